@@ -1,0 +1,69 @@
+# Every target works on a fresh clone: what it needs, it makes first.
+#
+#   make run                     the whole stack, on this machine only
+#   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
+#   make test ARGS="-k outbox"   some tests
+#   make bench NAMES=counters    some benchmarks; DOCS=1 writes the table in docs/
+
+PYTHON3 ?= python3
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check doctor bench clean fmt lint types lock
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
+	  $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## Make .venv and install the pinned requirements
+
+run: $(INSTALLED) ## Start everything: app on 8080, console on 8000
+	@$(PYTHON) -m devserver $(ARGS)
+
+test: $(INSTALLED) ## Run the tests, on both Datastore emulators
+	$(PYTHON) -m pytest $(ARGS)
+
+check: lint types test ## All that CI runs: lint, types, tests
+
+doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
+	@$(PYTHON) -m devserver.doctor
+
+bench: $(INSTALLED) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
+	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)
+
+lint: $(INSTALLED) ## Check style, spelling and the direction of imports
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(VENV)/bin/codespell
+	$(VENV)/bin/lint-imports
+
+types: $(INSTALLED) ## Check types
+	$(PYTHON) -m mypy
+
+fmt: $(INSTALLED) ## Format the code and mend what can be mended by machine
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+clean: ## Remove local data and caches (.venv stays)
+	rm -rf .dev .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis test-artifacts
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+lock: ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer releases
+	@command -v uv >/dev/null || { echo "make lock needs uv: https://docs.astral.sh/uv/"; exit 1; }
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements.txt requirements.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-dev.txt requirements-dev.in
+
+# The stamp is newer than the requirements exactly when they are installed.
+$(INSTALLED): requirements-dev.txt
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed, and $(PYTHON3) is not. Try: make $(MAKECMDGOALS) PYTHON3=python3.12"; \
+	  exit 1; }
+	@test -x $(PYTHON) || $(PYTHON3) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Installing the pinned requirements into $(VENV) ..."
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@

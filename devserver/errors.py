@@ -1,0 +1,21 @@
+"""The one error base of the local platform: its text is shown as it is."""
+
+
+class DevserverError(Exception):
+    """What the local platform cannot do, in a sentence that says how to mend it."""
+
+
+class ServiceMissingError(DevserverError):
+    """A backing service is not installed here."""
+
+
+class ServiceFailedError(DevserverError):
+    """A backing service did not start, or ended by itself."""
+
+
+class PortTakenError(DevserverError):
+    """Another process listens where we want to."""
+
+
+class NotLocalError(DevserverError):
+    """A setting points at something that is not on this machine."""

@@ -1,0 +1,93 @@
+"""Ports on the loopback interface: free ones, and who holds a taken one."""
+
+import socket
+
+import psutil
+
+from devserver.errors import PortTakenError
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Return a port that nobody listened on a moment ago.
+
+    Another process may take it before the caller does: whoever starts a
+    service on it must be ready to try again with another.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a port in TIME_WAIT is free for them.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return not answers(LOOPBACK, port)
+
+
+def answers(host: str, port: int, timeout_s: float = 0.5) -> bool:
+    """Return whether something accepts connections there."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def holder(port: int) -> str | None:
+    """Return "name (pid 123)" of the process listening on the port, if we may know."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.AccessDenied, PermissionError):  # macOS asks for root
+        return None
+    for connection in connections:
+        listens = connection.status == psutil.CONN_LISTEN
+        if listens and connection.laddr.port == port and connection.pid:
+            return _describe(connection.pid)
+    return None
+
+
+def choose(wanted: int, setting: str) -> int:
+    """Return the wanted port, or a free one if 0 is wanted.
+
+    Raises:
+        PortTakenError: somebody listens there; says who, and what to set.
+    """
+    if wanted == 0:
+        return free_port()
+    if is_free(wanted):
+        return wanted
+    owner = holder(wanted)
+    by_whom = f" by {owner}" if owner else ""
+    raise PortTakenError(
+        f"Port {wanted} is taken{by_whom}. Stop that, or choose another: {setting}={wanted + 1}"
+    )
+
+
+def split_address(address: str, default_port: int) -> tuple[str, int]:
+    """Return host and port of "host", "host:port" or "[v6]:port".
+
+    >>> split_address("127.0.0.1:8081", 80), split_address("[::1]:25", 80)
+    (('127.0.0.1', 8081), ('::1', 25))
+    >>> split_address("localhost", 80)
+    ('localhost', 80)
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or host.endswith(":") or "]" in port:
+        return address.strip("[]"), default_port
+    return host.strip("[]"), int(port)
+
+
+def _describe(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} (pid {pid})"
+    except psutil.NoSuchProcess:
+        return f"pid {pid}"

@@ -1,0 +1,165 @@
+"""Child processes that never outlive us.
+
+Each child runs under devserver/guard.py, which holds the read end of a pipe; the
+write end is ours. Whatever ends us, even SIGKILL, closes the pipe, and the
+guard ends the child and everything that the child started.
+
+What a child prints goes to a log file (if a folder is given) and, line by line,
+to `on_line`.
+"""
+
+import collections
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from devserver.errors import ServiceFailedError
+
+_GUARD = Path(__file__).with_name("guard.py")
+_LAST_LINES = 40
+_LOG_LIMIT_BYTES = 10_000_000
+
+LineSink = Callable[[str], None]
+
+
+class GuardedProcess:
+    """One command under its guard. Start it once, stop it any number of times."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        grace_s: float = 5.0,
+        log_dir: Path | None = None,
+        on_line: LineSink | None = None,
+    ) -> None:
+        """Describe the child; nothing starts yet.
+
+        Args:
+            name: Names the log file and prefixes messages.
+            command: The program and its arguments.
+            env: The child's whole environment; None hands on our own.
+            cwd: Where it runs.
+            grace_s: Seconds between SIGTERM and SIGKILL.
+            log_dir: Keeps the output in <name>.log there.
+            on_line: Called from another thread with each line.
+        """
+        self.name = name
+        self.command = list(command)
+        self.env = dict(env) if env is not None else None
+        self.cwd = cwd
+        self.grace_s = grace_s
+        self.log_dir = log_dir
+        self.on_line = on_line
+        self.last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the guard, which starts the command."""
+        guard_command = [sys.executable, "-I", "-S", str(_GUARD), str(self.grace_s)]
+        self._guard = subprocess.Popen(
+            [*guard_command, *self.command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.env,
+            cwd=self.cwd,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(
+            target=self._read, args=(self._guard.stdout,), name=f"log-{self.name}", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the command still runs."""
+        return self._guard is not None and self._guard.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code (128 + n for signal n), None while it runs."""
+        return None if self._guard is None else self._guard.poll()
+
+    def process(self) -> psutil.Process:
+        """Return the command's own process, not the guard's.
+
+        Raises:
+            ServiceFailedError: it does not run.
+        """
+        if self._guard is not None:
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(self._guard.pid).children():
+                    return child
+        raise ServiceFailedError(f"{self.name} is not running.")
+
+    def hang_up(self) -> None:
+        """Send SIGHUP to the command: gunicorn then starts fresh workers."""
+        self.process().send_signal(1)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the command ends by itself; return whether it did."""
+        if self._guard is None:
+            return True
+        try:
+            self._guard.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        self._join_reader()
+        return True
+
+    def stop(self) -> None:
+        """End the command and all that it started; return when they are gone."""
+        guard = self._guard
+        if guard is None:
+            return
+        if guard.stdin is not None:
+            with contextlib.suppress(OSError):
+                guard.stdin.close()
+        try:
+            guard.wait(self.grace_s + 5)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
+        self._join_reader()
+
+    def describe_end(self) -> str:
+        """Return the last lines it printed, for an error message."""
+        return "\n".join(f"  {line}" for line in self.last_lines) or "  (it printed nothing)"
+
+    def _join_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.join(timeout=5)
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream, self._open_log() as log:
+            for raw in stream:
+                line = raw.decode("utf-8", "replace").rstrip()
+                self.last_lines.append(line)
+                if log is not None:
+                    log.write(line + "\n")
+                    log.flush()
+                if self.on_line is not None:
+                    self.on_line(line)
+
+    def _open_log(self) -> contextlib.AbstractContextManager[IO[str] | None]:
+        """Open the log for appending; a log that grew large starts anew."""
+        if self.log_dir is None:
+            return contextlib.nullcontext()
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        path = self.log_dir / f"{self.name}.log"
+        grown = path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES
+        return path.open("w" if grown else "a", encoding="utf-8")
