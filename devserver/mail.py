@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from email.header import decode_header, make_header
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
@@ -84,8 +84,7 @@ class ReceivedMail:
 
     def parsed(self) -> EmailMessage:
         """Return the message with its headers and parts."""
-        parsed = email.message_from_bytes(self.raw, policy=email.policy.default)
-        return cast(EmailMessage, parsed)
+        return email.message_from_bytes(self.raw, policy=email.policy.default)
 
     @property
     def text(self) -> str:

@@ -49,8 +49,9 @@ def holder(port: int) -> str | None:
     except (psutil.AccessDenied, PermissionError):  # macOS asks for root
         return None
     for connection in connections:
-        listens = connection.status == psutil.CONN_LISTEN
-        if listens and connection.laddr.port == port and connection.pid:
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        if connection.laddr.port == port and connection.pid:
             return _describe(connection.pid)
     return None
 
@@ -70,6 +71,11 @@ def choose(wanted: int, setting: str) -> int:
     raise PortTakenError(
         f"Port {wanted} is taken{by_whom}. Stop that, or choose another: {setting}={wanted + 1}"
     )
+
+
+def prefer(usual: int) -> int:
+    """Return the usual port, or a free one if somebody else has it."""
+    return usual if is_free(usual) else free_port()
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:

@@ -1,0 +1,261 @@
+"""The app: gunicorn in a child process, reloaded when a file is saved.
+
+`main:serve()` makes the app in each worker, after the fork, so a reload is a
+SIGHUP to gunicorn's master: it starts fresh workers, then retires the old ones once
+their requests are done. The emulators and their tasks stay as they are.
+
+A saved file that does not even compile is reported and not loaded. If the app ends by
+itself (a module that raises at import stops gunicorn), it is started again
+after a pause that grows, or at once when a file is saved.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+import watchfiles
+
+from devserver import ports
+from devserver.errors import ServiceFailedError
+from devserver.processes import GuardedProcess, LineSink
+
+WORKERS, THREADS = 2, 8
+WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
+_READY_S = 40.0
+_GRACE_S = 3
+_PAUSES_S = (0.5, 1, 2, 5, 10, 30)
+_READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
+
+
+class AppServer:
+    """The app's gunicorn."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        port: int,
+        env: Mapping[str, str],
+        log_dir: Path | None = None,
+        on_line: LineSink | None = None,
+        target: str = "main:serve()",
+    ) -> None:
+        """Describe the app; nothing starts yet.
+
+        Args:
+            root: The folder of main.py.
+            port: Where it listens; 0 is no choice here, the app is told its address.
+            env: The whole environment of the app.
+            log_dir: Keeps its output.
+            on_line: Called from another thread with each line of its output.
+            target: What gunicorn serves.
+        """
+        self.root = root
+        self.port = port
+        self.env = {**env, "PORT": str(port)}
+        self.log_dir = log_dir
+        self.on_line = on_line
+        self.target = target
+        self.process: GuardedProcess | None = None
+        self.restarts = 0
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{ports.LOOPBACK}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the app."""
+        return f"http://{self.address}"
+
+    @property
+    def running(self) -> bool:
+        """Whether gunicorn runs."""
+        return self.process is not None and self.process.running
+
+    async def start(self) -> None:
+        """Start gunicorn and return when a worker answers.
+
+        Raises:
+            ServiceFailedError: it ended or did not answer.
+        """
+        self._spawn()
+        async with asyncio.timeout(_READY_S):
+            while not await asyncio.to_thread(self._answers):
+                if not self.running:
+                    raise ServiceFailedError(f"The app did not start. It said:\n{self.last_words}")
+                await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """End gunicorn; running requests get a short while."""
+        if self.process is not None:
+            await asyncio.to_thread(self.process.stop)
+
+    @property
+    def last_words(self) -> str:
+        """The last lines the app printed."""
+        return self.process.describe_end() if self.process is not None else ""
+
+    def reload(self) -> None:
+        """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
+        if self.process is None or not self.process.running:
+            self._spawn()
+            return
+        with contextlib.suppress(ServiceFailedError, psutil.Error):
+            self.process.hang_up()
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers."""
+        if self.process is None:
+            return []
+        with contextlib.suppress(ServiceFailedError, psutil.Error):
+            return [worker.pid for worker in self.process.process().children()]
+        return []
+
+    def kill_worker(self) -> int | None:
+        """Kill one worker as a crash would; return its id, None if there is none.
+
+        gunicorn starts another. Its requests are lost without an answer, which
+        is what this is for.
+        """
+        alive = self.workers()
+        if not alive:
+            return None
+        victim = random.choice(alive)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(victim).send_signal(signal.SIGKILL)
+        return victim
+
+    def _spawn(self) -> None:
+        command = [sys.executable, "-m", "gunicorn", self.target, "--bind", self.address]
+        command += ["--worker-class", "gthread"]
+        command += ["--workers", str(WORKERS), "--threads", str(THREADS)]
+        command += ["--graceful-timeout", str(_GRACE_S), "--timeout", "120", "--no-control-socket"]
+        self.process = GuardedProcess(
+            "app",
+            command,
+            env=self.env,
+            cwd=self.root,
+            grace_s=_GRACE_S + 2,
+            log_dir=self.log_dir,
+            on_line=self.on_line,
+        )
+        self.process.start()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.url + _READY_PATH, timeout=10):
+                return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return True
+        except OSError:
+            return False
+
+
+class AppKeeper:
+    """Keeps an app running and, if wanted, fresh."""
+
+    def __init__(
+        self,
+        app: AppServer,
+        report: Callable[[str], None],
+        *,
+        reload: bool,
+        extra: Iterable[Path] = (),
+    ) -> None:
+        """Describe the keeper.
+
+        Args:
+            app: What to keep.
+            report: Called with a line for the person at the terminal.
+            reload: Whether to watch the files.
+            extra: More files of the root folder whose change is only told to `on_file`.
+        """
+        self.app = app
+        self.report = report
+        self.reload = reload
+        self.on_file: dict[Path, Callable[[], None]] = dict.fromkeys(extra, _nothing)
+        self._saved = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._tasks = [asyncio.create_task(self._revive(), name="app-revive")]
+        if self.reload:
+            self._tasks += [
+                asyncio.create_task(self._watch(path, recursive), name=f"watch-{path.name}")
+                for path, recursive in self._watched()
+            ]
+
+    async def stop(self) -> None:
+        """Stop watching; the app stays as it is."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _watched(self) -> list[tuple[Path, bool]]:
+        """Return the folders to watch. The root's other folders hold thousands of files."""
+        folders = [self.app.root / name for name in WATCHED_FOLDERS]
+        return [(self.app.root, False), *((path, True) for path in folders if path.is_dir())]
+
+    async def _watch(self, folder: Path, recursive: bool) -> None:
+        async for changes in watchfiles.awatch(folder, recursive=recursive, step=100):
+            self._changed({Path(path) for _, path in changes})
+
+    def _changed(self, paths: set[Path]) -> None:
+        for path in paths & self.on_file.keys():
+            self.on_file[path]()
+        code = {path for path in paths if path.suffix == ".py"}
+        if not code and not any(path.suffix in {".html", ".txt", ".xml"} for path in paths):
+            return
+        for path in sorted(code):
+            if fault := syntax_fault(path):
+                self.report(f"not reloaded: {fault}")
+                return
+        names = ", ".join(sorted(path.name for path in paths)[:3])
+        self.report(f"reload: {names}")
+        self._saved.set()
+        if self.app.running:
+            self.app.reload()
+
+    async def _revive(self) -> None:
+        """Start the app again whenever it has ended."""
+        pauses = iter(_PAUSES_S)
+        while True:
+            process = self.app.process
+            if process is not None and not await asyncio.to_thread(process.wait, 1.0):
+                pauses = iter(_PAUSES_S)
+                continue
+            pause_s = next(pauses, _PAUSES_S[-1])
+            said = self.app.last_words.strip().splitlines()[-1:]
+            self.report(f"the app ended ({''.join(said).strip()}); again in {pause_s} s or on save")
+            self._saved.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._saved.wait(), pause_s)
+            self.app.restarts += 1
+            self.app.reload()
+
+
+def syntax_fault(path: Path) -> str | None:
+    """Return what is wrong with a Python file's syntax, None if nothing is."""
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except FileNotFoundError:  # deleted: the import will tell
+        return None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        return f"{path.name}:{line}: {getattr(error, 'msg', error)}"
+    return None
+
+
+def _nothing() -> None:
+    """Do nothing."""
