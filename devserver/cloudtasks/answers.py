@@ -1,0 +1,73 @@
+"""What an attempt's end means: the status it leaves, the brake it presses."""
+
+import email.utils
+from collections.abc import Mapping
+
+from google.rpc import code_pb2
+
+DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+
+_CODE_OF_HTTP = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_MAX_RETRY_AFTER_S = 3600.0
+
+
+def code_number(name: str) -> int:
+    """Return the number of a google.rpc.Code."""
+    return int(code_pb2.Code.Value(name))
+
+
+def attempt_status(http_status: int | None, error: str | None) -> tuple[int, str]:
+    """Return code and message of Attempt.response_status."""
+    if http_status is None:
+        name = DEADLINE_EXCEEDED if error == DEADLINE_EXCEEDED else "UNAVAILABLE"
+        return code_number(name), error or name
+    if 200 <= http_status <= 299:
+        return 0, ""
+    name = _CODE_OF_HTTP.get(http_status, "UNKNOWN")
+    number = code_number(name)
+    return number, f"{name}({number}): HTTP status code {http_status}"
+
+
+def presses_brake(is_app_engine: bool, http_status: int | None) -> bool:
+    """Tell whether an answer slows the whole queue: 429 does for HTTP targets only."""
+    return http_status == 503 or (http_status == 429 and not is_app_engine)
+
+
+def counts_as_execution(is_app_engine: bool, http_status: int) -> bool:
+    """Tell whether an answer raises the ExecutionCount header (recorded)."""
+    return is_app_engine or http_status != 503
+
+
+def retry_reason(is_app_engine: bool, http_status: int | None) -> str:
+    """Return the RetryReason header of the next attempt (recorded)."""
+    if not is_app_engine:
+        return ""
+    return "App Error" if http_status is not None else "Instance Unavailable"
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float:
+    """Return the seconds a Retry-After header asks for, 0 to an hour.
+
+    >>> retry_after_s({"retry-after": "7"}, now=0)
+    7.0
+    """
+    value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "").strip()
+    if value.isdecimal():
+        return min(float(value), _MAX_RETRY_AFTER_S)
+    try:
+        at = email.utils.parsedate_to_datetime(value).timestamp()
+    except ValueError:
+        return 0.0
+    return min(max(0.0, at - now), _MAX_RETRY_AFTER_S)

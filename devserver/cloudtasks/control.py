@@ -1,0 +1,309 @@
+"""The JSON API of the emulator: what the service hides, and its levers.
+
+    GET    /api/v1/queues
+    POST   /api/v1/queues/<queue>/{pause,resume,purge}
+    GET    /api/v1/tasks?queue=&state=&after=&limit=     newest first
+    GET    /api/v1/tasks/<queue>/<task>                  with attempts
+    POST   /api/v1/tasks/<queue>/<task>/{run,retry,delete}
+    GET    /api/v1/faults                                rules, and how often each fired
+    POST   /api/v1/faults                                {kind, rate, queue, path, task, ...}
+    DELETE /api/v1/faults, /api/v1/faults/<id>
+    POST   /api/v1/reset                                 {queue?}
+    POST   /api/v1/wait-idle                             {timeout_s, queue?, ...}
+    POST   /api/v1/clock/advance                         {seconds}
+    GET    /oauth2/v1/certs, /oauth2/v3/certs, /.well-known/openid-configuration
+
+A page of another site must not move these levers from a visitor's browser: the
+Host must be this machine's, a foreign Origin is refused, and a request that
+changes something must say it is JSON, which no plain form can.
+"""
+
+import asyncio
+import functools
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from devserver.cloudtasks import views
+from devserver.cloudtasks.dispatcher import KillWorker
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.faults import FaultRuleError
+from devserver.cloudtasks.refusals import Refused
+
+MAX_WAIT_S = 600.0
+MAX_PAGE = 500
+
+_POLL_S = 0.01
+_HTTP_OF_CODE = {"NOT_FOUND": 404, "FAILED_PRECONDITION": 409, "PERMISSION_DENIED": 403}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def routes(engine: Engine, kill_worker: KillWorker | None = None) -> list[web.RouteDef]:
+    """Return the routes, guarded, for an aiohttp application."""
+    control = Control(engine, kill_worker)
+    table: list[tuple[str, str, Handler]] = [
+        ("GET", "/api/v1/queues", control.list_queues),
+        ("POST", "/api/v1/queues/{queue}/{verb:pause|resume|purge}", control.change_queue),
+        ("GET", "/api/v1/tasks", control.list_tasks),
+        ("GET", "/api/v1/tasks/{queue}/{task}", control.show_task),
+        ("POST", "/api/v1/tasks/{queue}/{task}/{verb:run|retry|delete}", control.change_task),
+        ("GET", "/api/v1/faults", control.list_faults),
+        ("POST", "/api/v1/faults", control.add_fault),
+        ("DELETE", "/api/v1/faults", control.clear_faults),
+        ("DELETE", "/api/v1/faults/{rule}", control.remove_fault),
+        ("POST", "/api/v1/reset", control.reset),
+        ("POST", "/api/v1/wait-idle", control.wait_idle),
+        ("POST", "/api/v1/clock/advance", control.advance_clock),
+        ("GET", "/oauth2/v1/certs", control.certs),
+        ("GET", "/oauth2/v3/certs", control.jwks),
+        ("GET", "/.well-known/openid-configuration", control.openid_configuration),
+    ]
+    return [web.route(method, path, _guarded(handler)) for method, path, handler in table]
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Wrap a handler: refuse strangers, turn refusals into JSON answers."""
+
+    @functools.wraps(handler)
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if not is_loopback_host(request.headers.get("Host", "")):
+            return _problem(403, "The Host header is not this machine's.")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers["Host"]:
+            return _problem(403, "The Origin is another site's.")
+        if request.method != "GET" and request.content_type != "application/json":
+            return _problem(403, "A request that changes something must be application/json.")
+        try:
+            return await handler(request)
+        except Refused as refused:
+            return _problem(_HTTP_OF_CODE.get(refused.code, 400), refused.message)
+        except ValueError as error:
+            return _problem(400, str(error))
+
+    return guarded
+
+
+def is_loopback_host(host: str) -> bool:
+    """Tell whether a Host header names this machine.
+
+    >>> is_loopback_host("127.0.0.1:8080"), is_loopback_host("evil.example:8080")
+    (True, False)
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _problem(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
+
+
+async def _fields(request: web.Request, *known: str) -> dict[str, Any]:
+    """Return the JSON object of a request, which may be empty.
+
+    Raises:
+        ValueError: not JSON, no object, or with a field that is not known.
+    """
+    raw = await request.text()
+    try:
+        fields = json.loads(raw) if raw.strip() else {}
+    except ValueError:
+        raise ValueError("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise ValueError("the body must be a JSON object")  # noqa: TRY004 - the caller's fault
+    if known and (unknown := sorted(set(fields) - set(known))):
+        raise ValueError(f"unknown fields: {', '.join(unknown)}")
+    return fields
+
+
+def _number(fields: dict[str, Any], field: str, default: float | None = None) -> float:
+    value = fields.get(field, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{field} must be a number, 0 or more")
+    return float(value)
+
+
+class Control:
+    """The handlers of the routes."""
+
+    def __init__(self, engine: Engine, kill_worker: KillWorker | None) -> None:
+        self._engine = engine
+        self._can_kill = kill_worker is not None
+
+    def _queue_name(self, queue_id: str) -> str:
+        return self._engine.place.queue_name(queue_id) if queue_id else ""
+
+    # --- queues and tasks -------------------------------------------------
+
+    async def list_queues(self, request: web.Request) -> web.Response:
+        """Answer all queues."""
+        engine = self._engine
+        return web.json_response(
+            {
+                "queues": [views.queue_json(engine, lane) for lane in engine.lanes()],
+                "now": engine.clock.now(),
+                "clock_offset_s": engine.clock.offset_s,
+            }
+        )
+
+    async def change_queue(self, request: web.Request) -> web.Response:
+        """Pause, resume or purge a queue."""
+        name = self._queue_name(request.match_info["queue"])
+        verbs = {
+            "pause": self._engine.pause_queue,
+            "resume": self._engine.resume_queue,
+            "purge": self._engine.purge_queue,
+        }
+        verbs[request.match_info["verb"]](name)
+        lane = next(lane for lane in self._engine.lanes() if lane.name == name)
+        return web.json_response(views.queue_json(self._engine, lane))
+
+    async def list_tasks(self, request: web.Request) -> web.Response:
+        """Answer a page of tasks, newest first; `next` continues it."""
+        query = request.query
+        state = query.get("state", "")
+        if state and state not in views.STATES:
+            raise ValueError(f"state must be one of {', '.join(views.STATES)}")
+        limit = min(int(query.get("limit", "50")), MAX_PAGE)
+        if limit < 1:
+            raise ValueError("limit must be 1 or more")
+        tasks = self._engine.recent_tasks(
+            self._queue_name(query.get("queue", "")), state, int(query.get("after") or 0), limit
+        )
+        more = str(tasks[-1].sequence) if len(tasks) == limit else ""
+        shown = [views.task_json(self._engine, task) for task in tasks]
+        return web.json_response({"tasks": shown, "next": more})
+
+    def _task_name(self, request: web.Request) -> str:
+        queue_name = self._queue_name(request.match_info["queue"])
+        return f"{queue_name}/tasks/{request.match_info['task']}"
+
+    async def show_task(self, request: web.Request) -> web.Response:
+        """Answer a task with its attempts."""
+        name = self._task_name(request)
+        return web.json_response(views.task_with_attempts_json(self._engine, name))
+
+    async def change_task(self, request: web.Request) -> web.Response:
+        """Run, retry or delete a task."""
+        name = self._task_name(request)
+        verbs: dict[str, Callable[[str], Any]] = {
+            "run": self._engine.run_task,
+            "retry": self._engine.retry_task,
+            "delete": self._engine.delete_task,
+        }
+        verbs[request.match_info["verb"]](name)
+        return web.json_response(views.task_with_attempts_json(self._engine, name))
+
+    # --- faults -----------------------------------------------------------
+
+    async def list_faults(self, request: web.Request) -> web.Response:
+        """Answer the fault rules."""
+        with self._engine.lock:
+            rules = [rule.to_json() for rule in self._engine.faults.all()]
+        return web.json_response({"faults": rules})
+
+    async def add_fault(self, request: web.Request) -> web.Response:
+        """Add a fault rule."""
+        fields = await _fields(request)
+        if fields.get("kind") == "kill_worker" and not self._can_kill:
+            raise FaultRuleError("kill_worker: nobody here can kill the worker")
+        with self._engine.lock:
+            rule = self._engine.faults.add(**fields)
+        return web.json_response(rule.to_json(), status=201)
+
+    async def clear_faults(self, request: web.Request) -> web.Response:
+        """Take all fault rules out."""
+        with self._engine.lock:
+            self._engine.faults.clear()
+        return web.json_response({})
+
+    async def remove_fault(self, request: web.Request) -> web.Response:
+        """Take one fault rule out."""
+        with self._engine.lock:
+            was_there = self._engine.faults.remove(request.match_info["rule"])
+        return web.json_response({}) if was_there else _problem(404, "No such fault rule.")
+
+    # --- reset, idle, clock -----------------------------------------------
+
+    async def reset(self, request: web.Request) -> web.Response:
+        """Forget everything, or everything of one queue."""
+        fields = await _fields(request, "queue")
+        self._engine.reset(self._queue_name(fields.get("queue", "")))
+        return web.json_response({})
+
+    async def wait_idle(self, request: web.Request) -> web.Response:
+        """Answer when nothing is left to do, or 408 with what is left."""
+        fields = await _fields(
+            request, "timeout_s", "queue", "include_scheduled", "include_retrying"
+        )
+        is_idle = await until_idle(
+            self._engine,
+            min(_number(fields, "timeout_s", 30.0), MAX_WAIT_S),
+            self._queue_name(fields.get("queue", "")),
+            with_scheduled=bool(fields.get("include_scheduled", False)),
+            with_retrying=bool(fields.get("include_retrying", True)),
+        )
+        if is_idle:
+            return web.json_response({"idle": True})
+        queues = [views.queue_json(self._engine, lane) for lane in self._engine.lanes()]
+        left = {queue["id"]: queue["counts"] for queue in queues}
+        return web.json_response({"idle": False, "queues": left}, status=408)
+
+    async def advance_clock(self, request: web.Request) -> web.Response:
+        """Move the clock forward."""
+        fields = await _fields(request, "seconds")
+        now = self._engine.advance(_number(fields, "seconds"))
+        return web.json_response({"now": now, "clock_offset_s": self._engine.clock.offset_s})
+
+    # --- keys -------------------------------------------------------------
+
+    async def certs(self, request: web.Request) -> web.Response:
+        """Answer the certificates by key id, as google-auth reads them."""
+        return web.json_response(self._engine.tokens.certs())
+
+    async def jwks(self, request: web.Request) -> web.Response:
+        """Answer the JSON web key set."""
+        return web.json_response(self._engine.tokens.jwks())
+
+    async def openid_configuration(self, request: web.Request) -> web.Response:
+        """Answer the discovery document."""
+        keys_url = f"http://{request.headers['Host']}/oauth2/v3/certs"
+        return web.json_response(self._engine.tokens.configuration(keys_url))
+
+
+async def until_idle(
+    engine: Engine,
+    timeout_s: float,
+    queue_name: str = "",
+    *,
+    with_scheduled: bool = False,
+    with_retrying: bool = True,
+) -> bool:
+    """Wait until the engine is idle; tell whether it became so in time.
+
+    Raises:
+        Refused: NOT_FOUND: no such queue.
+    """
+    if queue_name:
+        engine.get_queue(queue_name)
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + timeout_s
+    while not engine.is_idle(
+        queue_name, with_scheduled=with_scheduled, with_retrying=with_retrying
+    ):
+        if loop.time() >= ends_at:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True

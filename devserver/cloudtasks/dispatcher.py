@@ -1,0 +1,222 @@
+"""Sends what the engine lets go, and brings the answers back.
+
+One loop begins attempts when something changed or fell due; each attempt is a
+task of its own. The engine decides everything; here is only HTTP and waiting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from devserver.cloudtasks.answers import DEADLINE_EXCEEDED
+from devserver.cloudtasks.engine import MAX_BODY_KEPT_BYTES, Engine
+from devserver.cloudtasks.records import Attempt
+
+KillWorker = Callable[[Attempt], Awaitable[None]]
+
+# gunicorn closes idle connections after two seconds; a request sent into a
+# closing connection would count as a failed attempt.
+_KEEPALIVE_S = 1.0
+_SWEEP_EVERY_S = 60.0
+_MAX_REDIRECTS = 5
+_READ_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Answer:
+    """How an attempt ended, in the words of Engine.end_attempt."""
+
+    status: int | None = None
+    error: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Dispatcher:
+    """Runs on one event loop, from start() to stop().
+
+    Args:
+        kill_worker: Kills the process that runs the handlers (fault kill_worker).
+    """
+
+    def __init__(self, engine: Engine, kill_worker: KillWorker | None = None) -> None:
+        self._engine = engine
+        self._kill_worker = kill_worker
+        self._wake = asyncio.Event()
+        self._is_woken = False
+        self._deliveries: dict[int, asyncio.Task[None]] = {}
+        self._deadlines: dict[int, tuple[asyncio.Timeout, float]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._offset_s = engine.clock.offset_s
+
+    async def start(self) -> None:
+        """Begin to dispatch."""
+        self._loop = asyncio.get_running_loop()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None),
+            skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            requote_redirect_url=False,
+        )
+        self._engine.change_listeners.append(self._changed)
+        self._engine.reset_listeners.append(self._was_reset)
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
+
+    async def stop(self) -> None:
+        """Stop at once; attempts under way are cut off and start again next time."""
+        self._engine.change_listeners.remove(self._changed)
+        self._engine.reset_listeners.remove(self._was_reset)
+        pending = [*self._tasks, *self._deliveries.values()]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # --- waking up --------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Wake the loop, from whatever thread; many changes wake it once."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _was_reset(self) -> None:
+        self._loop.call_soon_threadsafe(self._drop_forgotten)
+
+    def _drop_forgotten(self) -> None:
+        """Hang up on the attempts that a reset has forgotten."""
+        for attempt_id, task in list(self._deliveries.items()):
+            if not self._engine.is_running(attempt_id):
+                task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self._is_woken = False
+            self._wake.clear()
+            self._follow_clock()
+            for attempt in self._engine.begin_ready():
+                delivery = self._loop.create_task(self._deliver(attempt))
+                self._deliveries[attempt.id] = delivery
+                delivery.add_done_callback(lambda _, key=attempt.id: self._deliveries.pop(key))
+            await self._sleep()
+
+    async def _sleep(self) -> None:
+        """Wait for a change or for the next due time."""
+        wake_at = self._engine.wake_at()
+        if wake_at is None:
+            await self._wake.wait()
+            return
+        delay_s = wake_at - self._engine.clock.now()
+        if delay_s <= 0:
+            await asyncio.sleep(0)
+            return
+        handle = self._loop.call_later(delay_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            handle.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            self._engine.sweep()
+
+    def _follow_clock(self) -> None:
+        """Move the deadlines of running attempts when the clock was advanced."""
+        moved_s = self._engine.clock.offset_s - self._offset_s
+        if moved_s <= 0:
+            self._offset_s = self._engine.clock.offset_s
+            return
+        self._offset_s = self._engine.clock.offset_s
+        for attempt_id, (timeout, at) in list(self._deadlines.items()):
+            self._deadlines[attempt_id] = (timeout, at - moved_s)
+            if not timeout.expired():
+                timeout.reschedule(at - moved_s)
+
+    # --- one delivery -----------------------------------------------------
+
+    async def _deliver(self, attempt: Attempt) -> None:
+        try:
+            if attempt.kills_worker and self._kill_worker is not None:
+                answer = await self._send_and_kill(attempt, self._kill_worker)
+            elif attempt.answers_500:
+                answer = Answer(500, body=b"Answered by the fault rule 'error'.")
+            else:
+                answer = await self._send_by_deadline(attempt)
+        except Exception as error:
+            log.exception("Attempt %s of %s failed", attempt.number, attempt.task.name)
+            answer = Answer(error=f"UNAVAILABLE: {error!r}")
+        self._engine.end_attempt(
+            attempt.id,
+            status=answer.status,
+            error=answer.error,
+            headers=answer.headers,
+            body=answer.body,
+        )
+
+    async def _send_by_deadline(self, attempt: Attempt) -> Answer:
+        """Send; on the deadline drop the connection."""
+        at = self._loop.time() + attempt.deadline_s
+        try:
+            async with asyncio.timeout_at(at) as timeout:
+                self._deadlines[attempt.id] = (timeout, at)
+                return await self._send(attempt)
+        except TimeoutError:
+            return Answer(error=DEADLINE_EXCEEDED)
+        finally:
+            self._deadlines.pop(attempt.id, None)
+
+    async def _send(self, attempt: Attempt) -> Answer:
+        if self._session is None:
+            raise RuntimeError("the dispatcher has not been started")
+        try:
+            async with self._session.request(
+                attempt.method,
+                attempt.url,
+                headers=attempt.headers,
+                data=attempt.body or None,
+                allow_redirects=attempt.follows_redirects,
+                max_redirects=_MAX_REDIRECTS,
+            ) as response:
+                body = await _first_bytes(response)
+                return Answer(response.status, headers=_joined(response.headers), body=body)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Answer(error=f"UNAVAILABLE: {error or type(error).__name__}")
+
+    async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Answer:
+        """Kill the worker while it handles the request; whatever it says is lost."""
+        sending = self._loop.create_task(self._send(attempt))
+        try:
+            await asyncio.sleep(attempt.kill_after_s)
+            await kill_worker(attempt)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        return Answer(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
+
+
+async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
+    """Read the whole body, keep its beginning."""
+    kept = bytearray()
+    async for chunk in response.content.iter_chunked(_READ_BYTES):
+        if len(kept) < MAX_BODY_KEPT_BYTES:
+            kept += chunk
+    return bytes(kept[:MAX_BODY_KEPT_BYTES])
+
+
+def _joined(headers: Any) -> dict[str, str]:
+    """Return headers with repeated ones joined by commas."""
+    joined: dict[str, str] = {}
+    for name, value in headers.items():
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

@@ -1,0 +1,266 @@
+"""The emulator as a whole: engine, gRPC, dispatcher, queue.yaml.
+
+    emulator = Emulator(app_url="http://127.0.0.1:8080", queue_yaml="queue.yaml")
+    await emulator.start()
+    ...
+    await emulator.stop()
+
+A test uses running(), which does that on a thread of its own:
+
+    with running(app_url=handler_url) as emulator:
+        client = tasks_client(emulator.grpc_address)
+
+It listens on the loopback interface only, and asks nobody who they are.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import ipaddress
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from devserver.cloudtasks import control, queue_yaml
+from devserver.cloudtasks.clock import Clock
+from devserver.cloudtasks.dispatcher import Dispatcher, KillWorker
+from devserver.cloudtasks.engine import Engine, Retention
+from devserver.cloudtasks.grpc_server import create_server
+from devserver.cloudtasks.names import Place
+from devserver.cloudtasks.outgoing import AppEngineApp
+from devserver.cloudtasks.queue_yaml import QueueYamlError
+from devserver.cloudtasks.store import Store
+
+_WATCH_S = 1.0
+_START_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Emulator:
+    """One Cloud Tasks, from start() to stop(), on the running event loop.
+
+    Args:
+        port: Of the gRPC server; 0 picks a free one, then in .port.
+        store_path: The SQLite file; None keeps everything in memory.
+        queue_yaml: The file that declares the queues, read again when it changes.
+        app_url: Where App Engine targets of the default service go.
+        service_urls: Where those of other services go.
+        issuer: The `iss` claim of OIDC tokens.
+        dispatching: False leaves the delivery of tasks to the caller.
+        kill_worker: Kills the worker that handles an attempt (fault kill_worker).
+
+    Raises:
+        ValueError: host is not of the loopback interface.
+        QueueYamlError: queue.yaml cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        app_url: str = "http://127.0.0.1:8080",
+        service_urls: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        store_path: str | Path | None = None,
+        queue_yaml: str | Path | None = None,
+        project: str = "demo-local",
+        location: str = "us-central1",
+        issuer: str = "https://accounts.google.com",
+        dispatching: bool = True,
+        clock: Callable[[], float] = time.time,
+        chance: random.Random | None = None,
+        retention: Retention | None = None,
+        kill_worker: KillWorker | None = None,
+    ) -> None:
+        if not _is_loopback(host):
+            raise ValueError(f"the emulator listens on the loopback interface only, not on {host}")
+        self.host = host
+        self.port = port
+        self.kill_worker = kill_worker
+        self.queue_yaml_problem = ""
+        self.engine = Engine(
+            Store(store_path),
+            Place(project, location),
+            AppEngineApp(app_url, service_urls or {}),
+            clock=Clock(clock),
+            chance=chance,
+            issuer=issuer,
+            retention=retention,
+            in_memory=store_path is None,
+        )
+        self._yaml_path = Path(queue_yaml) if queue_yaml is not None else None
+        if self._yaml_path is not None:
+            self._apply_yaml(self._yaml_path)
+        self._dispatcher = Dispatcher(self.engine, kill_worker) if dispatching else None
+        self._server: Any = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def grpc_address(self) -> str:
+        """Where the gRPC server listens, as host:port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the control API, to be mounted by whoever has a server."""
+        return control.routes(self.engine, self.kill_worker)
+
+    async def start(self) -> None:
+        """Listen, and begin to dispatch.
+
+        Raises:
+            RuntimeError: the port is taken.
+        """
+        self._server = create_server(self.engine)
+        self.port = self._server.add_insecure_port(self.grpc_address)
+        await self._server.start()
+        if self._dispatcher is not None:
+            await self._dispatcher.start()
+        if self._yaml_path is not None:
+            self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path))
+
+    async def stop(self) -> None:
+        """Stop; attempts under way are cut off and start again next time."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace=0.2)
+        if self._dispatcher is not None and self._server is not None:
+            await self._dispatcher.stop()
+        self.engine.close()
+
+    async def _watch_yaml(self, path: Path) -> None:
+        """Apply queue.yaml whenever it changes; a wrong one changes nothing."""
+        seen = _modified_at(path)
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            modified_at = _modified_at(path)
+            if modified_at == seen:
+                continue
+            seen = modified_at
+            try:
+                self._apply_yaml(path)
+                log.info("Applied %s", path)
+            except QueueYamlError as error:
+                self.queue_yaml_problem = str(error)
+                log.warning("Kept the queues as they were: %s", error)
+
+    def _apply_yaml(self, path: Path) -> None:
+        queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))
+        self.queue_yaml_problem = ""
+
+
+def _modified_at(path: Path) -> int:
+    """Return a file's modification time in nanoseconds, 0 when it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class RunningEmulator:
+    """An emulator on its own thread, as running() yields it."""
+
+    def __init__(self, emulator: Emulator, loop: asyncio.AbstractEventLoop, url: str) -> None:
+        self.emulator = emulator
+        self.engine = emulator.engine
+        self.grpc_address = emulator.grpc_address
+        self.control_url = url
+        self._loop = loop
+
+    def wait_idle(
+        self,
+        timeout_s: float = 30.0,
+        queue: str = "",
+        *,
+        with_scheduled: bool = False,
+        with_retrying: bool = True,
+    ) -> None:
+        """Wait until nothing is left to do.
+
+        Args:
+            queue: The short id of the only queue that matters.
+
+        Raises:
+            TimeoutError: there was something left, which the text counts.
+        """
+        engine = self.engine
+        waiting = control.until_idle(
+            engine,
+            timeout_s,
+            engine.place.queue_name(queue) if queue else "",
+            with_scheduled=with_scheduled,
+            with_retrying=with_retrying,
+        )
+        if not asyncio.run_coroutine_threadsafe(waiting, self._loop).result():
+            left = {lane.name: dict(engine.counts(lane.name)) for lane in engine.lanes()}
+            raise TimeoutError(f"not idle after {timeout_s} s: {left}")
+
+
+@contextlib.contextmanager
+def running(*, control_port: int = 0, **arguments: Any) -> Iterator[RunningEmulator]:
+    """Run an Emulator and a server of its control API on a thread of their own.
+
+    Args:
+        control_port: Of the control API; 0 picks a free one.
+        arguments: Those of Emulator.
+    """
+    started: concurrent.futures.Future[RunningEmulator] = concurrent.futures.Future()
+    stop: concurrent.futures.Future[None] = concurrent.futures.Future()
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_serve(control_port, arguments, started, stop)),
+        name="cloud-tasks-emulator",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        yield started.result(_START_TIMEOUT_S)
+    finally:
+        stop.set_result(None)
+        thread.join()
+
+
+async def _serve(
+    control_port: int,
+    arguments: dict[str, Any],
+    started: "concurrent.futures.Future[RunningEmulator]",
+    stop: "concurrent.futures.Future[None]",
+) -> None:
+    try:
+        emulator = Emulator(**arguments)
+        await emulator.start()
+        runner, url = await _serve_control(emulator, control_port)
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(RunningEmulator(emulator, asyncio.get_running_loop(), url))
+    await asyncio.wrap_future(stop)
+    await runner.cleanup()
+    await emulator.stop()
+
+
+async def _serve_control(emulator: Emulator, port: int) -> tuple[web.AppRunner, str]:
+    app = web.Application()
+    app.add_routes(emulator.routes())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, emulator.host, port)
+    await site.start()
+    bound = runner.addresses[0]
+    return runner, f"http://{bound[0]}:{bound[1]}"

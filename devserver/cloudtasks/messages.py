@@ -1,0 +1,40 @@
+"""The raw protobuf classes of the v2 API.
+
+The client library wraps each message in a proto-plus class, which costs about
+ten times as much per field. The server side works on the messages underneath.
+"""
+
+from typing import Any
+
+from google.cloud.tasks_v2 import types
+
+Task: Any = types.Task.pb()
+Queue: Any = types.Queue.pb()
+RetryConfig: Any = types.RetryConfig.pb()
+HttpMethod: Any = types.HttpMethod
+UriOverride: Any = types.UriOverride
+CmekConfig: Any = types.CmekConfig.pb()
+
+BASIC: int = types.Task.View.BASIC.value
+FULL: int = types.Task.View.FULL.value
+
+RUNNING: int = types.Queue.State.RUNNING.value
+PAUSED: int = types.Queue.State.PAUSED.value
+DISABLED: int = types.Queue.State.DISABLED.value
+
+
+def request(name: str) -> Any:
+    """Return the raw class of a request, response or metadata message."""
+    return getattr(types, name).pb()
+
+
+def seconds_of(duration: Any) -> float:
+    """Return a Duration or Timestamp message in seconds."""
+    return duration.seconds + duration.nanos / 1e9
+
+
+def set_seconds(message: Any, seconds: float) -> None:
+    """Write seconds into a Duration or Timestamp, cut to whole microseconds."""
+    micros = int(seconds * 1e6 + 0.5)
+    message.seconds, rest = divmod(micros, 1_000_000)
+    message.nanos = rest * 1000

@@ -1,0 +1,43 @@
+"""Page tokens: opaque, signed, bound to their list, good for two hours."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+
+from devserver.cloudtasks import refusals
+
+LIFETIME_S = 2 * 3600
+_MAC_BYTES = 16
+
+
+def sign(secret: bytes, listing: str, position: str, now: float) -> str:
+    """Return a token that continues one listing after position."""
+    payload = json.dumps([listing, position, now + LIFETIME_S]).encode()
+    return base64.urlsafe_b64encode(_mac(secret, payload) + payload).decode()
+
+
+def position_of(secret: bytes, listing: str, token: str, now: float) -> str:
+    """Return the position inside a token of the same listing.
+
+    Raises:
+        Refused: INVALID_ARGUMENT: not ours, of another listing, or too old.
+    """
+    try:
+        raw = base64.b64decode(token.encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise refusals.invalid("Invalid page token.") from None
+    mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, payload)):
+        raise refusals.invalid("Invalid page token.")
+    token_listing, position, expires_at = json.loads(payload)
+    if token_listing != listing:
+        raise refusals.invalid("Invalid page token: it belongs to another list or filter.")
+    if now > expires_at:
+        raise refusals.invalid("Invalid page token: it has expired.")
+    return str(position)
+
+
+def _mac(secret: bytes, payload: bytes) -> bytes:
+    return hmac.digest(secret, payload, hashlib.sha256)[:_MAC_BYTES]

@@ -1,0 +1,70 @@
+"""How fast a queue may dispatch: its token bucket, and the brake on it.
+
+The brake is what the documentation calls system throttling: answers of 429 or
+503 slow the whole queue down, and it comes back step by step. The service does
+not publish its numbers; these are ours, and small enough to be seen at work.
+
+Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
+"""
+
+from dataclasses import dataclass
+
+BRAKE_STEP_S = 1.0
+LOWEST_FACTOR = 1 / 64
+# A token that rounding has shaved counts, or a clock that stands still would
+# never let it go.
+_WHOLE_TOKEN = 1.0 - 1e-6
+
+
+@dataclass(slots=True)
+class Brake:
+    """A factor on the queue's rate: halved at most once a step, doubled per calm step."""
+
+    factor: float = 1.0
+    changed_at: float = 0.0
+    calm_from: float = 0.0
+
+    def press(self, now: float, retry_after_s: float) -> None:
+        """Note an answer that asks for less traffic."""
+        self.release(now)
+        if self.factor == 1.0 or now - self.changed_at >= BRAKE_STEP_S:
+            self.factor = max(LOWEST_FACTOR, self.factor / 2)
+            self.changed_at = now
+        # A worker that names a time is not pressed again before that time.
+        self.calm_from = max(self.calm_from, now + max(retry_after_s, BRAKE_STEP_S))
+
+    def release(self, now: float) -> None:
+        """Take one step back for each calm step since the last answer like that."""
+        while self.factor < 1.0 and now >= self.calm_from:
+            self.factor = min(1.0, self.factor * 2)
+            self.calm_from += BRAKE_STEP_S
+            self.changed_at = now
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """Tokens for dispatches: burst of them at most, rate_per_s new ones each second."""
+
+    rate_per_s: float
+    burst: int
+    tokens: float
+    filled_at: float
+
+    def fill(self, now: float, factor: float) -> None:
+        """Add the tokens that came since the last call, at factor of the rate."""
+        elapsed_s = max(0.0, now - self.filled_at)
+        room = max(1.0, self.burst * factor)
+        self.tokens = min(room, self.tokens + elapsed_s * self.rate_per_s * factor)
+        self.filled_at = now
+
+    def has_token(self) -> bool:
+        """Tell whether a whole token is there."""
+        return self.tokens >= _WHOLE_TOKEN
+
+    def next_token_at(self, factor: float) -> float | None:
+        """Return when a whole token is there; None when none will ever come."""
+        if self.has_token():
+            return self.filled_at
+        if self.rate_per_s <= 0:
+            return None
+        return self.filled_at + (1.0 - self.tokens) / (self.rate_per_s * factor)

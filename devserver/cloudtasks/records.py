@@ -1,0 +1,106 @@
+"""What the engine remembers of tasks, attempts and deliveries."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LIVE, DONE, FAILED, DELETED = "live", "done", "failed", "deleted"
+
+# How an attempt came about. The last two are copies: they carry the headers of
+# the delivery they repeat, and their failure changes nothing.
+NORMAL, FORCED, DUPLICATE, OVERLAP = "normal", "forced", "duplicate", "overlap"
+COPIES = {DUPLICATE, OVERLAP}
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """A task and how far it has come; times in seconds since 1970.
+
+    Attributes:
+        sequence: Rises with each task ever created.
+        spec: The serialized Task message as it was stored at creation.
+        due_at: When it may be dispatched: schedule_at, or later by a fault.
+        execution_count: Answers so far, as the ExecutionCount header counts them.
+        retry_reason: What the RetryReason header says on the next attempt.
+        entry: Its place in the queue's heap, None while it has none.
+    """
+
+    sequence: int
+    name: str
+    queue: str
+    path: str
+    is_app_engine: bool
+    is_named: bool
+    spec: bytes
+    created_at: float
+    schedule_at: float
+    due_at: float
+    state: str = LIVE
+    ended_at: float | None = None
+    dispatch_count: int = 0
+    response_count: int = 0
+    execution_count: int = 0
+    previous_status: int | None = None
+    retry_reason: str | None = None
+    first_attempt_at: float | None = None
+    last_schedule_at: float | None = None
+    last_dispatch_at: float | None = None
+    last_response_at: float | None = None
+    last_code: int = 0
+    last_message: str = ""
+    running: int = 0
+    entry: tuple[float, int, int, "TaskRecord"] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One delivery of a task, from its request to its answer.
+
+    Attributes:
+        number: What the RetryCount header says: earlier attempts of the task.
+        kind: normal, forced (RunTask), duplicate or overlap (faults).
+        faults: Kinds of the fault rules that touched this attempt.
+        answers_500: The handler is not to be called; the answer is 500.
+        kills_worker: The worker is to be killed after kill_after_s seconds.
+        loses_response: Whatever the handler answers is lost on the way back.
+        started_real: Its start by the clock that nobody advances.
+        status: The HTTP status of the answer, None if none came.
+    """
+
+    id: int
+    task: TaskRecord
+    number: int
+    kind: str
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    deadline_s: float
+    follows_redirects: bool
+    started_at: float
+    started_real: float
+    lane: Any
+    faults: list[str] = field(default_factory=list)
+    answers_500: bool = False
+    kills_worker: bool = False
+    kill_after_s: float = 0.0
+    loses_response: bool = False
+    duration_ms: float | None = None
+    status: int | None = None
+    error: str | None = None
+    response_headers: dict[str, str] = field(default_factory=dict)
+    response_body: bytes = b""
+    next_retry_at: float | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this delivery repeats another one."""
+        return self.kind in COPIES
+
+
+@dataclass(frozen=True, slots=True)
+class DueDelivery:
+    """A delivery that could start now, for a driver that picks its own order."""
+
+    task_name: str
+    kind: str
+    due_at: float

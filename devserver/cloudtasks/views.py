@@ -1,0 +1,132 @@
+"""Queues, tasks and attempts as JSON, for people and for the console."""
+
+import base64
+import json
+from typing import Any
+
+from devserver.cloudtasks import messages
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.lanes import Lane
+from devserver.cloudtasks.messages import HttpMethod, seconds_of
+from devserver.cloudtasks.names import short
+from devserver.cloudtasks.records import TaskRecord
+
+STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
+_QUEUE_STATES = {
+    messages.RUNNING: "running",
+    messages.PAUSED: "paused",
+    messages.DISABLED: "disabled",
+}
+
+
+def queue_json(engine: Engine, lane: Lane) -> dict[str, Any]:
+    """Return a queue: settings, load, and how many tasks are in each state."""
+    limits, retries = lane.queue.rate_limits, lane.queue.retry_config
+    counts = engine.counts(lane.name)
+    return {
+        "id": short(lane.name),
+        "name": lane.name,
+        "state": _QUEUE_STATES[lane.queue.state],
+        "from_queue_yaml": lane.from_yaml,
+        "counts": {state: counts[state] for state in STATES},
+        "running": lane.running,
+        "speed_factor": lane.brake.factor,
+        "rate_per_s": limits.max_dispatches_per_second,
+        "burst": limits.max_burst_size,
+        "max_concurrent": limits.max_concurrent_dispatches,
+        "max_attempts": retries.max_attempts,
+        "max_retry_duration_s": seconds_of(retries.max_retry_duration),
+        "min_backoff_s": seconds_of(retries.min_backoff),
+        "max_backoff_s": seconds_of(retries.max_backoff),
+        "max_doublings": retries.max_doublings,
+    }
+
+
+def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
+    """Return a task without its body."""
+    return {
+        "id": short(task.name),
+        "name": task.name,
+        "queue": short(task.queue),
+        "sequence": task.sequence,
+        "state": engine.state_of(task),
+        "target": "app_engine" if task.is_app_engine else "http",
+        "path": task.path,
+        "named": task.is_named,
+        "created_at": task.created_at,
+        "schedule_at": task.schedule_at,
+        "ended_at": task.ended_at,
+        "dispatch_count": task.dispatch_count,
+        "response_count": task.response_count,
+        "last_error": task.last_message,
+    }
+
+
+def task_with_attempts_json(engine: Engine, name: str) -> dict[str, Any]:
+    """Return a task with its request and all its attempts, oldest first.
+
+    Raises:
+        Refused: NOT_FOUND.
+    """
+    task, rows = engine.task_history(name)
+    spec = messages.Task.FromString(task.spec)
+    request = spec.app_engine_http_request if task.is_app_engine else spec.http_request
+    body = body_json(request.body)
+    return task_json(engine, task) | {
+        "request": {
+            "method": HttpMethod(request.http_method).name,
+            "url": request.relative_uri if task.is_app_engine else request.url,
+            "headers": dict(request.headers),
+            "body": body,
+        },
+        "dispatch_deadline_s": seconds_of(spec.dispatch_deadline),
+        "attempts": [_attempt_json(row, body) for row in rows],
+    }
+
+
+def _attempt_json(row: Any, body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "number": row["number"],
+        "kind": row["kind"],
+        "is_copy": row["kind"] in ("duplicate", "overlap"),
+        "faults": json.loads(row["faults"]),
+        "started_at": row["started_at"],
+        "duration_ms": row["duration_ms"],
+        "is_running": row["duration_ms"] is None,
+        "request": {
+            "method": row["method"],
+            "url": row["url"],
+            "headers": json.loads(row["headers"]),
+            "body": body if row["has_body"] else body_json(b""),
+        },
+        "response": _response_json(row),
+        "error": row["error"],
+        "next_retry_at": row["next_retry_at"],
+    }
+
+
+def _response_json(row: Any) -> dict[str, Any] | None:
+    if row["status"] is None:
+        return None
+    return {
+        "status": row["status"],
+        "headers": json.loads(row["response_headers"]),
+        "body": body_json(row["response_body"]),
+    }
+
+
+def body_json(body: bytes) -> dict[str, Any]:
+    """Return a body as text (and as JSON, if it is), or else as base64."""
+    shown: dict[str, Any] = {"size_bytes": len(body)}
+    try:
+        shown["text"] = body.decode()
+    except UnicodeDecodeError:
+        shown["base64"] = base64.b64encode(body).decode()
+        return shown
+    if body[:1] in (b"{", b"["):
+        try:
+            shown["json"] = json.loads(body)
+        except ValueError:
+            return shown
+    return shown
