@@ -1,0 +1,102 @@
+"""Runs of a fan-out, and their pages.
+
+ContinuationRun
+    Key: the run's id, chosen by whoever starts it (the same start, the same id).
+    Queries: state = "running", by key: what the sweep walks. Single-property index.
+    Growth: one row a run.
+
+ContinuationPage
+    Key: "<run id>:<chain>:<number>", fixed width, so a run's pages are one key range in
+    order. Root entities: pages never contend with each other.
+    Queries: that key range, for progress and for the sweep. No index but the key's.
+    Growth: one row for each page of items; the receipts of its items are packed into it,
+    one letter each, so an item costs a fraction of an entity write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud import ndb
+
+RUNNING = "running"
+FINISHED = "finished"
+CANCELLED = "cancelled"
+
+# The receipt of an item, one letter in ContinuationPage.receipts.
+WAITING = "."
+DONE = "d"
+SKIPPED = "s"
+RETRYING = "r"
+FAILED = "f"
+ENDED = DONE + SKIPPED + FAILED
+
+
+class ContinuationRun(ndb.Model):
+    """One walk over a source."""
+
+    job = ndb.StringProperty(indexed=False, required=True)
+    args = ndb.TextProperty(required=True)
+    state = ndb.StringProperty(required=True, default=RUNNING)
+    spans = ndb.JsonProperty(required=True)  # A chain each: where it starts, where it stops.
+    chains_ended = ndb.IntegerProperty(indexed=False, repeated=True)
+    page_size = ndb.IntegerProperty(indexed=False, required=True)
+    expected = ndb.IntegerProperty(indexed=False)
+    retry_of = ndb.StringProperty(indexed=False)
+    retried_by = ndb.StringProperty(indexed=False)
+    started = ndb.DateTimeProperty(indexed=False, required=True)
+    ended = ndb.DateTimeProperty(indexed=False)
+
+
+class ContinuationPage(ndb.Model):
+    """One page of a chain: the items it holds and what became of each."""
+
+    after = ndb.TextProperty(required=True)  # Where the page starts: beyond this position.
+    next = ndb.TextProperty()  # Where the next page starts; None: the chain ends here.
+    origin = ndb.TextProperty(required=True)  # What the source needs to load the items again.
+    items = ndb.JsonProperty(required=True)
+    receipts = ndb.TextProperty(required=True)
+    reasons = ndb.JsonProperty(default={})  # Position in `items`, as text: why.
+    passes = ndb.IntegerProperty(indexed=False, default=0)
+    owner = ndb.StringProperty(indexed=False)  # The attempt that works on it, until lease_ends.
+    lease_ends = ndb.DateTimeProperty(indexed=False)
+    in_doubt = ndb.IntegerProperty(indexed=False, default=0)
+    worked = ndb.BooleanProperty(indexed=False, default=False)
+    closed = ndb.BooleanProperty(indexed=False, default=False)
+    touched = ndb.DateTimeProperty(indexed=False, required=True)
+    cost = ndb.JsonProperty(default={})
+
+    @property
+    def chain(self) -> int:
+        return int(self.key.id().split(":")[-2])
+
+    @property
+    def number(self) -> int:
+        return int(self.key.id().split(":")[-1])
+
+    def open_positions(self) -> list[int]:
+        """Return the positions of the items that have not ended."""
+        return [i for i, letter in enumerate(self.receipts) if letter not in ENDED]
+
+
+def run_key(run_id: str) -> Any:
+    """Return the key of a run."""
+    return ndb.Key(ContinuationRun, run_id)
+
+
+def page_key(run_id: str, chain: int, number: int) -> Any:
+    """Return the key of a page; fixed width, so that keys sort as pages do."""
+    return ndb.Key(ContinuationPage, f"{run_id}:{chain:04d}:{number:08d}")
+
+
+def pages_of(run_id: str) -> Any:
+    """Return the query for a run's pages, in order."""
+    first = ndb.Key(ContinuationPage, f"{run_id}:")
+    beyond = ndb.Key(ContinuationPage, f"{run_id};")
+    kind = ContinuationPage
+    return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
+
+
+def running_runs() -> Any:
+    """Return the query for the runs that have not ended."""
+    return ContinuationRun.query(ContinuationRun.state == RUNNING).order(ContinuationRun._key)

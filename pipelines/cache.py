@@ -1,0 +1,119 @@
+"""memcached, as a hint: every value may vanish, be old, or never have been stored.
+
+Only latency and batch size may depend on it. Each operation answers None or False when
+the server is away; nothing here raises because of the cache.
+
+Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing
+is pickled. The client answers every write (`default_noreply=False`): with pymemcache's
+default, `add` says True to everybody and twenty holders share one lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from pymemcache.client.base import PooledClient
+from pymemcache.exceptions import MemcacheError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LONGEST_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
+
+
+class Cache(Protocol):
+    """What the pipelines ask of memcached."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool: ...
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool: ...
+
+    def delete(self, key: str) -> bool: ...
+
+    def ping(self) -> bool: ...
+
+
+class MemcachedCache:
+    """A Cache on one memcached server."""
+
+    def __init__(self, host: str, *, timeout_s: float = 0.25, pool_size: int = 32) -> None:
+        """Connect lazily.
+
+        Args:
+            host: "host:port".
+            timeout_s: For connecting and for each answer.
+            pool_size: More than the process has threads; an empty pool raises at once.
+        """
+        self._client = PooledClient(
+            host,
+            connect_timeout=timeout_s,
+            timeout=timeout_s,
+            max_pool_size=pool_size,
+            default_noreply=False,
+            no_delay=True,
+        )
+
+    def get(self, key: str) -> bytes | None:
+        value = self._attempt(lambda: self._client.get(_hashed(key)), None)
+        return value if isinstance(value, bytes) else None
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        ttl_s = _checked(ttl_s)
+        return bool(self._attempt(lambda: self._client.set(_hashed(key), value, ttl_s), False))
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        ttl_s = _checked(ttl_s)
+        return bool(self._attempt(lambda: self._client.add(_hashed(key), value, ttl_s), False))
+
+    def delete(self, key: str) -> bool:
+        return bool(self._attempt(lambda: self._client.delete(_hashed(key)), False))
+
+    def ping(self) -> bool:
+        return bool(self._attempt(self._client.version, b""))
+
+    def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
+        try:
+            return operation()
+        except (MemcacheError, OSError, RuntimeError) as error:
+            log.warning("memcached is away: %s", error)
+            return otherwise
+
+
+class NoCache:
+    """A Cache that never holds anything: correct, and slower."""
+
+    def get(self, key: str) -> bytes | None:
+        return None
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return False
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return False
+
+    def delete(self, key: str) -> bool:
+        return False
+
+    def ping(self) -> bool:
+        return False
+
+
+def open_cache(host: str | None) -> Cache:
+    """Return the cache at "host:port", or one that never holds anything."""
+    return MemcachedCache(host) if host else NoCache()
+
+
+def _hashed(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _checked(ttl_s: int) -> int:
+    if not 0 < ttl_s <= LONGEST_TTL_S:
+        raise ValueError(f"ttl_s must lie between 1 and {LONGEST_TTL_S}, not {ttl_s}")
+    return ttl_s

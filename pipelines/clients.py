@@ -1,0 +1,102 @@
+"""What a pipeline may reach outside the process, in one frozen dataclass.
+
+Opened once per process, after the fork (gRPC does not survive one), and passed down.
+Tests own every field.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.auth import credentials as auth_credentials
+from google.cloud import ndb, tasks_v2
+from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+
+from pipelines.cache import Cache
+from pipelines.clock import Clock, SystemClock
+from pipelines.mail import Mailer
+from pipelines.rpc import Deadlines, Meter
+from pipelines.tasks import TaskQueue
+
+# Longer than any call of ours takes, shorter than a user waits.
+RPC_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Everything remote or random that pipelines use."""
+
+    datastore: ndb.Client
+    tasks: TaskQueue
+    cache: Cache
+    mailer: Mailer
+    meter: Meter
+    clock: Clock = field(default_factory=SystemClock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+
+    def context(self) -> Any:
+        """Open ndb's context for this thread; its own cache is off.
+
+        With it on, a get would answer with this request's unsaved changes and with rows as
+        old as the request.
+        """
+        return self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
+
+    def new_id(self) -> str:
+        """Return a random id of 128 bits, in hex."""
+        return f"{self.random.getrandbits(128):032x}"
+
+
+def open_datastore(
+    project: str,
+    *,
+    emulator: str | None = None,
+    namespace: str | None = None,
+    database: str | None = None,
+    interceptors: Sequence[Any] = (),
+) -> ndb.Client:
+    """Return a Datastore client whose calls go through the interceptors, first one first.
+
+    Args:
+        emulator: "host:port" of an emulator; None means the real service.
+    """
+    if emulator:
+        anonymous = auth_credentials.AnonymousCredentials()
+        client = ndb.Client(project, namespace, anonymous, database=database)
+        channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+    else:
+        client = ndb.Client(project, namespace, database=database)
+        channel = client.stub.grpc_channel
+    client.stub = DatastoreGrpcTransport(
+        host=emulator or client.host,
+        credentials=auth_credentials.AnonymousCredentials(),
+        channel=_intercepted(channel, interceptors),
+    )
+    return client
+
+
+def open_cloud_tasks(
+    *, emulator: str | None = None, interceptors: Sequence[Any] = ()
+) -> tasks_v2.CloudTasksClient:
+    """Return a Cloud Tasks client whose calls go through the interceptors."""
+    if emulator:
+        channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+    else:
+        channel = CloudTasksGrpcTransport.create_channel()
+    transport = CloudTasksGrpcTransport(channel=_intercepted(channel, interceptors))
+    return tasks_v2.CloudTasksClient(transport=transport)
+
+
+def _intercepted(channel: Any, interceptors: Sequence[Any]) -> Any:
+    return grpc.intercept_channel(channel, *interceptors, Deadlines(RPC_TIMEOUT_S))
+
+
+_ANY_SIZE: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]

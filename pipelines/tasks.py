@@ -1,0 +1,371 @@
+"""Tasks: declared once, enqueued through the same object, delivered by Cloud Tasks.
+
+    @task("/tasks/parties/remind", queue="default")
+    def remind(clients: Clients, args: Remind) -> None: ...
+
+    remind.enqueue(clients, Remind(party_id="p1"), name=("remind", "p1"), delay_s=60)
+
+`handlers/deliveries.py` mounts every declared task as an endpoint. A task may be delivered
+more than once, late, out of order and twice at the same time. The function ends in one of
+four ways: it returns (done), raises `Park` (can never work), `Wait` (lost its race, come
+back) or lets the error of a sick service rise (unwell); anything else is retried too.
+
+Arguments are a frozen dataclass; they travel as JSON and are checked on both sides. A name
+is hashed: sequential names slow a whole queue down. "Already exists" means that someone has
+done this for us, and is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_type_hints
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import tasks_v2
+from google.protobuf import timestamp_pb2
+from google.rpc import code_pb2
+from pydantic import TypeAdapter, ValidationError
+
+if TYPE_CHECKING:
+    from pipelines.clients import Clients
+
+A = TypeVar("A")
+
+MOST_PER_CALL = 100
+LONGEST_DELAY_S = 30 * 24 * 3600
+# The service's documents say 1 MiB in one place and 100 KB in another: stay below both.
+MOST_BODY_BYTES = 100_000
+MOST_NAME_PARTS_BYTES = 2_000
+CALL_TIMEOUT_S = 10.0
+BATCH_TIMEOUT_S = 30.0
+
+
+class Error(Exception):
+    """Base class for errors of this module."""
+
+
+class BadArgumentsError(Error, ValueError):
+    """The arguments do not fit the task's declaration."""
+
+
+class TooLargeError(Error, ValueError):
+    """The task's body is larger than Cloud Tasks would take."""
+
+
+class Outcome(Exception):
+    """A way for a task to end other than by returning."""
+
+
+class Park(Outcome):
+    """This task can never work: keep it as a dead task and stop retrying."""
+
+
+class Wait(Outcome):
+    """This task lost its race and should come again."""
+
+
+class Unwell(Outcome):
+    """A service that this task needs is out of order: slow down."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A task as it leaves the process."""
+
+    path: str
+    queue: str
+    body: bytes
+    name: str | None = None
+    at: datetime.datetime | None = None
+    max_attempts: int | None = None
+
+
+class TaskQueue(Protocol):
+    """Where messages go."""
+
+    def create(self, message: Message) -> bool:
+        """Create one task; False when its name exists already."""
+        ...
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        """Create many, 100 a call; an answer per message, as of `create`."""
+        ...
+
+    def ping(self) -> bool:
+        """Tell whether the service answers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task(Generic[A]):
+    """A declared task: where it is delivered, through which queue, and what it does.
+
+    `max_attempts` deliveries may fail before the task is parked as a dead task. The queue
+    itself never gives up: a task that it dropped would leave no trace.
+    """
+
+    path: str
+    queue: str
+    args: type[A]
+    work: Callable[[Clients, A], None]
+    max_attempts: int = 50
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[A]:
+        return TypeAdapter(self.args)
+
+    def enqueue(
+        self,
+        clients: Clients,
+        args: A,
+        *,
+        name: Sequence[str | int] | None = None,
+        delay_s: float = 0,
+        at: datetime.datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> bool:
+        """Create one task.
+
+        Args:
+            name: What makes this task unique, in parts; a second one is not created.
+            delay_s: Seconds from now, up to 30 days; or give `at`, an aware time.
+            max_attempts: Lets Cloud Tasks drop the task after so many deliveries.
+
+        Returns:
+            True if this call created it, False if the name exists already.
+
+        Raises:
+            BadArgumentsError, TooLargeError: nothing was enqueued.
+        """
+        message = self.message(
+            args, name=name, at=_due(clients, delay_s, at), max_attempts=max_attempts
+        )
+        return clients.tasks.create(message)
+
+    def enqueue_many(
+        self,
+        clients: Clients,
+        many: Sequence[A],
+        *,
+        names: Sequence[Sequence[str | int]] | None = None,
+        delay_s: float = 0,
+    ) -> list[bool]:
+        """Create a task for each of many arguments, 100 a call; answers as `enqueue` does."""
+        due = _due(clients, delay_s, None)
+        all_names: Sequence[Sequence[str | int] | None] = names or [None] * len(many)
+        messages = [
+            self.message(args, name=name, at=due)
+            for args, name in zip(many, all_names, strict=True)
+        ]
+        return clients.tasks.create_many(messages)
+
+    def message(
+        self,
+        args: A,
+        *,
+        name: Sequence[str | int] | None = None,
+        at: datetime.datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> Message:
+        """Return what would be sent, checked."""
+        if not isinstance(args, self.args):
+            raise BadArgumentsError(f"{self.path} takes {self.args.__name__}, not {args!r:.100}")
+        body = self._adapter.dump_json(args)
+        self.read(body)
+        task_name = hashed_name(self.path, *name) if name is not None else None
+        return Message(self.path, self.queue, body, task_name, at, max_attempts)
+
+    def read(self, body: bytes) -> A:
+        """Return the arguments in a body.
+
+        Raises:
+            TooLargeError: it is longer than a task may be.
+            BadArgumentsError: it is not JSON, or not of this task's type.
+        """
+        if len(body) > MOST_BODY_BYTES:
+            raise TooLargeError(f"{self.path}: {len(body)} bytes, at most {MOST_BODY_BYTES}")
+        try:
+            args: A = self._adapter.validate_json(body, strict=True)
+        except ValidationError as error:
+            what = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}"
+                for e in error.errors(include_input=False, include_url=False)
+            )
+            raise BadArgumentsError(f"{self.path}: {what}") from error
+        return args
+
+
+def task(
+    path: str, *, queue: str, max_attempts: int = 50
+) -> Callable[[Callable[[Clients, A], None]], Task[A]]:
+    """Declare the function below as a task; its second parameter's type is its arguments."""
+    if not path.startswith("/tasks/"):
+        raise ValueError(f"a task's path starts with /tasks/, not {path!r}")
+
+    def declare(work: Callable[[Clients, A], None]) -> Task[A]:
+        # Only the arguments are looked up: Clients is known to type checkers alone.
+        name = list(work.__annotations__)[1]
+        args = get_type_hints(work, localns={"Clients": Any})[name]
+        return Task(path, queue, args, work, max_attempts)
+
+    return declare
+
+
+def hashed_name(*parts: str | int) -> str:
+    """Return a task id for the parts; different parts give different ids.
+
+    >>> hashed_name("page", "run-1", 2) == hashed_name("page", "run-1", 2)
+    True
+    >>> hashed_name("a", "11") == hashed_name("a1", "1")
+    False
+    """
+    exact = json.dumps(parts, ensure_ascii=True).encode()
+    if len(exact) > MOST_NAME_PARTS_BYTES:
+        raise TooLargeError(f"a task's name has at most {MOST_NAME_PARTS_BYTES} bytes of parts")
+    return hashlib.sha256(exact).hexdigest()[:40]
+
+
+def _due(
+    clients: Clients, delay_s: float, at: datetime.datetime | None
+) -> datetime.datetime | None:
+    if at is None and delay_s <= 0:
+        return None
+    now = clients.clock.now()
+    due = at if at is not None else now + datetime.timedelta(seconds=delay_s)
+    if due.tzinfo is None:
+        raise BadArgumentsError("`at` must be an aware time")
+    if (due - now).total_seconds() > LONGEST_DELAY_S:
+        raise BadArgumentsError("a task may be scheduled at most 30 days ahead")
+    return due
+
+
+@dataclass(frozen=True)
+class AppEngineTarget:
+    """Deliver to this App Engine app; its front end proves that the queue is the caller."""
+
+    service: str | None = None
+
+
+@dataclass(frozen=True)
+class UrlTarget:
+    """Deliver to any URL, with an OIDC token that proves the caller."""
+
+    base_url: str
+    service_account: str
+    audience: str
+
+
+class CloudTaskQueue:
+    """Cloud Tasks, by the official client."""
+
+    def __init__(
+        self,
+        client: tasks_v2.CloudTasksClient,
+        project: str,
+        location: str,
+        target: AppEngineTarget | UrlTarget,
+    ) -> None:
+        self._client = client
+        self._project = project
+        self._location = location
+        self._target = target
+
+    def create(self, message: Message) -> bool:
+        request = self._request(message)
+        try:
+            self._client.create_task(request, timeout=CALL_TIMEOUT_S)
+        except rpc_errors.AlreadyExists:
+            return False
+        return True
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        if len(messages) == 1:
+            return [self.create(messages[0])]
+        created: list[bool] = [False] * len(messages)
+        for queue in dict.fromkeys(message.queue for message in messages):
+            indexes = [i for i, message in enumerate(messages) if message.queue == queue]
+            for start in range(0, len(indexes), MOST_PER_CALL):
+                part = indexes[start : start + MOST_PER_CALL]
+                for i, new in zip(
+                    part, self._create_part([messages[i] for i in part]), strict=True
+                ):
+                    created[i] = new
+        return created
+
+    def ping(self) -> bool:
+        parent = f"projects/{self._project}/locations/{self._location}"
+        try:
+            self._client.list_queues(
+                request={"parent": parent, "page_size": 1}, timeout=2, retry=None
+            )
+        except rpc_errors.GoogleAPICallError:
+            return False
+        return True
+
+    def _create_part(self, messages: Sequence[Message]) -> list[bool]:
+        """Create up to 100 tasks of one queue by one call.
+
+        Some may fail and some not. "Already exists" is an answer; anything else goes out
+        once more by itself, so that its error is raised as `create` would raise it.
+        """
+        parent = self._queue_path(messages[0].queue)
+        requests = [self._request(message) for message in messages]
+        operation = self._client.batch_create_tasks(
+            tasks_v2.BatchCreateTasksRequest(parent=parent, requests=requests),
+            timeout=BATCH_TIMEOUT_S,
+        )
+        try:
+            operation.result(timeout=BATCH_TIMEOUT_S)
+        except rpc_errors.GoogleAPICallError:
+            if not operation.metadata.failed_requests:
+                raise
+        failed = operation.metadata.failed_requests
+        created = [True] * len(messages)
+        for index, status in failed.items():
+            exists = status.code == code_pb2.ALREADY_EXISTS
+            created[index] = False if exists else self.create(messages[index])
+        return created
+
+    def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
+        cloud_task = tasks_v2.Task()
+        headers = {"Content-Type": "application/json"}
+        if isinstance(self._target, UrlTarget):
+            cloud_task.http_request = tasks_v2.HttpRequest(
+                url=self._target.base_url + message.path,
+                http_method=tasks_v2.HttpMethod.POST,
+                headers=headers,
+                body=message.body,
+                oidc_token=tasks_v2.OidcToken(
+                    service_account_email=self._target.service_account,
+                    audience=self._target.audience,
+                ),
+            )
+        else:
+            cloud_task.app_engine_http_request = tasks_v2.AppEngineHttpRequest(
+                relative_uri=message.path,
+                http_method=tasks_v2.HttpMethod.POST,
+                headers=headers,
+                body=message.body,
+                app_engine_routing=tasks_v2.AppEngineRouting(service=self._target.service or ""),
+            )
+        if message.name is not None:
+            cloud_task.name = f"{self._queue_path(message.queue)}/tasks/{message.name}"
+        if message.at is not None:
+            cloud_task.schedule_time = _timestamp(message.at)
+        if message.max_attempts is not None:
+            cloud_task.retry_config = tasks_v2.RetryConfig(max_attempts=message.max_attempts)
+        return tasks_v2.CreateTaskRequest(parent=self._queue_path(message.queue), task=cloud_task)
+
+    def _queue_path(self, queue: str) -> str:
+        return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+def _timestamp(at: datetime.datetime) -> timestamp_pb2.Timestamp:
+    stamp = timestamp_pb2.Timestamp()
+    stamp.FromDatetime(at.astimezone(datetime.UTC).replace(tzinfo=None))
+    return stamp
