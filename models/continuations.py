@@ -46,6 +46,7 @@ class ContinuationRun(ndb.Model):
     retried_by = ndb.StringProperty(indexed=False)
     started = ndb.DateTimeProperty(indexed=False, required=True)
     ended = ndb.DateTimeProperty(indexed=False)
+    totals = ndb.JsonProperty()  # Once ended: what its pages add up to.
 
 
 class ContinuationPage(ndb.Model):
@@ -89,9 +90,9 @@ def page_key(run_id: str, chain: int, number: int) -> Any:
     return ndb.Key(ContinuationPage, f"{run_id}:{chain:04d}:{number:08d}")
 
 
-def pages_of(run_id: str) -> Any:
-    """Return the query for a run's pages, in order."""
-    first = ndb.Key(ContinuationPage, f"{run_id}:")
+def pages_of(run_id: str, *, after: str = "") -> Any:
+    """Return the query for a run's pages, in order, those behind the page `after`."""
+    first = ndb.Key(ContinuationPage, after or f"{run_id}:")
     beyond = ndb.Key(ContinuationPage, f"{run_id};")
     kind = ContinuationPage
     return kind.query(kind._key > first, kind._key < beyond).order(kind._key)

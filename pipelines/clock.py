@@ -27,3 +27,8 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def naive(at: datetime.datetime) -> datetime.datetime:
+    """Return a time as ndb stores it: in UTC, without its zone."""
+    return at.astimezone(datetime.UTC).replace(tzinfo=None)

@@ -49,6 +49,11 @@ class Connection(Protocol):
 class Mailer(Protocol):
     """Opens lines to the relay."""
 
+    @property
+    def sender(self) -> str:
+        """Who the mails are from."""
+        ...
+
     def connect(self) -> contextlib.AbstractContextManager[Connection]: ...
 
 
@@ -58,6 +63,7 @@ class SmtpMailer:
 
     host: str
     port: int
+    sender: str
     user: str = ""
     password: str = ""
     starttls: bool = False

@@ -1,0 +1,33 @@
+"""Tasks that can never work, kept so that somebody can look and replay.
+
+DeadTask
+    Key: hash of queue and task name: a repeated delivery parks in the same row.
+    Queries: resolved = False, by key: the list and the count. Single-property index.
+    Growth: one row a task given up. `body` is at most 100 KB.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud import ndb
+
+
+class DeadTask(ndb.Model):
+    """A task that was given up."""
+
+    path = ndb.StringProperty(indexed=False, required=True)
+    queue = ndb.StringProperty(indexed=False, required=True)
+    task_name = ndb.StringProperty(indexed=False, required=True)
+    body = ndb.TextProperty(required=True)
+    reason = ndb.TextProperty(required=True)
+    count = ndb.IntegerProperty(indexed=False, default=0)
+    replays = ndb.IntegerProperty(indexed=False, default=0)
+    created = ndb.DateTimeProperty(indexed=False, required=True)
+    updated = ndb.DateTimeProperty(indexed=False, required=True)
+    resolved = ndb.BooleanProperty(default=False)
+
+
+def open_dead_tasks() -> Any:
+    """Return the query for the dead tasks that nobody has dealt with."""
+    return DeadTask.query(DeadTask.resolved == False).order(DeadTask._key)  # noqa: E712

@@ -1,0 +1,91 @@
+"""Parties, their guests, and the files that guests come from.
+
+Party
+    Key: a random id, chosen by the form that creates it.
+    Queries: newest first, by `created` (single-property index; parties are made by hand,
+    far below the 500 writes a second that a sequential index takes).
+    Growth: one row a party.
+
+Guest
+    Key: "<party id>:<hash of the address>": an address is invited once, a party's guests
+    are one key range, spread evenly, and can be cut without looking.
+    Queries: that key range. No index but the key's.
+    Growth: one row a guest.
+
+GuestImport
+    Key: a random id, chosen by the upload form.
+    Queries: none; the party lists its imports.
+    Growth: one row a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from google.cloud import ndb
+
+
+class Party(ndb.Model):
+    """A party, how it looks now, and what its guests were told last."""
+
+    title = ndb.StringProperty(indexed=False, required=True)
+    host = ndb.StringProperty(indexed=False, required=True)
+    place = ndb.StringProperty(indexed=False, required=True)
+    when = ndb.DateTimeProperty(indexed=False, required=True)  # As the guests' clocks show it.
+    note = ndb.TextProperty(default="")
+    change = ndb.IntegerProperty(indexed=False, default=1)  # Counts what was saved.
+    created = ndb.DateTimeProperty(required=True)
+    imports = ndb.JsonProperty(default=[])  # Ids of GuestImport, oldest first.
+    sends = ndb.JsonProperty(default=[])  # {"run_id", "change", "imports", "told"}, oldest first.
+
+
+class Guest(ndb.Model):
+    """Somebody to be told."""
+
+    name = ndb.StringProperty(indexed=False, required=True)
+    address = ndb.StringProperty(indexed=False, required=True)
+    import_id = ndb.StringProperty(indexed=False, required=True)
+    import_number = ndb.IntegerProperty(indexed=False, required=True)
+    line = ndb.IntegerProperty(indexed=False, required=True)
+
+
+class GuestImport(ndb.Model):
+    """A file of guests; the continuation run of the same id reads it."""
+
+    party_id = ndb.StringProperty(indexed=False, required=True)
+    file_name = ndb.StringProperty(indexed=False, required=True)
+    size_bytes = ndb.IntegerProperty(indexed=False, required=True)
+    created = ndb.DateTimeProperty(indexed=False, required=True)
+
+
+def party_key(party_id: str) -> Any:
+    """Return the key of a party."""
+    return ndb.Key(Party, party_id)
+
+
+def guest_key(party_id: str, address: str) -> Any:
+    """Return the key of a guest: the same however the address is capitalised."""
+    digest = hashlib.sha256(address.casefold().encode()).hexdigest()[:24]
+    return ndb.Key(Guest, f"{guest_prefix(party_id)}{digest}")
+
+
+def guest_prefix(party_id: str) -> str:
+    """Return what the key names of a party's guests begin with.
+
+    >>> guest_prefix("p1")
+    'p1:'
+    """
+    return f"{party_id}:"
+
+
+def guests_of(party_id: str, *, after: str = "") -> Any:
+    """Return the query for a party's guests in key order, those behind the name `after`."""
+    first = ndb.Key(Guest, after or guest_prefix(party_id))
+    beyond = ndb.Key(Guest, f"{party_id};")
+    return Guest.query(Guest._key > first, Guest._key < beyond).order(Guest._key)
+
+
+def newest_parties() -> Any:
+    """Return the query for all parties, newest first."""
+    return Party.query().order(-Party.created)

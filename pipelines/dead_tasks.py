@@ -1,0 +1,92 @@
+"""Dead tasks: what was given up, why, and a second chance.
+
+Parking is idempotent per delivery's name, so a repeated delivery counts in the same row.
+A replay is a task itself (whoever may create tasks may ask for it): it enqueues the parked
+body again under a new name.
+
+Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.transactions import transact
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.tasks import MOST_BODY_BYTES, Message, Park, Task, hashed_name
+
+MOST_REASON_CHARS = 8_000
+MOST_LISTED = 1_000
+
+
+def park(
+    clients: Clients, *, path: str, queue: str, task_name: str, body: bytes, reason: str
+) -> str:
+    """Keep a task that can never work; return its dead task's id."""
+    dead_id = hashed_name(queue, task_name) if task_name else clients.new_id()
+    now = naive(clients.clock.now())
+
+    def keep() -> None:
+        dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now)
+        dead.path, dead.queue, dead.task_name = path, queue, task_name
+        dead.body = body[:MOST_BODY_BYTES].decode(errors="replace")
+        dead.reason = reason[:MOST_REASON_CHARS]
+        dead.count += 1
+        dead.updated = now
+        dead.resolved = False
+        dead.put()
+
+    transact(keep)
+    return dead_id
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Which dead task to run again."""
+
+    dead_task_id: str
+
+
+def replay(clients: Clients, args: Replay, known: Mapping[str, Task[Any]]) -> None:
+    """Enqueue a dead task's body again, then mark it as dealt with.
+
+    The name holds the replay's number, so a repeated delivery of this task creates one task.
+    """
+    dead = DeadTask.get_by_id(args.dead_task_id)
+    if dead is None:
+        raise Park(f"there is no dead task {args.dead_task_id}")
+    if dead.resolved:
+        return
+    if dead.path not in known:
+        raise Park(f"no task is declared for {dead.path}")
+    name = hashed_name("replay", args.dead_task_id, dead.replays)
+    clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), name))
+    transact(lambda: _resolve(args.dead_task_id, dead.replays))
+
+
+def _resolve(dead_id: str, replays: int) -> None:
+    dead = DeadTask.get_by_id(dead_id)
+    if dead is not None and dead.replays == replays:
+        dead.replays += 1
+        dead.resolved = True
+        dead.put()
+
+
+def replay_task(known: Mapping[str, Task[Any]]) -> Task[Replay]:
+    """Return the task that replays, for the tasks that are known."""
+    return Task(
+        "/tasks/dead/replay",
+        "default",
+        Replay,
+        lambda clients, args: replay(clients, args, known),
+        max_attempts=5,
+    )
+
+
+def count_open() -> int:
+    """Return how many dead tasks wait for somebody, counting up to 1,000."""
+    return len(open_dead_tasks().fetch(MOST_LISTED, keys_only=True))

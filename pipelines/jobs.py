@@ -1,0 +1,82 @@
+"""Jobs: what a continuation walks over, and what it does to each item.
+
+Give a job `deliver` for effects outside Datastore (a mail, a call): it acts first, and the
+receipts follow. Give it `apply` for effects in Datastore: they commit with the receipts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from models.continuations import ContinuationRun
+from pipelines.clients import Clients
+from pipelines.sources import FailedItems, Source
+
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741  An item.
+
+# Longer than one item takes at its worst. A crash costs so much time before its page goes on.
+LEASE_S = 20.0
+
+
+class ItemError(Exception):
+    """Base class for what may become of an item other than done."""
+
+
+class RefusedItemError(ItemError):
+    """This item can never be worked on; its text says why."""
+
+
+class DeferredItemError(ItemError):
+    """This item cannot be worked on now; its text says why."""
+
+
+class SkippedItemError(ItemError):
+    """Nothing has to be done for this item; its text says why."""
+
+
+# Opened once per page; works on one item, or raises one of the three errors above.
+Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
+# Runs inside the transaction; per item None, or one of the three errors above.
+Apply = Callable[[A, Sequence[I]], Sequence[ItemError | None]]
+
+
+@dataclass(frozen=True)
+class Job(Generic[A, I]):
+    """A kind of run: what it walks over and what it does to each item.
+
+    Give `deliver` for effects outside Datastore, `apply` for effects in it.
+    """
+
+    name: str
+    queue: str
+    args: type[A]
+    source: Callable[[A], Source[I]]
+    deliver: Deliver[A, I] | None = None
+    apply: Apply[A, I] | None = None
+    page_size: int = 100
+    passes: int = 5  # Over a page, before an item that keeps being deferred has failed.
+    lease_s: float = LEASE_S
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[A]:
+        return TypeAdapter(self.args)
+
+    def dump(self, args: A) -> str:
+        return self._adapter.dump_json(args).decode()
+
+    def load(self, args: str) -> A:
+        return self._adapter.validate_json(args)
+
+    def source_of(self, run: ContinuationRun) -> Source[I]:
+        source = self.source(self.load(run.args))
+        return FailedItems(source, run.retry_of) if run.retry_of else source
+
+
+Jobs = Mapping[str, Job[Any, Any]]

@@ -1,0 +1,390 @@
+"""One attempt at one page: pin, link, work, close. What and why: pipelines/continuations.py."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.continuations import (
+    DONE,
+    FAILED,
+    FINISHED,
+    RETRYING,
+    RUNNING,
+    SKIPPED,
+    WAITING,
+    ContinuationPage,
+    ContinuationRun,
+    page_key,
+    run_key,
+)
+from models.transactions import transact
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.jobs import (
+    DeferredItemError,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
+from pipelines.progress import keep_totals
+from pipelines.rpc import Cost
+from pipelines.sources import Slice, Span
+from pipelines.tasks import Park, Task, Unwell, Wait
+
+log = logging.getLogger(__name__)
+
+# How much work may be done before its receipts are committed: what a crash can repeat.
+MOST_UNRECEIPTED = 10
+UNRECEIPTED_S = 0.05
+
+
+@dataclass(frozen=True)
+class PageArgs:
+    """Which page a task is for, and where that page starts."""
+
+    run_id: str
+    chain: int
+    number: int
+    after: str
+
+    @property
+    def task_name(self) -> tuple[str, int, int]:
+        """What makes the page's task unique: two runs never block each other."""
+        return (self.run_id, self.chain, self.number)
+
+
+@cache
+def page_task(job: Job[Any, Any]) -> Task[PageArgs]:
+    """Return the task of a job's pages."""
+    path = f"/tasks/continuations/{job.name}"
+    return Task(path, job.queue, PageArgs, lambda clients, args: work_page(clients, job, args))
+
+
+def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
+    """Do what one task asks for: pin, link, work, close."""
+    run, page = ndb.get_multi(
+        [run_key(args.run_id), page_key(args.run_id, args.chain, args.number)]
+    )
+    if run is None:
+        raise Park(f"there is no run {args.run_id}")
+    if run.state != RUNNING:
+        return
+    attempt = _Attempt(clients, job, run, args)
+    if page is not None:
+        _link(clients, job, args, page)  # Before waiting for a lease: its owner may be dead.
+        page, items = attempt.take(page)
+    else:
+        page, items = attempt.take(None)
+        _link(clients, job, args, page)
+    if not page.worked:
+        attempt.work(page, items)
+    _close(clients, args)
+
+
+def _link(clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage) -> None:
+    if page.next is not None:
+        follower = PageArgs(args.run_id, args.chain, args.number + 1, page.next)
+        page_task(job).enqueue(clients, follower, name=follower.task_name)
+
+
+@dataclass
+class _Attempt:
+    """One attempt at one page: what it owns, and what it has found out but not committed."""
+
+    clients: Clients
+    job: Job[Any, Any]
+    run: ContinuationRun
+    args: PageArgs
+    found: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.owner = self.clients.new_id()
+        self.key = page_key(self.args.run_id, self.args.chain, self.args.number)
+        self.source = self.job.source_of(self.run)
+        self.job_args = self.job.load(self.run.args)
+        self.priced = self.clients.meter.cost()
+        self.committed = self.clients.clock.now()
+
+    # Pin and lease
+
+    def take(self, page: ContinuationPage | None) -> tuple[ContinuationPage, Sequence[Any]]:
+        """Return the page, pinned and leased to this attempt, and its items.
+
+        A page that is worked already comes back without items.
+
+        Raises:
+            Wait: another attempt works on it.
+        """
+        items: Sequence[Any] | None = None
+        draft = None
+        if page is None:
+            span = Span(self.args.after, self.run.spans[self.args.chain][1])
+            read = self.source.read(span, self.run.page_size)
+            draft, items = self._draft(read), read.items
+        taken, is_draft = transact(lambda: self._lease(draft))
+        if taken.worked:
+            return taken, []
+        if not is_draft or items is None:
+            items = self.source.load(taken.origin, taken.items)
+        return taken, items
+
+    def _draft(self, read: Slice[Any]) -> ContinuationPage:
+        return ContinuationPage(
+            key=self.key,
+            after=self.args.after,
+            next=read.next,
+            origin=read.origin,
+            items=list(read.names),
+            receipts=WAITING * len(read.names),
+            worked=not read.names,
+        )
+
+    def _lease(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
+        """Take the page's lease, in a transaction; a draft is used when there is no row."""
+        page = self.key.get()
+        is_draft = page is None
+        if page is None:
+            if draft is None:
+                raise Wait(f"page {self.key.id()} has gone")
+            page = draft
+        if page.worked and not is_draft:
+            return page, False
+        self._check_free(page)
+        self._touch(page)
+        page.put()
+        return page, is_draft
+
+    def _check_free(self, page: ContinuationPage) -> None:
+        if page.owner in (None, self.owner):
+            return
+        now = naive(self.clients.clock.now())
+        if page.lease_ends is not None and now < page.lease_ends:
+            raise Wait(f"page {self.key.id()} is being worked on")
+        if self.job.deliver is not None:
+            # Its owner died without a word: what it did last may have no receipt.
+            page.in_doubt += min(MOST_UNRECEIPTED, len(page.open_positions()))
+
+    def _touch(self, page: ContinuationPage) -> None:
+        now = naive(self.clients.clock.now())
+        page.owner = self.owner
+        page.touched = now
+        page.lease_ends = now + datetime.timedelta(seconds=self.job.lease_s)
+
+    # Work
+
+    def work(self, page: ContinuationPage, items: Sequence[Any]) -> None:
+        """Work on what is open; return when every item has ended.
+
+        Raises:
+            Wait: some items were deferred, or the lease was lost.
+        """
+        if self.job.apply is not None:
+            page = self._apply_all(page, items)
+        else:
+            page = self._deliver_all(page, items)
+        if not page.worked and page.owner is None:
+            left = len(page.open_positions())
+            raise Wait(f"{left} items of page {self.key.id()} are to come again")
+
+    def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
+        if self.job.deliver is None:
+            raise TypeError(f"job {self.job.name} has neither `deliver` nor `apply`")
+        positions = page.open_positions()
+        try:
+            with self.job.deliver(self.clients, self.job_args) as deliver:
+                for position in positions:
+                    self._note(position, _deliver_one(deliver, items[position]))
+                    if self._is_time_to_commit():
+                        page = self._commit()
+                        if page.owner is None:
+                            return page  # Cancelled.
+        except Exception:
+            self._commit_quietly()
+            raise
+        return self._commit(is_last=True)
+
+    def _apply_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
+        """Apply all items in one commit; when an item breaks that, find it by halving."""
+        groups = [page.open_positions()]
+        while groups:
+            group = groups.pop(0)
+            try:
+                page = self._commit(
+                    [(position, items[position]) for position in group], is_last=not groups
+                )
+            except _PASSED_ON:
+                raise
+            except Exception as error:
+                log.exception("job %s could not apply %d items", self.job.name, len(group))
+                if len(group) == 1:
+                    self._note(group[0], DeferredItemError(f"{type(error).__name__}: {error}"))
+                    page = self._commit(is_last=not groups)
+                else:
+                    half = len(group) // 2
+                    groups[:0] = [group[:half], group[half:]]
+            if page.owner is None:
+                break
+        return page
+
+    def _note(self, position: int, error: ItemError | None) -> None:
+        self.found[position] = _receipt(error)
+
+    def _is_time_to_commit(self) -> bool:
+        waited_s = (self.clients.clock.now() - self.committed).total_seconds()
+        return len(self.found) >= MOST_UNRECEIPTED or waited_s >= UNRECEIPTED_S
+
+    def _commit_quietly(self) -> None:
+        """Keep the receipts there are although something broke; what broke matters more."""
+        with contextlib.suppress(Exception):
+            self._commit(is_broken=True)
+
+    def _commit(
+        self,
+        applied: Sequence[tuple[int, Any]] = (),
+        *,
+        is_last: bool = False,
+        is_broken: bool = False,
+    ) -> ContinuationPage:
+        """Commit what was found out, and the effects of `applied`, to the page's row.
+
+        The lease is renewed, or given back when this is the attempt's last commit, when it
+        is broken, or when the run was cancelled meanwhile: then `owner` is None.
+        """
+        cost = self.clients.meter.cost() - self.priced + Cost(reads=2, writes=1, round_trips=3)
+
+        def body() -> ContinuationPage:
+            page, run = ndb.get_multi([self.key, self.run.key])
+            if page is None or page.owner != self.owner:
+                raise Wait(f"page {self.key.id()} was taken over")
+            found = dict(self.found)
+            found.update(self._applied(applied))
+            self._touch(page)
+            self._record(page, found, is_last=is_last)
+            page.cost = (Cost(**page.cost) + cost).as_dict()
+            if is_broken:
+                page.in_doubt += 1  # The item that was under way: nobody knows what became of it.
+            if is_last or is_broken or page.worked or run.state != RUNNING:
+                page.owner = None
+                page.lease_ends = None
+            page.put()
+            return page  # type: ignore[no-any-return]
+
+        page = transact(body)
+        self.found.clear()
+        self.priced = self.clients.meter.cost()
+        self.committed = self.clients.clock.now()
+        return page
+
+    def _applied(self, group: Sequence[tuple[int, Any]]) -> dict[int, tuple[str, str]]:
+        """Apply the job to a group, inside the transaction; return what became of each."""
+        there = [(position, item) for position, item in group if item is not None]
+        errors: dict[int, ItemError | None] = {position: _gone() for position, _ in group}
+        if there and self.job.apply is not None:
+            answers = self.job.apply(self.job_args, [item for _, item in there])
+            errors.update(zip([position for position, _ in there], answers, strict=True))
+        return {position: _receipt(error) for position, error in errors.items()}
+
+    def _record(
+        self, page: ContinuationPage, found: Mapping[int, tuple[str, str]], *, is_last: bool
+    ) -> None:
+        receipts = list(page.receipts)
+        reasons = dict(page.reasons)
+        for position, (letter, reason) in found.items():
+            receipts[position] = letter
+            reasons.pop(str(position), None)
+            if reason:
+                reasons[str(position)] = reason
+        if is_last and RETRYING in receipts:
+            page.passes += 1
+            if page.passes >= self.job.passes:
+                receipts = [FAILED if letter == RETRYING else letter for letter in receipts]
+        page.receipts = "".join(receipts)
+        page.reasons = reasons
+        page.worked = not page.open_positions()
+
+
+# Not this item's fault: the whole attempt ends with them.
+_PASSED_ON = (Wait, Unwell, Park, rpc_errors.GoogleAPICallError)
+
+
+def _deliver_one(deliver: Callable[[Any], None], item: Any) -> ItemError | None:
+    if item is None:
+        return _gone()
+    try:
+        deliver(item)
+    except ItemError as error:
+        return error
+    except _PASSED_ON:
+        raise
+    except Exception as error:
+        log.exception("an item could not be delivered")
+        return DeferredItemError(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _gone() -> ItemError:
+    return SkippedItemError("gone before its turn")
+
+
+def _receipt(error: ItemError | None) -> tuple[str, str]:
+    """Return an item's letter, and the reason when there is one."""
+    return _letter(error), str(error or "")[:300]
+
+
+def _letter(error: ItemError | None) -> str:
+    match error:
+        case None:
+            return DONE
+        case SkippedItemError():
+            return SKIPPED
+        case RefusedItemError():
+            return FAILED
+        case _:
+            return RETRYING
+
+
+def _close(clients: Clients, args: PageArgs) -> None:
+    """Close this page if all before it are closed, then those behind it that wait for it."""
+    number = args.number
+    while page := transact(lambda: _close_one(args.run_id, args.chain, number)):  # noqa: B023
+        if page.next is None:
+            if transact(lambda: _end_chain(clients, args.run_id, args.chain)):
+                keep_totals(args.run_id)
+            return
+        number += 1
+
+
+def _close_one(run_id: str, chain: int, number: int) -> ContinuationPage | None:
+    """Close a page in a transaction; return it if it is closed and its follower may be."""
+    keys = [page_key(run_id, chain, number)]
+    if number > 0:
+        keys.insert(0, page_key(run_id, chain, number - 1))
+    *before, page = ndb.get_multi(keys)
+    if page is None or not page.worked or any(p is None or not p.closed for p in before):
+        return None
+    if not page.closed:
+        page.closed = True
+        page.put()
+    return page  # type: ignore[no-any-return]
+
+
+def _end_chain(clients: Clients, run_id: str, chain: int) -> bool:
+    """Note in a transaction that a chain has ended; True when the run has, with it."""
+    run = run_key(run_id).get()
+    if chain not in run.chains_ended:
+        run.chains_ended = [*run.chains_ended, chain]
+        if len(run.chains_ended) == len(run.spans):
+            run.state = FINISHED
+            run.ended = naive(clients.clock.now())
+        run.put()
+    return run.state == FINISHED and run.totals is None  # type: ignore[no-any-return]

@@ -1,0 +1,167 @@
+"""What a continuation walks over: anything that can be read in pages.
+
+A source names its items by short texts, so that a page can remember which items it holds,
+and marks places by positions, texts as well. A position must stay valid for as long as the
+run: a key does, an offset into a changing list does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.cloud import ndb
+
+from models.continuations import DONE, SKIPPED, ContinuationPage, pages_of
+
+I = TypeVar("I")  # noqa: E741  An item.
+I_co = TypeVar("I_co", covariant=True)
+
+# Of the sample that a split is cut from, how many keys stand for one chain.
+SAMPLES_PER_CHAIN = 32
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a source: beyond `after`, up to but without `until`. "" means no bound."""
+
+    after: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True)
+class Slice(Generic[I_co]):
+    """A page's worth of items.
+
+    `origin` is what `load` needs besides the names; `next` is the position where the page
+    after this one starts, None at the end.
+    """
+
+    names: Sequence[str]
+    items: Sequence[I_co | None]
+    origin: str
+    next: str | None
+
+
+class Source(Protocol[I_co]):
+    """Readable in pages, from several places at once."""
+
+    def split(self, most: int) -> list[Span]:
+        """Cut the source into at most so many spans that together hold everything."""
+        ...
+
+    def read(self, span: Span, size: int) -> Slice[I_co]:
+        """Return the first items of a span."""
+        ...
+
+    def load(self, origin: str, names: Sequence[str]) -> Sequence[I_co | None]:
+        """Return items read before, in the order of their names; None: it is gone."""
+        ...
+
+
+class EntitySource:
+    """The entities of a kind, in key order.
+
+    A page is found by its key range, never by a cursor or an offset: rows that come and go
+    elsewhere do not move it. Equality filters need no composite index in this order.
+    """
+
+    def __init__(self, kind: type[ndb.Model], *filters: Any, named: str | None = None) -> None:
+        """Name the entities.
+
+        Args:
+            filters: Equality filters of ndb, e.g. `Guest.party == "p1"`.
+            named: Only root entities whose key name begins with this and goes on with a hash
+                in hex. Such a range can be split without looking at it.
+        """
+        self._kind = kind
+        self._filters = filters
+        self._named = named
+
+    def split(self, most: int) -> list[Span]:
+        cuts = self._hex_cuts(most) if self._named is not None else self._sampled_cuts(most)
+        bounds = ["", *cuts, ""]
+        return [Span(after, until) for after, until in itertools.pairwise(bounds)]
+
+    def read(self, span: Span, size: int) -> Slice[Any]:
+        # One more than asked tells the end; what the query says of it cannot be relied on.
+        found = list(self._query(span).iter(limit=size + 1, batch_size=size + 1))
+        items = found[:size]
+        names = [self._name(item.key) for item in items]
+        return Slice(names, items, "", names[-1] if len(found) > size else None)
+
+    def load(self, origin: str, names: Sequence[str]) -> Sequence[Any]:
+        return ndb.get_multi([self._key(name) for name in names])  # type: ignore[no-any-return]
+
+    def _query(self, span: Span) -> Any:
+        key = self._kind._key
+        query = self._kind.query(*self._filters).order(key)
+        if after := self._bound(span.after, self._named):
+            query = query.filter(key > after)
+        # ":" + "\U0010ffff" sorts behind every name that begins with ":".
+        last = None if self._named is None else self._named + "\U0010ffff"
+        if until := self._bound(span.until, last):
+            # A cut is a key that its left neighbour still takes: spans share no key.
+            query = query.filter(key <= until)
+        return query
+
+    def _bound(self, position: str, name: str | None) -> Any:
+        if position:
+            return self._key(position)
+        return ndb.Key(self._kind, name) if name else None
+
+    def _name(self, key: Any) -> str:
+        """Return a key as text: its own name where that says it all."""
+        name: str = key.id() if self._named is not None else key.urlsafe().decode()
+        return name
+
+    def _key(self, name: str) -> Any:
+        if self._named is not None:
+            return ndb.Key(self._kind, name)
+        return ndb.Key(urlsafe=name.encode())
+
+    def _hex_cuts(self, most: int) -> list[str]:
+        steps = [round(i * 256 / most) for i in range(1, most)]
+        named = self._named or ""
+        return [f"{named}{step:02x}" for step in steps]
+
+    def _sampled_cuts(self, most: int) -> list[str]:
+        """Cut at a random sample of keys, which the service keeps under `__scatter__`.
+
+        The Firestore emulator keeps none: one span then.
+        """
+        if most < 2:
+            return []
+        scatter = ndb.query.PropertyOrder("__scatter__")
+        query = self._kind.query(order_by=[scatter])
+        sample = sorted(query.fetch(most * SAMPLES_PER_CHAIN, keys_only=True))
+        every = max(1, len(sample) // most)
+        return [self._name(key) for key in sample[every::every]][: most - 1]
+
+
+class FailedItems(Generic[I]):
+    """The failed items of an ended run, as a source: one slice per page that had any."""
+
+    def __init__(self, source: Source[I], run_id: str) -> None:
+        self._source = source
+        self._run_id = run_id
+
+    def split(self, most: int) -> list[Span]:
+        return [Span()]
+
+    def read(self, span: Span, size: int) -> Slice[I]:
+        for page in pages_of(self._run_id, after=span.after):
+            if names := _unfinished(page):
+                items = self._source.load(page.origin, names)
+                return Slice(names, items, page.origin, page.key.id())
+        return Slice([], [], "", None)
+
+    def load(self, origin: str, names: Sequence[str]) -> Sequence[I | None]:
+        return self._source.load(origin, names)
+
+
+def _unfinished(page: ContinuationPage) -> list[str]:
+    letters = zip(page.items, page.receipts, strict=True)
+    return [name for name, letter in letters if letter not in (DONE, SKIPPED)]
