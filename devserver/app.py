@@ -14,9 +14,10 @@ import contextlib
 import random
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,7 @@ WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
 _READY_S = 40.0
 _GRACE_S = 3
 _PAUSES_S = (0.5, 1, 2, 5, 10, 30)
+_HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pause
 _READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
 
 
@@ -164,26 +166,18 @@ class AppServer:
 class AppKeeper:
     """Keeps an app running and, if wanted, fresh."""
 
-    def __init__(
-        self,
-        app: AppServer,
-        report: Callable[[str], None],
-        *,
-        reload: bool,
-        extra: Iterable[Path] = (),
-    ) -> None:
+    def __init__(self, app: AppServer, report: Callable[[str], None], *, reload: bool) -> None:
         """Describe the keeper.
 
         Args:
             app: What to keep.
             report: Called with a line for the person at the terminal.
             reload: Whether to watch the files.
-            extra: More files of the root folder whose change is only told to `on_file`.
         """
         self.app = app
         self.report = report
         self.reload = reload
-        self.on_file: dict[Path, Callable[[], None]] = dict.fromkeys(extra, _nothing)
+        self.on_file: dict[Path, Callable[[], None]] = {}  # more files to watch, and why
         self._saved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -229,12 +223,13 @@ class AppKeeper:
 
     async def _revive(self) -> None:
         """Start the app again whenever it has ended."""
-        pauses = iter(_PAUSES_S)
+        pauses, started = iter(_PAUSES_S), time.monotonic()
         while True:
             process = self.app.process
             if process is not None and not await asyncio.to_thread(process.wait, 1.0):
-                pauses = iter(_PAUSES_S)
                 continue
+            if time.monotonic() - started > _HEALTHY_S:
+                pauses = iter(_PAUSES_S)
             pause_s = next(pauses, _PAUSES_S[-1])
             said = self.app.last_words.strip().splitlines()[-1:]
             self.report(f"the app ended ({''.join(said).strip()}); again in {pause_s} s or on save")
@@ -242,6 +237,7 @@ class AppKeeper:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._saved.wait(), pause_s)
             self.app.restarts += 1
+            started = time.monotonic()
             self.app.reload()
 
 
@@ -255,7 +251,3 @@ def syntax_fault(path: Path) -> str | None:
         line = getattr(error, "lineno", None)
         return f"{path.name}:{line}: {getattr(error, 'msg', error)}"
     return None
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from devserver.errors import ServiceMissingError
 
-JAVA_OLDEST = 11
+JAVA_OLDEST, JAVA_SOON = 11, 21
 
 _USUAL_ROOTS = (
     "/usr/lib/google-cloud-sdk",

@@ -1,0 +1,87 @@
+"""`python -m devserver`, which is `make run`: the whole stack until Ctrl-C."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from devserver import settings
+from devserver.errors import DevserverError
+from devserver.logs import Terminal, TerminalHandler
+from devserver.settings import Settings
+from devserver.stack import OFF, Stack
+
+_STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until a signal comes; return the exit code."""
+    try:
+        chosen = settings.read(arguments)
+        return asyncio.run(_run(chosen))
+    except (DevserverError, ExceptionGroup) as error:
+        known = _sentences(error)
+        if not known:
+            raise
+        print("\n" + "\n".join(known), file=sys.stderr)
+        return 1
+
+
+async def _run(chosen: Settings) -> int:
+    terminal = Terminal(verbose=chosen.verbose)
+    logging.basicConfig(level=logging.INFO, handlers=[TerminalHandler(terminal)])
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    stack = Stack(chosen, terminal)
+    starting = asyncio.create_task(stack.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # Ctrl-C while starting
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
+    try:
+        await starting
+        _announce(stack)
+        await stopping
+    finally:
+        stopping.cancel()
+        if not chosen.json:
+            print("\nStopping …", file=sys.stderr)
+        await stack.stop()
+    return 0
+
+
+def _announce(stack: Stack) -> None:
+    if stack.settings.json:
+        print(json.dumps(stack.addresses()), flush=True)
+        return
+    rows = [
+        (_STATES[service.state], service.name, service.url or service.address, service.note)
+        for service in stack.services()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (1, 2)]
+    print()
+    for icon, name, address, note in rows:
+        print(f"  {icon} {name:<{widths[0]}}  {address:<{widths[1]}}  {note}".rstrip())
+    if any(service.state == OFF for service in stack.services()):
+        print("\n  What is off is optional; `make doctor` says how to get it.")
+    logs = ", logs in .dev/logs/" if stack.logs else ""
+    print(f"\n  Open {stack.app.url}    (Ctrl-C stops everything{logs})\n", flush=True)
+
+
+def _sentences(error: Exception) -> list[str]:
+    """Return the texts of our own errors, also of those inside nested groups."""
+    if isinstance(error, DevserverError):
+        return [str(error)]
+    if isinstance(error, ExceptionGroup):
+        return [text for inner in error.exceptions for text in _sentences(inner)]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""JSON of the console itself, next to the Cloud Tasks emulator's control API.
+
+POST /api/v1/workers/kill             {pid} of the worker that was killed
+GET  /api/v1/mail?text=&before=       newest first, and how many there are
+GET  /api/v1/mail/<id>                one message with headers and text
+POST /api/v1/mail/clear
+GET  /api/v1/mail/faults, POST        {temporary_rate, refused, latency_ms}
+GET  /api/v1/cron                     jobs with their last run
+POST /api/v1/cron/run                 {name}: runs it and answers how it went
+GET  /api/v1/services                 what runs where
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from devserver.console.platform import Platform
+from devserver.cron import Job, Run, UnknownJobError
+from devserver.errors import DevserverError
+from devserver.mail import MailFaults, ReceivedMail
+
+_PAGE_MAILS = 100
+_FAULT_FIELDS = set(MailFaults.__dataclass_fields__)
+
+
+class Api:
+    """The handlers of the JSON routes."""
+
+    def __init__(self, platform: Platform) -> None:
+        """Serve this platform."""
+        self.platform = platform
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/api/v1/workers/kill", self.kill_worker),
+            web.get("/api/v1/mail", self.list_mail),
+            web.get("/api/v1/mail/faults", self.show_mail_faults),
+            web.post("/api/v1/mail/faults", self.set_mail_faults),
+            web.post("/api/v1/mail/clear", self.clear_mail),
+            web.get(r"/api/v1/mail/{id:\d+}", self.show_mail),
+            web.get("/api/v1/cron", self.list_cron),
+            web.post("/api/v1/cron/run", self.run_cron),
+            web.get("/api/v1/services", self.list_services),
+        ]
+
+    async def kill_worker(self, request: web.Request) -> web.Response:
+        """Kill one of the app's workers."""
+        pid = self.platform.kill_worker()
+        if pid is None:
+            return _problem(409, "The app has no worker now.")
+        return web.json_response({"pid": pid})
+
+    async def list_mail(self, request: web.Request) -> web.Response:
+        """Answer a page of messages."""
+        text, before = request.query.get("text", ""), request.query.get("before", "")
+        if before and not before.isdecimal():
+            return _problem(400, "before is the id of a message")
+        store = self.platform.mail.store
+        found = store.list(text=text, before_id=int(before) if before else None, limit=_PAGE_MAILS)
+        more = found[-1].id if len(found) == _PAGE_MAILS else None
+        shown = [_mail_json(mail) for mail in found]
+        return web.json_response({"count": store.count(text), "messages": shown, "next": more})
+
+    async def show_mail(self, request: web.Request) -> web.Response:
+        """Answer one message."""
+        mail = self.platform.mail.get(int(request.match_info["id"]))
+        if mail is None:
+            return _problem(404, "There is no such message.")
+        return web.json_response(_mail_json(mail) | {"headers": mail.headers(), "text": mail.text})
+
+    async def clear_mail(self, request: web.Request) -> web.Response:
+        """Forget all messages."""
+        self.platform.mail.clear()
+        return web.json_response({})
+
+    async def show_mail_faults(self, request: web.Request) -> web.Response:
+        """Answer how the mail server misbehaves."""
+        return web.json_response(asdict(self.platform.mail.faults))
+
+    async def set_mail_faults(self, request: web.Request) -> web.Response:
+        """Change how the mail server misbehaves; fields left out stay."""
+        try:
+            fields = await _fields(request, _FAULT_FIELDS)
+            faults = self.platform.mail.set_faults(**_checked_faults(fields))
+        except (ValueError, DevserverError) as error:
+            return _problem(400, str(error))
+        return web.json_response(asdict(faults))
+
+    async def list_cron(self, request: web.Request) -> web.Response:
+        """Answer the cron jobs."""
+        jobs = self.platform.cron.jobs.values()
+        return web.json_response({"jobs": [_job_json(job) for job in jobs]})
+
+    async def run_cron(self, request: web.Request) -> web.Response:
+        """Run a cron job now and answer how it went."""
+        try:
+            fields = await _fields(request, {"name"})
+            run = await self.platform.cron.run_now(str(fields.get("name", "")))
+        except UnknownJobError as error:
+            return _problem(404, str(error))
+        except ValueError as error:
+            return _problem(400, str(error))
+        return web.json_response(_run_json(run))
+
+    async def list_services(self, request: web.Request) -> web.Response:
+        """Answer what runs where."""
+        rows = [
+            {"name": row.name, "state": row.state, "address": row.address, "note": row.note}
+            for row in self.platform.services()
+        ]
+        return web.json_response({"services": rows})
+
+
+def _checked_faults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields in the types of MailFaults.
+
+    Raises:
+        ValueError: one is of another type.
+    """
+    checked = dict(fields)
+    for name in ("temporary_rate", "latency_ms"):
+        value = fields.get(name, 0)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"{name} is a number")  # noqa: TRY004 - the caller's input
+    refused = fields.get("refused", [])
+    if not isinstance(refused, list) or not all(isinstance(item, str) for item in refused):
+        raise ValueError("refused is a list of addresses")
+    if "refused" in fields:
+        checked["refused"] = tuple(refused)
+    return checked
+
+
+async def _fields(request: web.Request, known: set[str]) -> dict[str, Any]:
+    """Return the JSON object of a request.
+
+    Raises:
+        ValueError: no JSON object, or a field that is not known.
+    """
+    raw = await request.text()
+    fields = json.loads(raw) if raw.strip() else {}
+    if not isinstance(fields, dict) or not set(fields) <= known:
+        raise ValueError(f"send a JSON object with {', '.join(sorted(known))}")
+    return fields
+
+
+def _mail_json(mail: ReceivedMail) -> dict[str, Any]:
+    return {
+        "id": mail.id,
+        "received": mail.received,
+        "sender": mail.sender,
+        "recipients": mail.recipients,
+        "subject": mail.subject,
+        "message_id": mail.message_id,
+        "size_bytes": len(mail.raw),
+    }
+
+
+def _job_json(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "url": job.url,
+        "schedule": job.schedule_text,
+        "timezone": job.zone,
+        "paused": job.paused,
+        "next": [moment.isoformat() for moment in job.upcoming()],
+        "last": _run_json(job.last_run) if job.last_run else None,
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    return {
+        "started": run.started.isoformat(),
+        "duration_ms": run.duration_ms,
+        "status": run.status,
+        "ok": run.ok,
+        "said": run.said,
+    }
+
+
+def _problem(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

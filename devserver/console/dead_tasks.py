@@ -1,0 +1,123 @@
+"""Dead tasks: what the app parked because it could never work.
+
+The app writes them to Datastore (kind DeadTask), and only the app knows how to run
+one again: a replay is a task of its own, sent through Cloud Tasks like any other.
+"""
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import datastore
+
+from devserver.cloudtasks import messages
+from devserver.cloudtasks.engine import Engine
+from devserver.console.words import Body, body
+
+KIND = "DeadTask"
+REPLAY_PATH = "/tasks/dead/replay"
+REPLAY_QUEUE = "default"
+PAGE_DEAD = 100
+_CALL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class DeadTask:
+    """One row of kind DeadTask."""
+
+    id: str
+    path: str
+    queue: str
+    body: Body
+    reason: str
+    count: int
+    created: float | None
+    updated: float | None
+    resolved: bool
+
+
+class DeadTasks:
+    """Reads dead tasks from the emulator and asks the app to replay them."""
+
+    def __init__(self, project: str) -> None:
+        """Describe the reader; it connects when first used."""
+        self.project = project
+        self._client: Any = None
+        self._address = ""
+
+    async def newest(self, address: str, *, unresolved_only: bool = False) -> list[DeadTask]:
+        """Return the newest dead tasks of the Datastore at this address.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPIError: it does not answer.
+        """
+        return await asyncio.to_thread(self._newest, address, unresolved_only)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
+        # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
+        query = self._connected(address).query(kind=KIND)
+        rows = query.fetch(limit=1000, timeout=_CALL_TIMEOUT_S, retry=None)
+        found = [_dead_task(row) for row in rows]
+        if unresolved_only:
+            found = [dead for dead in found if not dead.resolved]
+        found.sort(key=lambda dead: (dead.resolved, -(dead.updated or dead.created or 0.0)))
+        return found[:PAGE_DEAD]
+
+    def _connected(self, address: str) -> Any:
+        if self._client is None or self._address != address:
+            # The client refuses credentials when the variable is set, and looks
+            # for real ones when it is not.
+            inherits = bool(os.environ.get("DATASTORE_EMULATOR_HOST"))
+            credentials = None if inherits else AnonymousCredentials()
+            self._client = datastore.Client(project=self.project, credentials=credentials)
+            self._client.base_url = f"http://{address}"
+            self._address = address
+        return self._client
+
+
+def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str) -> str:
+    """Ask the app, through Cloud Tasks, to run a dead task again; return the task's id.
+
+    Raises:
+        devserver.cloudtasks.refusals.Refused: there is no queue for it.
+    """
+    task = messages.Task()
+    request = task.http_request
+    request.url = app_url + REPLAY_PATH
+    request.http_method = messages.HttpMethod.POST
+    request.headers["Content-Type"] = "application/json"
+    request.body = json.dumps({"dead_task_id": dead_task_id}).encode()
+    request.oidc_token.service_account_email = account
+    request.oidc_token.audience = app_url
+    created = engine.create_task(engine.place.queue_name(REPLAY_QUEUE), task)
+    return str(created.name).rpartition("/")[2]
+
+
+def _dead_task(row: Any) -> DeadTask:
+    """Return a row as it is shown; a property that is missing is shown as empty."""
+    raw = row.get("body") or b""
+    return DeadTask(
+        id=str(row.key.id_or_name),
+        path=str(row.get("path") or ""),
+        queue=str(row.get("queue") or ""),
+        body=body(raw if isinstance(raw, bytes) else str(raw).encode()),
+        reason=str(row.get("reason") or ""),
+        count=int(row.get("count") or 0),
+        created=_seconds(row.get("created")),
+        updated=_seconds(row.get("updated")),
+        resolved=bool(row.get("resolved")),
+    )
+
+
+def _seconds(value: Any) -> float | None:
+    return value.timestamp() if isinstance(value, datetime) else None

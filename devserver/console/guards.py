@@ -1,0 +1,152 @@
+"""Who may use the console: a browser or program on this machine, and nothing else.
+
+The console can run tasks and show data, so a web page from elsewhere must not reach it,
+neither by DNS rebinding (Host is checked) nor by a form or fetch of its own
+(Origin, Sec-Fetch-Site and a token are checked):
+
+- every request: Host is a loopback name;
+- forms: a token that only pages of ours contain, bound to a cookie;
+- JSON API: POST carries application/json, which no foreign form can send without
+  asking first, and no foreign Origin.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+COOKIE = "rollforward_console"
+TOKEN_FIELD = "csrf_token"
+API_PREFIX = "/api/"
+
+_LOCAL_NAMES = {"127.0.0.1", "localhost", "::1"}
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_SAME_SITE = {"same-origin", "none", ""}
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+_SESSION = web.RequestKey("session", str)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Guards:
+    """The checks of one console; its secret lives as long as the process."""
+
+    def __init__(self) -> None:
+        """Draw a fresh secret."""
+        self._secret = secrets.token_bytes(32)
+
+    def token(self, request: web.Request) -> str:
+        """Return the token for forms on a page that answers this request."""
+        session = request.get(_SESSION)
+        return self._token(session) if session else ""
+
+    @property
+    def middlewares(self) -> list[Middleware]:
+        """The checks, outermost first."""
+        return [self._add_headers, self._check_origin, self._check_form]
+
+    @web.middleware
+    async def _add_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            error.headers.update(_SECURITY_HEADERS)
+            raise
+        response.headers.update(_SECURITY_HEADERS)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    @web.middleware
+    async def _check_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not is_local_host(request.headers.get("Host", "")):
+            return _refusal(request, "The console answers to 127.0.0.1 and localhost only.")
+        if not _is_own_origin(request):
+            return _refusal(request, "This request comes from another site.")
+        changes = request.method not in _SAFE_METHODS
+        is_json = request.content_type == "application/json"
+        if changes and request.path.startswith(API_PREFIX) and not is_json:
+            return _refusal(request, "Send Content-Type: application/json.")
+        return await handler(request)
+
+    @web.middleware
+    async def _check_form(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check the token of forms, and give each browser its cookie."""
+        if request.path.startswith(API_PREFIX):
+            return await handler(request)
+        given = request.cookies.get(COOKIE, "")
+        session = given if len(given) >= 32 else secrets.token_urlsafe(32)
+        request[_SESSION] = session
+        if request.method not in _SAFE_METHODS:
+            await self._check_token(request, given)
+        response = await handler(request)
+        if session != given:
+            response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
+        return response
+
+    async def _check_token(self, request: web.Request, session: str) -> None:
+        fields = await request.post()
+        token = fields.get(TOKEN_FIELD, "")
+        if not session or not isinstance(token, str):
+            token, session = "", "-"
+        if not hmac.compare_digest(token.encode(), self._token(session).encode()):
+            raise web.HTTPForbidden(
+                text="This form is from an earlier run of the console. "
+                "Go back, reload the page and try again.\n"
+            )
+
+    def _token(self, session: str) -> str:
+        return hmac.new(self._secret, session.encode(), hashlib.sha256).hexdigest()
+
+
+def is_local_host(host: str) -> bool:
+    """Return whether a Host header names this machine.
+
+    >>> is_local_host("127.0.0.1:8000"), is_local_host("[::1]:8000"), is_local_host("localhost")
+    (True, True, True)
+    >>> is_local_host("rebound.example:8000"), is_local_host("")
+    (False, False)
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    return name in _LOCAL_NAMES
+
+
+def _refusal(request: web.Request, text: str) -> web.Response:
+    if request.path.startswith(API_PREFIX):
+        return web.json_response({"error": text}, status=403)
+    return web.Response(text=text + "\n", status=403)
+
+
+def _is_own_origin(request: web.Request) -> bool:
+    """Return whether a page of ours, or no page at all, sent this request.
+
+    A link from elsewhere may open a page (navigation), but no more than that.
+    """
+    if request.method in _SAFE_METHODS:
+        return "Origin" not in request.headers or _same_host(request.headers["Origin"], request)
+    origin = request.headers.get("Origin")
+    if origin is not None and not _same_host(origin, request):
+        return False
+    return request.headers.get("Sec-Fetch-Site", "") in _SAME_SITE
+
+
+def _same_host(origin: str, request: web.Request) -> bool:
+    return urlsplit(origin).netloc == request.headers.get("Host")

@@ -1,0 +1,58 @@
+"""What the console needs of the dev server: the few things it shows and moves."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from devserver.cloudtasks.emulator import Emulator
+from devserver.cron import Cron
+from devserver.mail import MailServer
+from devserver.settings import Settings
+
+
+class ServiceRow(Protocol):
+    """One row of the table of services."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+class Platform(Protocol):
+    """The running stack, as the console sees it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def tasks(self) -> Emulator: ...
+    @property
+    def cron(self) -> Cron: ...
+    @property
+    def cron_note(self) -> str: ...
+    @property
+    def mail(self) -> MailServer: ...
+    @property
+    def datastore_address(self) -> str: ...
+    @property
+    def app_url(self) -> str: ...
+
+    def services(self) -> Sequence[ServiceRow]:
+        """Return the state of every service."""
+        ...
+
+    def shell_environment(self) -> dict[str, str]:
+        """Return what a shell needs to use the same services."""
+        ...
+
+    def kill_worker(self) -> int | None:
+        """Kill one of the app's workers; return its process id, None if there is none."""
+        ...
+
+
+Context = dict[str, Any]

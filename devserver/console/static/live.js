@@ -1,0 +1,85 @@
+// Keeps the parts of a page marked data-live fresh, by asking for the page again.
+// Pauses on request and in hidden tabs; never replaces what somebody is using.
+"use strict";
+(() => {
+  const PERIOD_MS = 2000;
+  const SLOWEST_MS = 15000;
+  const toggle = document.querySelector("[data-live-toggle]");
+  const status = document.querySelector("[data-live-status]");
+  if (!document.querySelector("[data-live]") || !toggle || !status) return;
+
+  let paused = sessionStorage.getItem("paused") === "yes";
+  let waitMs = PERIOD_MS;
+  let timer = 0;
+
+  const show = (word) => {
+    status.textContent = word;
+    status.dataset.word = word;
+  };
+
+  const render = () => {
+    toggle.textContent = paused ? "Resume" : "Pause";
+    toggle.setAttribute("aria-pressed", String(paused));
+    document.documentElement.toggleAttribute("data-paused", paused);
+    show(paused ? "Paused" : "Live");
+  };
+
+  const isInUse = (part) => {
+    const active = document.activeElement;
+    const typing = active && part.contains(active) && active.matches("input, select, textarea, pre");
+    const selection = document.getSelection();
+    const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+    return typing || selecting;
+  };
+
+  const replace = (part, fresh) => {
+    if (isInUse(part) || part.innerHTML === fresh.innerHTML) return;
+    const opened = new Map();
+    for (const details of part.querySelectorAll("details[id]")) opened.set(details.id, details.open);
+    const key = part.contains(document.activeElement) ? document.activeElement.dataset.key : "";
+    part.replaceChildren(...fresh.childNodes);
+    for (const [id, open] of opened) {
+      const details = document.getElementById(id);
+      if (details) details.open = open;
+    }
+    if (!key) return;
+    for (const element of part.querySelectorAll("[data-key]")) {
+      if (element.dataset.key === key) element.focus({ preventScroll: true });
+    }
+  };
+
+  const refresh = async () => {
+    try {
+      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (!response.ok) throw new Error(String(response.status));
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      for (const part of document.querySelectorAll("[data-live]")) {
+        const fresh = page.getElementById(part.id);
+        if (fresh && !paused) replace(part, fresh);
+      }
+      waitMs = PERIOD_MS;
+      if (!paused) show("Live");
+    } catch {
+      waitMs = Math.min(waitMs * 2, SLOWEST_MS);
+      if (!paused) show("Reconnecting");
+    }
+  };
+
+  const next = () => {
+    clearTimeout(timer);
+    if (paused || document.hidden) return;
+    timer = setTimeout(() => refresh().then(next), waitMs);
+  };
+
+  toggle.addEventListener("click", () => {
+    paused = !paused;
+    sessionStorage.setItem("paused", paused ? "yes" : "no");
+    render();
+    next();
+  });
+  document.addEventListener("visibilitychange", next);
+  toggle.hidden = false;
+  status.hidden = false;
+  render();
+  next();
+})();

@@ -1,0 +1,160 @@
+"""How things are written for people: times, sizes, states, bodies."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+_SHOWN_BODY_BYTES = 64 * 1024
+_HEX_ROW_BYTES = 16
+_AGES = ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (float("inf"), "d", 86400))
+
+
+@dataclass(frozen=True)
+class StateWord:
+    """A state as it is shown everywhere: icon, word and a name for its colour."""
+
+    icon: str
+    word: str
+    colour: str
+
+
+STATES = {
+    "scheduled": StateWord("◷", "Scheduled", "scheduled"),
+    "queued": StateWord("○", "Queued", "queued"),
+    "running": StateWord("◔", "Running", "running"),
+    "retrying": StateWord("↻", "Retrying", "retrying"),
+    "done": StateWord("✓", "Done", "done"),
+    "failed": StateWord("✕", "Failed", "failed"),
+    "deleted": StateWord("⊘", "Cancelled", "cancelled"),
+}
+SERVICE_STATES = {
+    "running": StateWord("✓", "Running", "done"),
+    "stopped": StateWord("✕", "Stopped", "failed"),
+    "external": StateWord("↗", "External", "queued"),
+    "off": StateWord("–", "Off", "cancelled"),
+}
+
+
+def age(seconds: float) -> str:
+    """Return a span of time in one unit.
+
+    >>> age(0.4), age(59), age(3700), age(200_000)
+    ('0 s', '59 s', '1 h', '2 d')
+    """
+    for below, unit, size in _AGES:
+        if abs(seconds) < below:
+            return f"{int(abs(seconds) // size)} {unit}"
+    raise ValueError(f"not a span of time: {seconds}")
+
+
+def relative(moment: float, now: float) -> str:
+    """Return when, seen from now.
+
+    >>> relative(100, 165), relative(165, 100), relative(100, 100.5)
+    ('1 min ago', 'in 1 min', 'now')
+    """
+    if abs(now - moment) < 1:
+        return "now"
+    return f"{age(now - moment)} ago" if now > moment else f"in {age(moment - now)}"
+
+
+def exact(moment: float) -> str:
+    """Return the exact local time of seconds since the epoch."""
+    return datetime.fromtimestamp(moment, UTC).astimezone().isoformat(" ", "milliseconds")
+
+
+def when(moment: float | None, now: float) -> Markup:
+    """Return a <time> element: relative to read, exact on hover and for readers."""
+    if moment is None:
+        return Markup("–")
+    iso = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    parts = (escape(iso), escape(exact(moment)), escape(relative(moment, now)))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(*parts)
+
+
+def duration(ms: float | None) -> str:
+    """Return milliseconds, or seconds if there are many.
+
+    >>> duration(3.14159), duration(250.4), duration(61_000)
+    ('3.1 ms', '250 ms', '61.0 s')
+    """
+    if ms is None:
+        return "–"
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes.
+
+    >>> size(999), size(20_480)
+    ('999 B', '20.0 KiB')
+    """
+    return f"{count} B" if count < 1024 else f"{count / 1024:.1f} KiB"
+
+
+@dataclass(frozen=True)
+class Body:
+    """Bytes as people read them.
+
+    Attributes:
+        form: "JSON", "text", "hex" or "empty".
+        text: What to show.
+        cut: Whether there is more than is shown.
+    """
+
+    form: str
+    text: str
+    cut: bool
+    size: str
+
+
+def body(raw: bytes) -> Body:
+    """Return the body in the most readable form that it has.
+
+    >>> body(b'{"a": "\\u5b57"}').form, body("字".encode()).form, body(b"\\xff\\x00").text[:20]
+    ('JSON', 'text', '00000000  ff 00     ')
+    """
+    if not raw:
+        return Body("empty", "", False, size(0))
+    shown, cut = raw[:_SHOWN_BODY_BYTES], len(raw) > _SHOWN_BODY_BYTES
+    try:
+        # A cut may fall inside a character: that is no reason to show hex.
+        text = shown.decode("utf-8", "ignore" if cut else "strict")
+    except UnicodeDecodeError:
+        return Body("hex", _hex(shown), cut, size(len(raw)))
+    if "\x00" in text:
+        return Body("hex", _hex(shown), cut, size(len(raw)))
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return Body("text", text, cut, size(len(raw)))
+    pretty = json.dumps(value, ensure_ascii=False, indent=2)
+    return Body("JSON", pretty, cut, size(len(raw)))
+
+
+def _hex(raw: bytes) -> str:
+    rows = []
+    for start in range(0, len(raw), _HEX_ROW_BYTES):
+        row = raw[start : start + _HEX_ROW_BYTES]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{start:08x}  {row.hex(' '):<{_HEX_ROW_BYTES * 3 - 1}}  {plain}")
+    return "\n".join(rows)
+
+
+def sparkline(values: list[float], width: int = 160, height: int = 36) -> str:
+    """Return the points of an SVG polyline, the newest on the right.
+
+    >>> sparkline([0, 2, 1], 100, 10)
+    '0.0,9.0 50.0,1.0 100.0,5.0'
+    """
+    if len(values) < 2:
+        return ""
+    top, inner, step = max(max(values), 1), height - 2, width / (len(values) - 1)
+    points = (
+        (index * step, height - 1 - value / top * inner) for index, value in enumerate(values)
+    )
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -1,0 +1,151 @@
+"""What the pages show of queues and tasks, and what wants a person's attention."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from devserver.cloudtasks import views
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.records import TaskRecord
+from devserver.console.words import age
+
+PAGE_TASKS = 50
+_SCAN_PAGE, _SCANNED_MOST = 250, 5000
+_KEPT_SAMPLES = 120
+_STUCK_S = 60.0
+_MANY_ATTEMPTS = 5
+WAITING_STATES = ("scheduled", "queued", "running", "retrying")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One thing that a person should look at."""
+
+    icon: str
+    colour: str
+    text: str
+    link: str
+
+
+def queue_rows(engine: Engine) -> list[dict[str, Any]]:
+    """Return every queue with its load; adds `waiting` and `oldest_at`."""
+    with engine.lock:
+        rows = []
+        for lane in engine.lanes():
+            row = views.queue_json(engine, lane)
+            row["waiting"] = row["counts"]["scheduled"] + row["counts"]["queued"]
+            row["oldest_at"] = min((task.created_at for task in lane.tasks.values()), default=None)
+            row["overdue_s"] = _overdue_s(engine, lane.tasks.values())
+            rows.append(row)
+        return rows
+
+
+def totals(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the task counts of all queues together."""
+    return {state: sum(row["counts"][state] for row in rows) for state in views.STATES}
+
+
+def find_tasks(
+    engine: Engine, *, queue: str = "", state: str = "", text: str = "", before: int = 0
+) -> tuple[list[dict[str, Any]], int]:
+    """Return a page of tasks, newest first, and where the next one begins (0: nowhere).
+
+    Args:
+        queue: The short id of a queue; "" for all.
+        state: One of views.STATES; "" for all.
+        text: Only tasks with this in name, path, last error or body.
+        before: Only tasks created before the one with this sequence.
+    """
+    queue_name = engine.place.queue_name(queue) if queue else ""
+    if not text:
+        found = engine.recent_tasks(queue_name, state, before, PAGE_TASKS + 1)
+    else:
+        found = list(_matching(engine, queue_name, state, text, before))
+    page = found[:PAGE_TASKS]
+    next_before = page[-1].sequence if len(found) > PAGE_TASKS else 0
+    return [views.task_json(engine, task) for task in page], next_before
+
+
+def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
+    """Return what is wrong with the queues and their tasks."""
+    found: list[Attention] = []
+    for row in rows:
+        name, link = row["id"], f"/tasks?queue={row['id']}"
+        if row["state"] == "paused" and row["waiting"]:
+            found.append(
+                Attention("⏸", "retrying", f"{name} is paused, {row['waiting']} wait", link)
+            )
+        elif row["overdue_s"] > _STUCK_S:
+            late = age(row["overdue_s"])
+            found.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
+        if row["counts"]["failed"]:
+            count = row["counts"]["failed"]
+            text = f"{name}: {count} out of retries"
+            found.append(Attention("✕", "failed", text, f"{link}&state=failed"))
+        if row["speed_factor"] < 1:
+            text = f"{name} is slowed down by 429 or 503 answers"
+            found.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
+    retrying = engine.recent_tasks("", "retrying", 0, 1000)
+    stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
+    if stubborn:
+        text = f"{len(stubborn)} tasks have failed {_MANY_ATTEMPTS} times or more"
+        found.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
+    return found
+
+
+class Samples:
+    """Two minutes of depth and flow, one sample a second."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin without samples."""
+        self.engine = engine
+        self.depth: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self.created: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self.ended: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self._last: tuple[float, int, int] | None = None
+
+    def take(self, now: float | None = None) -> None:
+        """Take a sample; rates are since the one before."""
+        now = time.monotonic() if now is None else now
+        depth = sum(sum(lane.phases.values()) for lane in self.engine.lanes())
+        newest = self.engine.recent_tasks(limit=1)
+        sequence = newest[0].sequence if newest else 0
+        if self._last is not None and now > self._last[0]:
+            span_s = now - self._last[0]
+            created = max(0, sequence - self._last[1])
+            ended = max(0, created - (depth - self._last[2]))
+            self.created.append(created / span_s)
+            self.ended.append(ended / span_s)
+        self.depth.append(depth)
+        self._last = (now, sequence, depth)
+
+
+def _overdue_s(engine: Engine, tasks: Any) -> float:
+    """Return how long the task that waits longest has been due."""
+    now = engine.clock.now()
+    return max((now - task.due_at for task in tasks if not task.running), default=0.0)
+
+
+def _matching(
+    engine: Engine, queue_name: str, state: str, text: str, before: int
+) -> Iterator[TaskRecord]:
+    """Yield a page of tasks that hold the text, and one more if there is one."""
+    wanted, found = text.lower(), 0
+    for _ in range(_SCANNED_MOST // _SCAN_PAGE):
+        tasks = engine.recent_tasks(queue_name, state, before, _SCAN_PAGE)
+        for task in tasks:
+            if _holds(task, wanted):
+                yield task
+                found += 1
+                if found > PAGE_TASKS:
+                    return
+        if len(tasks) < _SCAN_PAGE:
+            return
+        before = tasks[-1].sequence
+
+
+def _holds(task: TaskRecord, wanted: str) -> bool:
+    readable = f"{task.name} {task.path} {task.last_message}".lower()
+    return wanted in readable or wanted in task.spec.decode("utf-8", "ignore").lower()

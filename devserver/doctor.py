@@ -1,0 +1,145 @@
+"""`make doctor`: what this machine has, what it lacks, and the fix beside it.
+
+Exit code 1 if something is missing that `make run` cannot do without.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from devserver import memcached, ports, sdk, settings
+from devserver.errors import DevserverError
+
+PYTHON_OLDEST = (3, 11)
+_CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_MARKS = {True: "✓", False: "✕", None: "–"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool | None  # None: missing, and optional
+    state: str
+    fix: str = ""
+
+
+def examine(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Yield what was found, what matters most first."""
+    yield _python()
+    yield _java(env)
+    emulators = [_emulator(emulator, env) for emulator in sdk.EMULATORS.values()]
+    outside = bool(env.get("DATASTORE_EMULATOR_HOST")) or bool(shutil.which("datastore-emulator"))
+    if outside or any(finding.ok for finding in emulators):
+        # One is enough for `make run`; the tests want both.
+        emulators = [_optional(finding) for finding in emulators]
+    yield from emulators
+    yield _project(env)
+    yield _memcached(env)
+    yield _chromium()
+    for name, usual in (("APP_PORT", settings.APP_PORT), ("CONSOLE_PORT", settings.CONSOLE_PORT)):
+        yield _port(env, name, usual)
+
+
+def main(write: Callable[[str], None] = print) -> int:
+    """Print the findings; return the exit code."""
+    findings = list(examine())
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        write(f"  {_MARKS[finding.ok]} {finding.name:<{width}}  {finding.state}")
+        if finding.fix:
+            write(f"    {'':<{width}}  → {finding.fix}")
+    missing = [finding.name for finding in findings if finding.ok is False]
+    if missing:
+        write(f"\nNot ready: {', '.join(missing)}.")
+        return 1
+    write("\nReady: make run")
+    return 0
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] >= PYTHON_OLDEST:
+        return Finding("Python", True, version)
+    return Finding("Python", False, version, "install Python 3.11 or newer, then: rm -rf .venv")
+
+
+def _java(env: Mapping[str, str]) -> Finding:
+    if env.get("DATASTORE_EMULATOR_HOST"):
+        return Finding("Java", True, "not needed: DATASTORE_EMULATOR_HOST is set")
+    fix = "apt-get install default-jre-headless, or brew install openjdk"
+    try:
+        java = sdk.find_java(env)
+    except DevserverError:
+        return Finding("Java", False, "missing", fix)
+    version = sdk.java_version(java)
+    if version is None:
+        return Finding("Java", False, f"{java} does not run", fix)
+    if version < sdk.JAVA_OLDEST:
+        return Finding("Java", False, f"{version} is too old", fix)
+    if version < sdk.JAVA_SOON:
+        return Finding(
+            "Java", True, f"{version}", f"emulators after SDK 528 will want {sdk.JAVA_SOON}"
+        )
+    return Finding("Java", True, f"{version}")
+
+
+def _emulator(emulator: sdk.Emulator, env: Mapping[str, str]) -> Finding:
+    name = f"{emulator.kind.capitalize()} emulator"
+    jar = sdk.find_jar(emulator, env)
+    if jar is not None:
+        return Finding(name, True, str(jar.parent))
+    fix = f"gcloud components install {emulator.component}, or apt-get install "
+    return Finding(name, False, "missing", fix + emulator.debian_package)
+
+
+def _optional(finding: Finding) -> Finding:
+    if finding.ok:
+        return finding
+    return Finding(finding.name, None, "missing (the tests skip it)", finding.fix)
+
+
+def _project(env: Mapping[str, str]) -> Finding:
+    project = env.get("GOOGLE_CLOUD_PROJECT") or settings.PROJECT
+    if project.startswith("demo-"):
+        return Finding("Project", True, project)
+    fix = f"unset GOOGLE_CLOUD_PROJECT, or set it to {settings.PROJECT}"
+    return Finding("Project", False, f"{project} may be a real one", fix)
+
+
+def _memcached(env: Mapping[str, str]) -> Finding:
+    if env.get("MEMCACHE_HOSTS"):
+        return Finding("memcached", True, f"MEMCACHE_HOSTS={env['MEMCACHE_HOSTS']}")
+    program = memcached.find_program()
+    if program is not None:
+        return Finding("memcached", True, program)
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        return Finding("memcached", None, "missing; `make run` installs it")
+    fix = "apt-get install memcached, or brew install memcached"
+    return Finding("memcached", None, "missing (smaller batches, same results)", fix)
+
+
+def _chromium() -> Finding:
+    for name in _CHROMIUMS:
+        if found := shutil.which(name):
+            return Finding("Chromium", True, found)
+    fix = "apt-get install chromium, or: .venv/bin/playwright install chromium"
+    return Finding("Chromium", None, "missing (browser tests skip)", fix)
+
+
+def _port(env: Mapping[str, str], name: str, usual: int) -> Finding:
+    text = env.get(name) or str(usual)
+    label = f"Port {text}"
+    if not text.isdigit():
+        return Finding(label, False, f"{name} is no number", f"{name}={usual}")
+    if text == "0" or ports.is_free(int(text)):
+        return Finding(label, True, "free")
+    owner = ports.holder(int(text)) or "another process"
+    return Finding(label, None, f"taken by {owner}", f"stop it, or set {name}={int(text) + 1}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""What can be set from outside, read once: command line and environment."""
+
+import argparse
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devserver import ports
+from devserver.datastore import KINDS
+from devserver.errors import DevserverError, NotLocalError
+
+APP_PORT, CONSOLE_PORT = 8080, 8000
+TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 8081, 11222, 8025
+PROJECT = "demo-local"
+LOCATION = "us-central1"
+_LOCAL_PREFIX = "demo-"
+
+# Credentials and traces of a real platform: the app of a laptop must not see them.
+_NOT_FOR_THE_APP = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_CLOUD_QUOTA_PROJECT",
+    "GCLOUD_PROJECT",
+    "GAE_APPLICATION",
+    "GAE_ENV",
+    "GAE_SERVICE",
+    "GAE_VERSION",
+    "K_SERVICE",
+    "K_REVISION",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of one run. A port of 0 takes a free one.
+
+    Attributes:
+        dev_dir: Keeps data, logs and the secret key; None keeps nothing.
+        datastore_host: An emulator that somebody else runs; "" starts one.
+        memcache_hosts: A cache that somebody else runs; "" starts one.
+    """
+
+    root: Path
+    dev_dir: Path | None
+    project: str
+    app_port: int
+    console_port: int
+    tasks_port: int
+    datastore_port: int
+    memcache_port: int
+    mail_port: int
+    datastore_kind: str
+    datastore_host: str
+    memcache_hosts: str
+    reload: bool
+    json: bool
+    verbose: bool
+
+    @property
+    def service_account(self) -> str:
+        """Whom tasks are delivered as."""
+        return f"tasks@{self.project}.iam.gserviceaccount.com"
+
+
+def read(
+    arguments: Sequence[str], env: Mapping[str, str] = os.environ, root: Path | None = None
+) -> Settings:
+    """Return the settings of this run, with every port chosen.
+
+    Args:
+        arguments: The command line, without the program.
+        env: The environment.
+        root: The folder of main.py; the working directory if not given.
+
+    Raises:
+        NotLocalError: the project is not one of a laptop.
+        PortTakenError: somebody listens where we were told to.
+        DevserverError: a setting is no number, or no known name.
+    """
+    options = _parser().parse_args(arguments)
+    root = (root or Path.cwd()).resolve()
+    kind = env.get("DATASTORE_EMULATOR") or KINDS[0]
+    if kind not in KINDS:
+        raise DevserverError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
+    return Settings(
+        root=root,
+        dev_dir=None if options.memory else root / ".dev",
+        project=_project(env),
+        app_port=_main_port(env, "APP_PORT", APP_PORT),
+        console_port=_main_port(env, "CONSOLE_PORT", CONSOLE_PORT),
+        tasks_port=_side_port(env, "TASKS_PORT", TASKS_PORT),
+        datastore_port=_side_port(env, "DATASTORE_PORT", DATASTORE_PORT),
+        memcache_port=_side_port(env, "MEMCACHE_PORT", MEMCACHE_PORT),
+        mail_port=_side_port(env, "MAIL_PORT", MAIL_PORT),
+        datastore_kind=kind,
+        datastore_host=env.get("DATASTORE_EMULATOR_HOST", ""),
+        memcache_hosts=env.get("MEMCACHE_HOSTS", ""),
+        reload=not options.no_reload,
+        json=options.json,
+        verbose=options.verbose,
+    )
+
+
+def secret_key(dev_dir: Path | None) -> str:
+    """Return the key that signs cookies, made once and kept with the data."""
+    if dev_dir is None:
+        return secrets.token_urlsafe(32)
+    path = dev_dir / "secret_key"
+    if not path.exists():
+        dev_dir.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(32))
+    return path.read_text().strip()
+
+
+def without_cloud(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what could lead to a real project."""
+    kept = {name: value for name, value in env.items() if name not in _NOT_FOR_THE_APP}
+    # google-auth would otherwise look for a metadata server, which takes seconds.
+    return {**kept, "NO_GCE_CHECK": "true"}
+
+
+def _project(env: Mapping[str, str]) -> str:
+    project = env.get("GOOGLE_CLOUD_PROJECT") or PROJECT
+    if not project.startswith(_LOCAL_PREFIX):
+        raise NotLocalError(
+            f"GOOGLE_CLOUD_PROJECT is {project!r}. Local projects begin with "
+            f"{_LOCAL_PREFIX!r}, so that nothing here can touch a real one. "
+            f"Unset it, or set it to {PROJECT}."
+        )
+    return project
+
+
+def _main_port(env: Mapping[str, str], name: str, usual: int) -> int:
+    """Choose a port that people have in their fingers: never another silently."""
+    return ports.choose(_number(env, name, usual), name)
+
+
+def _side_port(env: Mapping[str, str], name: str, usual: int) -> int:
+    """Choose a port that only programs use: another is as good, unless it was asked for."""
+    if env.get(name):
+        return ports.choose(_number(env, name, usual), name)
+    return ports.prefer(usual)
+
+
+def _number(env: Mapping[str, str], name: str, usual: int) -> int:
+    text = env.get(name) or str(usual)
+    if not text.isdigit() or int(text) > 65535:
+        raise DevserverError(f"{name} is a port from 0 to 65535, not {text!r}.")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m devserver",
+        description="Start the app and everything it needs, on this machine only.",
+        epilog="Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, "
+        "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=firestore chooses the locking "
+        "emulator; DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs.",
+    )
+    parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
+    parser.add_argument("--no-reload", action="store_true", help="do not reload on save")
+    parser.add_argument("--json", action="store_true", help="print the addresses as one JSON line")
+    parser.add_argument("--verbose", action="store_true", help="show every line of every service")
+    return parser
