@@ -9,7 +9,8 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimi
 
 from dataclasses import dataclass
 
-BRAKE_STEP_S = 1.0
+PRESS_STEP_S = 1.0
+RELEASE_STEP_S = 2.0
 LOWEST_FACTOR = 1 / 64
 # A token that rounding has shaved counts, or a clock that stands still would
 # never let it go.
@@ -18,7 +19,10 @@ _WHOLE_TOKEN = 1.0 - 1e-6
 
 @dataclass(slots=True)
 class Brake:
-    """A factor on the queue's rate: halved at most once a step, doubled per calm step."""
+    """A factor on the queue's rate.
+
+    Halved by a bad answer, at most once a second; doubled after two calm ones.
+    """
 
     factor: float = 1.0
     changed_at: float = 0.0
@@ -27,17 +31,17 @@ class Brake:
     def press(self, now: float, retry_after_s: float) -> None:
         """Note an answer that asks for less traffic."""
         self.release(now)
-        if self.factor == 1.0 or now - self.changed_at >= BRAKE_STEP_S:
+        if self.factor == 1.0 or now - self.changed_at >= PRESS_STEP_S:
             self.factor = max(LOWEST_FACTOR, self.factor / 2)
             self.changed_at = now
         # A worker that names a time is not pressed again before that time.
-        self.calm_from = max(self.calm_from, now + max(retry_after_s, BRAKE_STEP_S))
+        self.calm_from = max(self.calm_from, now + max(retry_after_s, RELEASE_STEP_S))
 
     def release(self, now: float) -> None:
         """Take one step back for each calm step since the last answer like that."""
         while self.factor < 1.0 and now >= self.calm_from:
             self.factor = min(1.0, self.factor * 2)
-            self.calm_from += BRAKE_STEP_S
+            self.calm_from += RELEASE_STEP_S
             self.changed_at = now
 
 

@@ -71,8 +71,11 @@ class Cloud:
         """Update fields of the queue, named by paths with __ for the dot."""
         queue: dict[str, Any] = {"name": self.queue}
         for path, value in fields.items():
-            outer, _, last = path.partition("__")
-            queue.setdefault(outer, {})[last] = value
+            outer, found, last = path.partition("__")
+            if found:
+                queue.setdefault(outer, {})[last] = value
+            else:
+                queue[outer] = value
         paths = [path.replace("__", ".") for path in fields]
         self.client.update_queue(queue=queue, update_mask={"paths": paths})
 

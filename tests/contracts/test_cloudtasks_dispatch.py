@@ -1,0 +1,347 @@
+"""What reaches a handler over HTTP, and what becomes of its answer.
+
+REF is cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
+"""
+
+import json
+import socket
+import threading
+import urllib.request
+from typing import Any
+
+import grpc
+import pytest
+from google.auth import exceptions as auth_exceptions
+from google.auth import jwt
+from google.cloud import tasks_v2
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+
+from devserver.cloudtasks.emulator import running
+from tests.contracts.conftest import PARENT, Cloud, Handler, Received
+
+ACCOUNT = "worker@demo-local.iam.gserviceaccount.com"
+
+
+def received(cloud: Cloud, handler: Handler, path: str = "/ok", **task: Any) -> Received:
+    """Create a task and return the one request that the handler got for it."""
+    cloud.create(**task)
+    cloud.settle()
+    (request,) = handler.received[path]
+    return request
+
+
+def get_json(url: str) -> Any:
+    """Return the JSON at an address."""
+    with urllib.request.urlopen(url) as response:
+        return json.load(response)
+
+
+# --- requests -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+def test_method_of_the_request(live_cloud, handler, method):
+    """The handler sees the task's method (REF#httpmethod)."""
+    request = live_cloud.http(http_method=method)
+
+    assert received(live_cloud, handler, http_request=request).method == method
+
+
+def test_body_and_headers_of_an_http_target(live_cloud, handler):
+    """Body and headers arrive as they were given; no Content-Type is added (REF#httprequest)."""
+    body = bytes(range(256))
+    request = live_cloud.http("/a?b=c%20d", body=body, headers={"X-Own": "1"})
+
+    got = received(live_cloud, handler, "/a?b=c%20d", http_request=request)
+
+    assert got.body == body
+    assert got.headers["x-own"] == "1"
+    assert "content-type" not in got.headers
+
+
+def test_body_and_type_of_an_app_engine_target(live_cloud, handler):
+    """An App Engine target gets the body, typed octet-stream by default (REF)."""
+    request = {"relative_uri": "/app?x=1", "body": b"body"}
+
+    got = received(live_cloud, handler, "/app?x=1", app_engine_http_request=request)
+
+    assert got.body == b"body"
+    assert got.headers["content-type"] == "application/octet-stream"
+    assert got.headers["content-length"] == "4"
+
+
+def test_app_engine_service_has_its_own_address(handler):
+    """A task for a service goes to that service (REF#appenginerouting)."""
+    with (
+        running(app_url="http://127.0.0.1:9", service_urls={"worker": handler.url}) as emulator,
+        grpc.insecure_channel(emulator.grpc_address) as channel,
+    ):
+        client = tasks_v2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
+        queue = client.create_queue(parent=PARENT, queue={"name": f"{PARENT}/queues/q"})
+        request = {"relative_uri": "/w", "app_engine_routing": {"service": "worker"}}
+        client.create_task(parent=queue.name, task={"app_engine_http_request": request})
+        emulator.wait_idle(20)
+
+    assert len(handler.received["/w"]) == 1
+
+
+def test_routing_override_of_the_queue(cloud):
+    """The queue's routing override goes before the task's routing (REF#queue)."""
+    cloud.engine.app.service_urls.update(a="http://a.invalid", b="http://b.invalid")
+    cloud.configure(app_engine_routing_override={"service": "b"})
+    cloud.create(app_engine_http_request={"app_engine_routing": {"service": "a"}})
+
+    assert cloud.begin()[0].url == "http://b.invalid/"
+
+
+# --- the queue's HTTP target ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ({"scheme": "HTTP"}, "http://a.invalid:81/p?q=1"),
+        ({"host": "b.invalid"}, "https://b.invalid:81/p?q=1"),
+        ({"port": 90}, "https://a.invalid:90/p?q=1"),
+        ({"port": 0}, "https://a.invalid/p?q=1"),
+        ({"path_override": {"path": "/new"}}, "https://a.invalid:81/new?q=1"),
+        ({"query_override": {"query_params": "x=y"}}, "https://a.invalid:81/p?x=y"),
+        ({"query_override": {}}, "https://a.invalid:81/p"),
+        (
+            {"path_override": {"path": "/n"}, "uri_override_enforce_mode": "IF_NOT_EXISTS"},
+            "https://a.invalid:81/p?q=1",
+        ),
+    ],
+)
+def test_uri_override(cloud, override, expected):
+    """A queue may override parts of its tasks' address (REF#urioverride)."""
+    cloud.configure(http_target={"uri_override": override})
+    cloud.create(http_request={"url": "https://a.invalid:81/p?q=1"})
+
+    assert cloud.begin()[0].url == expected
+
+
+def test_uri_override_fills_what_is_missing(cloud):
+    """IF_NOT_EXISTS applies where the task has nothing of its own (REF#urioverride)."""
+    override = {
+        "path_override": {"path": "/new"},
+        "query_override": {"query_params": "x=y"},
+        "uri_override_enforce_mode": "IF_NOT_EXISTS",
+    }
+    cloud.configure(http_target={"uri_override": override})
+    cloud.create(http_request={"url": "https://a.invalid"})
+
+    assert cloud.begin()[0].url == "https://a.invalid/new?x=y"
+
+
+def test_method_and_header_overrides(cloud):
+    """A queue may override method and headers; with GET the body is left out (REF#httptarget)."""
+    target = {
+        "http_method": "GET",
+        "header_overrides": [{"header": {"key": "x-own", "value": "queue"}}],
+    }
+    cloud.configure(http_target=target)
+    cloud.create(http_request=cloud.http(body=b"x", headers={"X-Own": "task"}))
+
+    (attempt,) = cloud.begin()
+
+    assert (attempt.method, attempt.body) == ("GET", b"")
+    assert [v for k, v in attempt.headers.items() if k.lower() == "x-own"] == ["queue"]
+
+
+# --- tokens ---------------------------------------------------------------
+
+
+def bearer(request: Received) -> str:
+    """Return the token of a request."""
+    scheme, _, token = request.headers["authorization"].partition(" ")
+    assert scheme == "Bearer"
+    return token
+
+
+def test_oidc_token_verifies(live_cloud, handler):
+    """An OIDC token is signed, and tells account and audience (docs/creating-http-target-tasks)."""
+    oidc = {"service_account_email": ACCOUNT, "audience": "https://app.example"}
+    request = received(live_cloud, handler, http_request=live_cloud.http(oidc_token=oidc))
+    certs = get_json(f"{live_cloud.emulator.control_url}/oauth2/v1/certs")
+
+    claims = jwt.decode(bearer(request), certs=certs, audience="https://app.example")
+
+    assert claims["email"] == ACCOUNT
+    assert claims["email_verified"] is True
+    assert claims["iss"] == "https://accounts.google.com"
+    assert claims["exp"] - claims["iat"] == 3600
+    assert claims["sub"].isdecimal()
+
+
+def test_oidc_token_for_another_audience_is_refused(live_cloud, handler):
+    """A token is good for its audience only (docs/creating-http-target-tasks#token)."""
+    oidc = {"service_account_email": ACCOUNT, "audience": "https://app.example"}
+    request = received(live_cloud, handler, http_request=live_cloud.http(oidc_token=oidc))
+    certs = get_json(f"{live_cloud.emulator.control_url}/oauth2/v1/certs")
+
+    with pytest.raises(auth_exceptions.InvalidValue):
+        jwt.decode(bearer(request), certs=certs, audience="https://other.example")
+
+
+def test_oidc_audience_defaults_to_the_address(live_cloud, handler):
+    """Without an audience the target's URI is used (REF#oidctoken)."""
+    oidc = {"service_account_email": ACCOUNT}
+    request = received(live_cloud, handler, http_request=live_cloud.http(oidc_token=oidc))
+
+    claims = jwt.decode(bearer(request), verify=False)
+
+    assert claims["aud"] == f"{handler.url}/ok"
+
+
+def test_oidc_token_is_of_the_real_time(live_cloud, handler):
+    """A token must not come from the future, though the emulator's clock was advanced.
+
+    Handlers check iat against their own clock (docs/creating-http-target-tasks#token).
+    """
+    live_cloud.advance(30 * 86400)
+    oidc = {"service_account_email": ACCOUNT, "audience": "a"}
+    request = received(live_cloud, handler, http_request=live_cloud.http(oidc_token=oidc))
+    certs = get_json(f"{live_cloud.emulator.control_url}/oauth2/v1/certs")
+
+    assert jwt.decode(bearer(request), certs=certs, audience="a")
+
+
+def test_keys_in_both_forms(live_cloud):
+    """The keys are published as certificates and as a key set (openid.net, Discovery 1.0)."""
+    base = live_cloud.emulator.control_url
+    certs = get_json(f"{base}/oauth2/v1/certs")
+    configuration = get_json(f"{base}/.well-known/openid-configuration")
+    (key,) = get_json(configuration["jwks_uri"])["keys"]
+
+    assert [key["kid"]] == list(certs)
+    assert (key["kty"], key["alg"]) == ("RSA", "RS256")
+    assert configuration["issuer"] == "https://accounts.google.com"
+
+
+def test_oidc_token_of_the_queue(cloud):
+    """A queue's token goes before the task's (REF#httptarget)."""
+    cloud.configure(http_target={"oidc_token": {"service_account_email": "q@x", "audience": "q"}})
+    oidc = {"service_account_email": "t@x", "audience": "t"}
+    cloud.create(http_request=cloud.http(oidc_token=oidc))
+
+    token = cloud.begin()[0].headers["Authorization"].partition(" ")[2]
+
+    assert jwt.decode(token, verify=False)["email"] == "q@x"
+
+
+def test_oauth_token(live_cloud, handler):
+    """An OAuth token comes as a bearer token (REF#oauthtoken)."""
+    oauth = {"service_account_email": ACCOUNT}
+    request = received(live_cloud, handler, http_request=live_cloud.http(oauth_token=oauth))
+
+    assert bearer(request)
+
+
+# --- answers --------------------------------------------------------------
+
+
+def test_http_target_follows_redirects(live_cloud, handler):
+    """A redirect may be followed; it is no attempt of its own (REF#httprequest)."""
+    handler.script("/old", 307)
+    handler.headers["/old"] = {"Location": "/new"}
+    task = live_cloud.create(http_request=live_cloud.http("/old", body=b"x"))
+    live_cloud.settle()
+
+    (request,) = handler.received["/new"]
+    _, attempts = live_cloud.engine.task_history(task.name)
+
+    assert request.body == b"x"
+    assert [attempt["status"] for attempt in attempts] == [200]
+
+
+def test_app_engine_target_does_not_follow_redirects(live_cloud, handler):
+    """App Engine targets do not follow redirects: 302 is a failure (REF#appenginehttprequest)."""
+    handler.script("/old", 302)
+    handler.headers["/old"] = {"Location": "/new"}
+    task = live_cloud.create(app_engine_http_request={"relative_uri": "/old"})
+    live_cloud.settle()
+
+    assert handler.received["/new"] == []
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert attempts[0]["status"] == 302
+
+
+def test_deadline_hangs_up(live_cloud, handler):
+    """At the deadline the attempt is DEADLINE_EXCEEDED and the task is retried (REF#task)."""
+    released = handler.block("/slow")
+    task = live_cloud.create(
+        dispatch_deadline={"seconds": 15}, http_request=live_cloud.http("/slow")
+    )
+    assert handler.entered["/slow"].wait(20)
+
+    live_cloud.advance(15)
+    live_cloud.settle()
+    released.set()
+    shown = live_cloud.client.get_task(name=task.name)
+
+    assert shown.dispatch_count >= 1
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert attempts[0]["error"] == "DEADLINE_EXCEEDED"
+    assert attempts[0]["status"] is None
+
+
+def test_attempt_within_its_deadline_goes_on(live_cloud, handler):
+    """Before its deadline an attempt is left alone, however the clock moves (REF#task)."""
+    released = handler.block("/slow")
+    task = live_cloud.create(http_request=live_cloud.http("/slow"))
+    assert handler.entered["/slow"].wait(20)
+
+    live_cloud.advance(590)
+    released.set()
+    live_cloud.settle()
+
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert [attempt["status"] for attempt in attempts] == [200]
+
+
+def test_nobody_listens(live_cloud):
+    """Without anybody at the address the attempt fails and is retried (REF#httprequest)."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+        task = live_cloud.create(http_request={"url": url}, retry_config={"max_attempts": 1})
+        live_cloud.settle()
+
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert attempts[0]["error"].startswith("UNAVAILABLE")
+
+
+def test_answer_that_breaks_off(live_cloud):
+    """A connection closed in the middle of the answer is a failed attempt (REF#httprequest)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        breaking = threading.Thread(target=_break_off, args=(server,))
+        breaking.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        task = live_cloud.create(http_request={"url": url}, retry_config={"max_attempts": 1})
+        live_cloud.settle()
+        breaking.join()
+
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert attempts[0]["error"].startswith("UNAVAILABLE")
+
+
+def _break_off(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+
+
+def test_tasks_run_side_by_side(live_cloud, handler):
+    """Tasks of one queue run at the same time, up to its concurrency (REF#ratelimits)."""
+    released = handler.block("/slow")
+    live_cloud.create("slow", http_request=live_cloud.http("/slow"))
+    assert handler.entered["/slow"].wait(20)
+
+    live_cloud.create("quick")
+    assert handler.entered["/ok"].wait(20)
+
+    released.set()
+    live_cloud.settle()
+    assert len(handler.received["/slow"]) == 1
