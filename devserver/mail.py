@@ -198,6 +198,7 @@ class MailServer:
         self.faults = MailFaults()
         self._random = random.Random(seed)  # not for secrets
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._error: OSError | None = None
@@ -223,7 +224,7 @@ class MailServer:
     def stop(self) -> None:
         """Close the connections, end the thread and close the store."""
         if self._loop is not None and self._thread is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(timeout=10)
         self.store.close()
 
@@ -253,24 +254,21 @@ class MailServer:
         return self.faults
 
     def _run(self) -> None:
-        loop = self._loop = asyncio.new_event_loop()
         try:
-            server = loop.run_until_complete(
-                loop.create_server(self._protocol, ports.LOOPBACK, self.port)
-            )
+            asyncio.run(self._serve())
         except OSError as error:
             self._error = error
-            loop.close()
             self._started.set()
-            return
+
+    async def _serve(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = await loop.create_server(self._protocol, ports.LOOPBACK, self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()
-        try:
-            loop.run_forever()
-        finally:
-            server.close()
-            _cancel_all(loop)
-            loop.close()
+        await self._stopping.wait()
+        # Open connections end with the loop: a client sees them close.
+        server.close()
 
     def _protocol(self) -> SMTP:
         # A host name given here spares a look-up that may take seconds.
@@ -311,15 +309,6 @@ class _Handler:
         raw = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         self.server.store.add(envelope.mail_from or "", envelope.rcpt_tos, raw)
         return "250 OK"
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """End the open connections' tasks, so that the loop closes cleanly."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 def _decoded(header: str) -> str:

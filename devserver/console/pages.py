@@ -24,6 +24,7 @@ from devserver.cloudtasks.faults import KINDS, FaultRuleError
 from devserver.cloudtasks.refusals import Refused
 from devserver.console import words, work
 from devserver.console.dead_tasks import PAGE_DEAD, DeadTask, enqueue_replay
+from devserver.console.words import counted
 from devserver.console.work import Attention
 from devserver.errors import DevserverError
 
@@ -134,7 +135,7 @@ class Pages:
         ]
         found += work.attention(self.engine, rows)
         if dead:
-            text = f"{len(dead)} dead tasks wait for a decision"
+            text = f"{counted(len(dead), 'dead task')} to be decided on"
             found.append(Attention("✕", "failed", text, "/dead"))
         for job in self.platform.cron.jobs.values():
             if job.last_run is not None and not job.last_run.ok:

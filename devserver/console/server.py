@@ -115,9 +115,12 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        when=words.when, duration=words.duration, size=words.size, age=words.age
+        when=words.when, stamp=words.stamp, duration=words.duration, size=words.size
     )
     environment.globals.update(
-        STATES=words.STATES, SERVICE_STATES=words.SERVICE_STATES, sparkline=words.sparkline
+        STATES=words.STATES,
+        SERVICE_STATES=words.SERVICE_STATES,
+        sparkline=words.sparkline,
+        header_value=words.header_value,
     )
     return environment

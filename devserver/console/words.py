@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 _SHOWN_BODY_BYTES = 64 * 1024
 _HEX_ROW_BYTES = 16
+_SHOWN_TOKEN = 19
 _AGES = ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (float("inf"), "d", 86400))
 
 
@@ -65,6 +66,11 @@ def exact(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).astimezone().isoformat(" ", "milliseconds")
 
 
+def stamp(moment: float) -> str:
+    """Return a short local date and time."""
+    return datetime.fromtimestamp(moment, UTC).astimezone().strftime("%a %-d %b %H:%M")
+
+
 def when(moment: float | None, now: float) -> Markup:
     """Return a <time> element: relative to read, exact on hover and for readers."""
     if moment is None:
@@ -94,6 +100,26 @@ def size(count: int) -> str:
     ('999 B', '20.0 KiB')
     """
     return f"{count} B" if count < 1024 else f"{count / 1024:.1f} KiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "task"), counted(12, "task")
+    ('1 task', '12 tasks')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def header_value(name: str, value: str) -> str:
+    """Return a header's value; a token is long and says nothing to people.
+
+    >>> header_value("Authorization", "Bearer " + "x" * 700)
+    'Bearer xxxxxxxxxxxx… (707 characters)'
+    """
+    if name.lower() != "authorization" or len(value) < _SHOWN_TOKEN:
+        return value
+    return f"{value[:_SHOWN_TOKEN]}… ({len(value)} characters)"
 
 
 @dataclass(frozen=True)

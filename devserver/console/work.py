@@ -9,7 +9,7 @@ from typing import Any
 from devserver.cloudtasks import views
 from devserver.cloudtasks.engine import Engine
 from devserver.cloudtasks.records import TaskRecord
-from devserver.console.words import age
+from devserver.console.words import age, counted
 
 PAGE_TASKS = 50
 _SCAN_PAGE, _SCANNED_MOST = 250, 5000
@@ -82,7 +82,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
             found.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
         if row["counts"]["failed"]:
             count = row["counts"]["failed"]
-            text = f"{name}: {count} out of retries"
+            text = f"{name}: {counted(count, 'task')} out of retries"
             found.append(Attention("✕", "failed", text, f"{link}&state=failed"))
         if row["speed_factor"] < 1:
             text = f"{name} is slowed down by 429 or 503 answers"
@@ -90,7 +90,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
     retrying = engine.recent_tasks("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
     if stubborn:
-        text = f"{len(stubborn)} tasks have failed {_MANY_ATTEMPTS} times or more"
+        text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
         found.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
     return found
 
