@@ -1,0 +1,499 @@
+"""The state machine on its own: a test is the dispatcher, in whatever order it likes."""
+
+import random
+from typing import Any
+
+import pytest
+
+from devserver.cloudtasks import messages
+from devserver.cloudtasks.clock import Clock
+from devserver.cloudtasks.engine import Engine, Retention
+from devserver.cloudtasks.faults import FaultRuleError
+from devserver.cloudtasks.names import Place
+from devserver.cloudtasks.outgoing import AppEngineApp
+from devserver.cloudtasks.records import DUPLICATE, NORMAL, OVERLAP
+from devserver.cloudtasks.refusals import Refused
+from devserver.cloudtasks.store import Store
+
+NOW = 1_800_000_000.0
+PLACE = Place("demo-local", "us-central1")
+QUEUE = PLACE.queue_name("work")
+
+
+def make_engine(path: Any = None, **arguments: Any) -> Engine:
+    """Return an engine whose clock stands still until it is advanced."""
+    arguments.setdefault("chance", random.Random(1))
+    return Engine(
+        Store(path),
+        PLACE,
+        AppEngineApp("http://app.invalid"),
+        clock=Clock(lambda: NOW),
+        in_memory=True,
+        **arguments,
+    )
+
+
+@pytest.fixture
+def engine():
+    """An engine with one queue."""
+    made = make_engine()
+    made.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    yield made
+    made.close()
+
+
+def add(engine: Engine, task_id: str = "", path: str = "/ok", **fields: Any) -> str:
+    """Create a task and return its name."""
+    task = messages.Task(name=f"{QUEUE}/tasks/{task_id}" if task_id else "", **fields)
+    task.http_request.url = f"http://handler.invalid{path}"
+    return engine.create_task(QUEUE, task).name
+
+
+def ids(attempts: list[Any]) -> list[str]:
+    """Return the short task ids of attempts."""
+    return [attempt.task.name.rpartition("/")[2] for attempt in attempts]
+
+
+def finish(engine: Engine, status: int = 200) -> list[Any]:
+    """Begin and end what is ready, once."""
+    begun = engine.begin_ready()
+    for attempt in begun:
+        engine.end_attempt(attempt.id, status=status)
+    return begun
+
+
+def history(engine: Engine, task_id: str) -> list[Any]:
+    """Return the attempts of a task."""
+    return engine.task_history(f"{QUEUE}/tasks/{task_id}")[1]
+
+
+# --- a driver of one's own ------------------------------------------------
+
+
+def test_due_deliveries_can_be_taken_in_any_order(engine):
+    """A driver picks from due() what it likes, and rates do not hold it back."""
+    for task_id in ("a", "b", "c"):
+        add(engine, task_id)
+
+    due = engine.due()
+    last = engine.begin_attempt(due[-1].task_name)
+
+    assert [d.task_name.rpartition("/")[2] for d in due] == ["a", "b", "c"]
+    assert ids([last]) == ["c"]
+    assert [d.task_name.rpartition("/")[2] for d in engine.due()] == ["a", "b"]
+
+
+def test_random_driver_delivers_each_task_once(engine):
+    """Whatever the order and the failures, each task ends with exactly one success."""
+    chance = random.Random(7)
+    names = {add(engine) for _ in range(50)}
+    succeeded: list[str] = []
+
+    while not engine.is_idle():
+        due = engine.due()
+        if not due:
+            engine.advance(3600)
+            continue
+        chosen = chance.choice(due)
+        attempt = engine.begin_attempt(chosen.task_name, chosen.kind)
+        status = chance.choice([200, 500])
+        engine.end_attempt(attempt.id, status=status)
+        if status == 200:
+            succeeded.append(chosen.task_name)
+
+    assert sorted(succeeded) == sorted(names)
+
+
+def test_begin_attempt_of_unknown_task(engine):
+    """A driver cannot begin what is not there."""
+    with pytest.raises(Refused):
+        engine.begin_attempt(f"{QUEUE}/tasks/missing")
+    with pytest.raises(Refused):
+        engine.begin_attempt(f"{QUEUE}/tasks/missing", DUPLICATE)
+
+
+def test_attempt_ends_once(engine):
+    """The second end of an attempt is passed over."""
+    add(engine, "a")
+    (attempt,) = engine.begin_ready()
+
+    assert engine.end_attempt(attempt.id, status=500) is attempt
+    assert engine.end_attempt(attempt.id, status=200) is None
+    assert engine.state_of(attempt.task) == "retrying"
+
+
+def test_tasks_of_one_time_keep_their_order(engine):
+    """Tasks that are due at the same time go in the order of their creation."""
+    for number in range(20):
+        add(engine, f"t{number}")
+
+    assert ids(engine.begin_ready()) == [f"t{number}" for number in range(20)]
+
+
+# --- states, idleness, history --------------------------------------------
+
+
+def test_states_for_people(engine):
+    """scheduled, queued, running, retrying, then done, failed or deleted."""
+    later = messages.Task()
+    messages.set_seconds(later.schedule_time, NOW + 60)
+    add(engine, "a", schedule_time=later.schedule_time)
+    task, _ = engine.task_history(f"{QUEUE}/tasks/a")
+    seen = [engine.state_of(task)]
+    engine.advance(60)
+    seen.append(engine.state_of(task))
+    (attempt,) = engine.begin_ready()
+    seen.append(engine.state_of(task))
+    engine.end_attempt(attempt.id, status=500)
+    seen.append(engine.state_of(task))
+    engine.advance(60)
+    finish(engine)
+    seen.append(engine.state_of(task))
+
+    assert seen == ["scheduled", "queued", "running", "retrying", "done"]
+
+
+@pytest.mark.parametrize(("status", "state"), [(200, "done"), (500, "failed")])
+def test_ended_tasks_stay_in_the_history(engine, status, state):
+    """The service forgets an ended task; the emulator keeps it with its attempts."""
+    task = messages.Task()
+    task.retry_config.max_attempts = 1
+    add(engine, "a", retry_config=task.retry_config)
+    finish(engine, status)
+
+    kept, attempts = engine.task_history(f"{QUEUE}/tasks/a")
+
+    assert (kept.state, len(attempts)) == (state, 1)
+    assert engine.counts(QUEUE)[state] == 1
+    assert [t.name for t in engine.recent_tasks(state=state)] == [kept.name]
+
+
+def test_history_is_bounded():
+    """The oldest ended tasks are dropped, with their attempts; names stay blocked."""
+    engine = make_engine(retention=Retention(ended_tasks=10))
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    for number in range(40):
+        add(engine, f"t{number}")
+    finish(engine)
+    engine.sweep()
+
+    kept = engine.recent_tasks(state="done", limit=100)
+
+    assert len(kept) == 10
+    with pytest.raises(Refused, match="already exists"):
+        add(engine, "t0")
+    engine.close()
+
+
+def test_idleness(engine):
+    """Idle means: nothing runs, is due or retries; later ETAs and paused queues do not count."""
+    assert engine.is_idle()
+    add(engine, "a")
+    assert not engine.is_idle()
+    (attempt,) = engine.begin_ready()
+    assert not engine.is_idle()
+    engine.end_attempt(attempt.id, status=500)
+    assert not engine.is_idle()
+    assert engine.is_idle(with_retrying=False)
+    engine.advance(60)
+    finish(engine)
+    assert engine.is_idle()
+
+    later = messages.Task()
+    messages.set_seconds(later.schedule_time, NOW + 3600)
+    add(engine, schedule_time=later.schedule_time)
+    assert engine.is_idle()
+    assert not engine.is_idle(with_scheduled=True)
+
+    engine.pause_queue(QUEUE)
+    add(engine)
+    assert engine.is_idle()
+
+
+def test_large_answers_are_cut(engine):
+    """At most 64 KB of an answer are kept."""
+    add(engine, "a")
+    (attempt,) = engine.begin_ready()
+    engine.end_attempt(attempt.id, status=200, body=b"x" * 70_000)
+
+    assert len(history(engine, "a")[0]["response_body"]) == 64 * 1024
+
+
+def test_reset_of_one_queue(engine):
+    """A reset of one queue leaves the others alone, and frees its names."""
+    other = PLACE.queue_name("other")
+    engine.create_queue(PLACE.parent, messages.Queue(name=other))
+    task = messages.Task(name=f"{other}/tasks/b")
+    task.http_request.url = "http://handler.invalid"
+    engine.create_task(other, task)
+    add(engine, "a")
+    (attempt, *_) = engine.begin_ready(limit=1)
+
+    engine.reset(QUEUE)
+
+    assert engine.end_attempt(attempt.id, status=500) is None
+    assert engine.get_task(f"{other}/tasks/b").name == f"{other}/tasks/b"
+    add(engine, "a")
+    assert ids(engine.begin_ready()) == ["a"]
+
+
+def test_full_reset(engine):
+    """A full reset forgets tasks, names, faults and the added time; queues stay, resumed."""
+    add(engine, "a")
+    finish(engine)
+    engine.pause_queue(QUEUE)
+    engine.faults.add(kind="error")
+    engine.advance(1000)
+
+    engine.reset()
+
+    assert engine.clock.now() == NOW
+    assert engine.faults.all() == []
+    add(engine, "a")
+    assert len(engine.begin_ready()) == 1
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, DUPLICATE), (500, NORMAL)])
+def test_ended_task_can_be_retried(engine, status, kind):
+    """retry_task brings a failed task back to life, and delivers a done one once more."""
+    task = messages.Task()
+    task.retry_config.max_attempts = 1
+    name = add(engine, "a", retry_config=task.retry_config)
+    finish(engine, status)
+
+    engine.retry_task(name)
+
+    assert [attempt.kind for attempt in finish(engine)] == [kind]
+    assert engine.task_history(name)[0].state == "done"
+
+
+def test_waiting_task_can_be_retried_now(engine):
+    """retry_task makes a task that waits for its backoff due at once."""
+    name = add(engine, "a")
+    finish(engine, 503)
+
+    engine.retry_task(name)
+
+    assert len(engine.begin_ready()) == 1
+
+
+def test_clock_moves_forward_only(engine):
+    """The clock cannot be turned back."""
+    with pytest.raises(ValueError, match="forward"):
+        engine.advance(-1)
+
+
+# --- faults ---------------------------------------------------------------
+
+
+def test_fault_duplicate(engine):
+    """A duplicate comes after the success, is marked, and its failure changes nothing."""
+    engine.faults.add(kind="duplicate")
+    add(engine, "a")
+    finish(engine)
+
+    (copy,) = finish(engine, 500)
+
+    assert (copy.kind, copy.number) == (DUPLICATE, 0)
+    assert [row["kind"] for row in history(engine, "a")] == [NORMAL, DUPLICATE]
+    assert copy.task.state == "done"
+    assert engine.is_idle()
+
+
+def test_fault_overlap(engine):
+    """An overlapping delivery begins while the first one runs."""
+    engine.faults.add(kind="overlap")
+    add(engine, "a")
+
+    first, second = engine.begin_ready()
+
+    assert (first.kind, second.kind) == (NORMAL, OVERLAP)
+    assert first.headers == second.headers
+    engine.end_attempt(second.id, status=500)
+    engine.end_attempt(first.id, status=200)
+    assert first.task.state == "done"
+    assert first.task.dispatch_count == 1
+
+
+def test_fault_delay(engine):
+    """A delayed task goes param seconds late, once, and keeps its ETA."""
+    engine.faults.add(kind="delay", param=30)
+    add(engine, "a")
+    assert engine.begin_ready() == []
+    engine.advance(29)
+    assert engine.begin_ready() == []
+    engine.advance(1)
+
+    (attempt,) = engine.begin_ready()
+
+    assert attempt.faults == ["delay"]
+    assert float(attempt.headers["X-CloudTasks-TaskETA"]) == NOW
+
+
+def test_fault_reorder(engine):
+    """With reorder the tasks come in another order, each of them once."""
+    engine.faults.add(kind="reorder")
+    names = [f"t{number}" for number in range(30)]
+    for name in names:
+        add(engine, name)
+
+    order = ids(engine.begin_ready())
+
+    assert order != names
+    assert sorted(order) == sorted(names)
+
+
+def test_fault_lose_response(engine):
+    """A lost response makes a failure of a success, and the task comes again."""
+    engine.faults.add(kind="lose_response", max_count=1)
+    add(engine, "a")
+    finish(engine, 200)
+    engine.advance(60)
+
+    (second,) = finish(engine, 200)
+
+    assert second.number == 1
+    assert "X-CloudTasks-TaskPreviousResponse" not in second.headers
+    first = history(engine, "a")[0]
+    assert first["status"] == 200
+    assert "lose_response" in first["error"]
+
+
+def test_fault_error_and_kill_worker_mark_the_attempt(engine):
+    """Faults that the dispatcher carries out are marks on the attempt."""
+    engine.faults.add(kind="error")
+    engine.faults.add(kind="kill_worker", param=0.5)
+    add(engine, "a")
+
+    (attempt,) = engine.begin_ready()
+
+    assert attempt.answers_500
+    assert attempt.kills_worker
+    assert attempt.kill_after_s == 0.5
+    assert attempt.faults == ["error", "kill_worker"]
+
+
+@pytest.mark.parametrize(
+    ("match", "struck"),
+    [
+        ({"queue": "work"}, ["a", "b"]),
+        ({"queue": "other"}, []),
+        ({"path": "/one"}, ["a"]),
+        ({"task": "b"}, ["b"]),
+        ({"max_count": 1}, ["a"]),
+        ({"rate": 0}, []),
+    ],
+)
+def test_fault_rules_match(engine, match, struck):
+    """A rule strikes only what it matches, at most max_count times, and counts that."""
+    rule = engine.faults.add(kind="error", **match)
+    add(engine, "a", path="/one")
+    add(engine, "b", path="/two")
+
+    begun = engine.begin_ready()
+
+    assert ids([attempt for attempt in begun if attempt.answers_500]) == struck
+    assert rule.fired == len(struck)
+
+
+def test_fault_rate_is_reproducible():
+    """The same seed gives the same faults."""
+
+    def struck(seed: int) -> list[bool]:
+        engine = make_engine(chance=random.Random(seed))
+        engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+        engine.faults.add(kind="error", rate=0.5)
+        for _ in range(40):
+            add(engine)
+        found = [attempt.answers_500 for attempt in engine.begin_ready()]
+        engine.close()
+        return found
+
+    assert struck(3) == struck(3)
+    assert struck(3) != struck(4)
+    assert 5 < sum(struck(3)) < 35
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "nonsense"},
+        {"kind": "error", "rate": 2},
+        {"kind": "error", "rate": "1"},
+        {"kind": "error", "max_count": 0},
+        {"kind": "delay", "param": -1},
+        {"kind": "error", "queue": 5},
+        {"kind": "error", "nonsense": 1},
+        {},
+    ],
+)
+def test_fault_rules_are_checked(engine, values):
+    """A rule with a wrong value is refused."""
+    with pytest.raises(FaultRuleError):
+        engine.faults.add(**values)
+
+
+# --- on disk --------------------------------------------------------------
+
+
+def test_everything_survives_a_restart(tmp_path):
+    """Queues, tasks, counts, names, attempts and keys are there again after a restart."""
+    path = tmp_path / "tasks.sqlite3"
+    before = make_engine(path)
+    before.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    add(before, "done")
+    finish(before)
+    add(before, "retrying")
+    finish(before, 503)
+    before.pause_queue(QUEUE)
+    before.advance(100)
+    before.close()
+
+    after = make_engine(path)
+
+    assert after.clock.offset_s == 100
+    assert after.get_queue(QUEUE).state == messages.PAUSED
+    assert after.tokens.key_id == before.tokens.key_id
+    with pytest.raises(Refused, match="already exists"):
+        add(after, "done")
+    after.resume_queue(QUEUE)
+    (attempt,) = after.begin_ready()
+    assert ids([attempt]) == ["retrying"]
+    assert attempt.headers["X-CloudTasks-TaskRetryCount"] == "1"
+    assert attempt.headers["X-CloudTasks-TaskPreviousResponse"] == "503"
+    assert len(history(after, "done")) == 1
+    after.close()
+
+
+def test_attempt_that_was_cut_off_runs_again(tmp_path):
+    """An attempt that ran when the emulator ended is begun again at the next start."""
+    path = tmp_path / "tasks.sqlite3"
+    before = make_engine(path)
+    before.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    add(before, "a")
+    before.begin_ready()
+    before.close()
+
+    after = make_engine(path)
+    (attempt,) = finish(after)
+
+    assert attempt.number == 1
+    cut_off, second = history(after, "a")
+    assert "ended" in cut_off["error"]
+    assert second["status"] == 200
+    after.close()
+
+
+def test_ids_do_not_come_twice(tmp_path):
+    """Made-up task ids and attempt ids go on after a restart, even after a reset."""
+    path = tmp_path / "tasks.sqlite3"
+    names: list[str] = []
+    for _ in range(3):
+        engine = make_engine(path)
+        if not engine.lanes():
+            engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+        names += [add(engine) for _ in range(3)]
+        engine.reset()
+        engine.close()
+
+    assert len(set(names)) == 9
