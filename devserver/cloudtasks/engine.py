@@ -711,7 +711,7 @@ class Engine:
     def _end_copy(self, attempt: Attempt) -> None:
         """End a repeated delivery: only the success of an overlapping one counts."""
         if attempt.kind == OVERLAP and _succeeded(attempt) and attempt.task.state == LIVE:
-            self._finish(attempt.lane, attempt.task, DONE)
+            self._succeed(attempt.lane, attempt.task)
 
     def _end_own(self, attempt: Attempt) -> None:
         task, lane = attempt.task, attempt.lane
@@ -723,13 +723,16 @@ class Engine:
             return
         lane.move(task, before)
         if _succeeded(attempt):
-            self._finish(lane, task, DONE)
-            if self.faults.fires("duplicate", task):
-                lane.extras.append((task, DUPLICATE))
+            self._succeed(lane, task)
         elif task.running:
             self._store.update_task(task)  # Another attempt of it will decide.
         else:
             self._fail(attempt)
+
+    def _succeed(self, lane: Lane, task: TaskRecord) -> None:
+        self._finish(lane, task, DONE)
+        if self.faults.fires("duplicate", task):
+            lane.extras.append((task, DUPLICATE))
 
     def _count_answer(self, attempt: Attempt) -> None:
         """Note what the next attempt's headers and the task's counters say of this one."""
