@@ -152,7 +152,7 @@ class Control:
         engine = self._engine
         return web.json_response(
             {
-                "queues": [views.queue_json(engine, lane) for lane in engine.lanes()],
+                "queues": views.queues_json(engine),
                 "now": engine.clock.now(),
                 "clock_offset_s": engine.clock.offset_s,
             }
@@ -167,8 +167,8 @@ class Control:
             "purge": self._engine.purge_queue,
         }
         verbs[request.match_info["verb"]](name)
-        lane = next(lane for lane in self._engine.lanes() if lane.name == name)
-        return web.json_response(views.queue_json(self._engine, lane))
+        queues = views.queues_json(self._engine)
+        return web.json_response(next(queue for queue in queues if queue["name"] == name))
 
     async def list_tasks(self, request: web.Request) -> web.Response:
         """Answer a page of tasks, newest first; `next` continues it."""
@@ -257,8 +257,7 @@ class Control:
         )
         if is_idle:
             return web.json_response({"idle": True})
-        queues = [views.queue_json(self._engine, lane) for lane in self._engine.lanes()]
-        left = {queue["id"]: queue["counts"] for queue in queues}
+        left = {queue["id"]: queue["counts"] for queue in views.queues_json(self._engine)}
         return web.json_response({"idle": False, "queues": left}, status=408)
 
     async def advance_clock(self, request: web.Request) -> web.Response:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from devserver.cloudtasks.answers import DEADLINE_EXCEEDED
 from devserver.cloudtasks.engine import MAX_BODY_KEPT_BYTES, Engine
@@ -104,11 +105,21 @@ class Dispatcher:
             self._is_woken = False
             self._wake.clear()
             self._follow_clock()
-            for attempt in self._engine.begin_ready():
+            for attempt in await self._begin_ready():
                 delivery = self._loop.create_task(self._deliver(attempt))
                 self._deliveries[attempt.id] = delivery
                 delivery.add_done_callback(lambda _, key=attempt.id: self._deliveries.pop(key))
             await self._sleep()
+
+    async def _begin_ready(self) -> list[Attempt]:
+        """Begin what may go; an error of ours must not end the dispatching of the rest."""
+        try:
+            return self._engine.begin_ready()
+        except Exception:
+            log.exception("Dispatching failed; trying again in a second")
+            await asyncio.sleep(1)
+            self._wake.set()
+            return []
 
     async def _sleep(self) -> None:
         """Wait for a change or for the next due time."""
@@ -182,7 +193,7 @@ class Dispatcher:
         try:
             async with self._session.request(
                 attempt.method,
-                attempt.url,
+                _address(attempt.url),
                 headers=attempt.headers,
                 data=attempt.body or None,
                 allow_redirects=attempt.follows_redirects,
@@ -203,6 +214,11 @@ class Dispatcher:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
         return Answer(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
+
+
+def _address(url: str) -> URL:
+    """Return an address that goes out as it was given; only what is not ASCII is encoded."""
+    return URL(url, encoded=url.isascii())
 
 
 async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:

@@ -209,7 +209,7 @@ class RunningEmulator:
             with_retrying=with_retrying,
         )
         if not asyncio.run_coroutine_threadsafe(waiting, self._loop).result():
-            left = {lane.name: dict(engine.counts(lane.name)) for lane in engine.lanes()}
+            left = {name: dict(counts) for name, counts in engine.counts().items()}
             raise TimeoutError(f"not idle after {timeout_s} s: {left}")
 
 

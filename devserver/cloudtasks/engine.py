@@ -873,13 +873,16 @@ class Engine:
             return phase
         return "scheduled" if task.due_at > self.clock.now() else "queued"
 
-    def counts(self, queue_name: str) -> Counter[str]:
-        """Return how many tasks of a queue are in each state; ended ones as far as kept."""
+    def counts(self) -> dict[str, Counter[str]]:
+        """Return how many tasks are in each state, by queue; ended ones as far as kept."""
         with self.lock:
-            counts = Counter(self.state_of(task) for task in self._lane(queue_name).tasks.values())
+            counts = {
+                name: Counter(self.state_of(task) for task in lane.tasks.values())
+                for name, lane in self._lanes.items()
+            }
             for (queue, state), count in self._store.ended_counts().items():
-                if queue == queue_name:
-                    counts[state] += count
+                if queue in counts:
+                    counts[queue][state] += count
             return counts
 
     def lanes(self) -> list[Lane]:

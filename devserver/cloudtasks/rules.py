@@ -6,6 +6,7 @@ and cloud.google.com/tasks/docs/quotas
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from devserver.cloudtasks import refusals
 from devserver.cloudtasks.messages import RUNNING, HttpMethod, Queue, seconds_of, set_seconds
@@ -212,6 +213,7 @@ def _complete_http(given: Any, task: Any) -> None:
     if not request.url.startswith(("http://", "https://")):
         raise refusals.invalid("HttpRequest.url must start with 'http://' or 'https://'.")
     _check_url(request.url, "HttpRequest.url")
+    _check_host(request.url)
     _check_body(request, _HTTP_BODY_METHODS, "POST, PUT, or PATCH")
     task.http_request.CopyFrom(request)
     task.http_request.http_method = request.http_method or HttpMethod.POST
@@ -288,6 +290,16 @@ def _check_url(url: str, field: str) -> None:
         raise refusals.invalid(f"{field} must not be longer than {MAX_URL_CHARACTERS} characters.")
     if any(character.isspace() for character in url):
         raise refusals.invalid(f"{field} must not contain spaces.")
+
+
+def _check_host(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_right = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise refusals.invalid("HttpRequest.url has no host or port that a request could go to.")
 
 
 def _check_body(request: Any, methods: set[int], said: str) -> None:

@@ -19,6 +19,8 @@ from devserver.cloudtasks.records import LIVE, Attempt, TaskRecord
 
 MAX_ATTEMPTS_PER_TASK = 200
 
+_BUSY_TIMEOUT_S = 2.0  # A predecessor that was killed may still be on its way out.
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS queues (
@@ -80,22 +82,44 @@ class StoredQueue:
     from_yaml: bool
 
 
+class StoreInUseError(Exception):
+    """Another process holds the store: two emulators would deliver each task twice."""
+
+
 class Store:
-    """The tables. A path of None keeps them in memory."""
+    """The tables. A path of None keeps them in memory.
+
+    Raises:
+        StoreInUseError: another process has opened the file.
+    """
 
     def __init__(self, path: str | Path | None) -> None:
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(
             str(path) if path is not None else ":memory:",
+            timeout=_BUSY_TIMEOUT_S,
             isolation_level=None,
             check_same_thread=False,
         )
         self._db.row_factory = sqlite3.Row
+        try:
+            self._prepare()
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise StoreInUseError(f"{path} is in use by another emulator") from error
+        self._is_open = False
+
+    def _prepare(self) -> None:
+        """Take the file for ourselves until we end, and make the tables."""
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("BEGIN EXCLUSIVE")
+        self._db.execute("COMMIT")
         self._db.executescript(_SCHEMA)
-        self._is_open = False
 
     def close(self) -> None:
         """Commit and close."""

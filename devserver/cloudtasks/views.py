@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from devserver.cloudtasks import messages
@@ -19,16 +20,20 @@ _QUEUE_STATES = {
 }
 
 
-def queue_json(engine: Engine, lane: Lane) -> dict[str, Any]:
-    """Return a queue: settings, load, and how many tasks are in each state."""
+def queues_json(engine: Engine) -> list[dict[str, Any]]:
+    """Return all queues: settings, load, and how many tasks are in each state."""
+    counts = engine.counts()
+    return [_queue_json(lane, counts[lane.name]) for lane in engine.lanes()]
+
+
+def _queue_json(lane: Lane, counts: Mapping[str, int]) -> dict[str, Any]:
     limits, retries = lane.queue.rate_limits, lane.queue.retry_config
-    counts = engine.counts(lane.name)
     return {
         "id": short(lane.name),
         "name": lane.name,
         "state": _QUEUE_STATES[lane.queue.state],
         "from_queue_yaml": lane.from_yaml,
-        "counts": {state: counts[state] for state in STATES},
+        "counts": {state: counts.get(state, 0) for state in STATES},
         "running": lane.running,
         "speed_factor": lane.brake.factor,
         "rate_per_s": limits.max_dispatches_per_second,

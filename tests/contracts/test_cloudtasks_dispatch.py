@@ -47,6 +47,25 @@ def test_method_of_the_request(live_cloud, handler, method):
     assert received(live_cloud, handler, http_request=request).method == method
 
 
+def test_address_arrives_as_given(live_cloud, handler):
+    """What is encoded in an address stays so (REF#httprequest)."""
+    path = "/a%2Fb/%41?q=%20+%26"
+
+    assert received(live_cloud, handler, path, http_request=live_cloud.http(path)).path == path
+
+
+def test_address_that_is_not_ascii_is_encoded(live_cloud, handler):
+    """Cloud Tasks encodes some characters of an address for safety (REF#httprequest)."""
+    request = live_cloud.http("/caf\u00e9")
+
+    assert received(live_cloud, handler, "/caf%C3%A9", http_request=request)
+
+
+def test_post_without_body_tells_its_length(live_cloud, handler):
+    """A POST without a body says so: some servers insist on it (rfc9110#field.content-length)."""
+    assert received(live_cloud, handler).headers["content-length"] == "0"
+
+
 def test_body_and_headers_of_an_http_target(live_cloud, handler):
     """Body and headers arrive as they were given; no Content-Type is added (REF#httprequest)."""
     body = bytes(range(256))

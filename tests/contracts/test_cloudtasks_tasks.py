@@ -144,9 +144,12 @@ def test_task_without_target(cloud):
         cloud.client.create_task(parent=cloud.queue, task={})
 
 
-@pytest.mark.parametrize("url", ["ftp://a.invalid/", "a.invalid", "", "/relative", "http:/a"])
-def test_url_of_another_scheme(cloud, url):
-    """An HTTP target's url begins with http:// or https:// (REF#httprequest)."""
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://a.invalid/", "a.invalid", "", "/relative", "http:/a", "http://", "http://a:99999/"],
+)
+def test_url_that_is_none(cloud, url):
+    """An HTTP target's url is a full one, and begins with http:// or https:// (REF)."""
     with pytest.raises(exceptions.InvalidArgument, match=r"HttpRequest\.url"):
         cloud.create(http_request={"url": url})
 

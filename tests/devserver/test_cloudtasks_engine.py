@@ -1,11 +1,12 @@
 """The state machine on its own: a test is the dispatcher, in whatever order it likes."""
 
+import doctest
 import random
 from typing import Any
 
 import pytest
 
-from devserver.cloudtasks import messages
+from devserver.cloudtasks import answers, control, messages, retries
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.engine import Engine, Retention
 from devserver.cloudtasks.faults import FaultRuleError
@@ -13,7 +14,7 @@ from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
 from devserver.cloudtasks.records import DUPLICATE, NORMAL, OVERLAP
 from devserver.cloudtasks.refusals import Refused
-from devserver.cloudtasks.store import Store
+from devserver.cloudtasks.store import Store, StoreInUseError
 
 NOW = 1_800_000_000.0
 PLACE = Place("demo-local", "us-central1")
@@ -164,7 +165,7 @@ def test_ended_tasks_stay_in_the_history(engine, status, state):
     kept, attempts = engine.task_history(f"{QUEUE}/tasks/a")
 
     assert (kept.state, len(attempts)) == (state, 1)
-    assert engine.counts(QUEUE)[state] == 1
+    assert engine.counts()[QUEUE][state] == 1
     assert [t.name for t in engine.recent_tasks(state=state)] == [kept.name]
 
 
@@ -497,3 +498,27 @@ def test_ids_do_not_come_twice(tmp_path):
         engine.close()
 
     assert len(set(names)) == 9
+
+
+def test_store_is_one_emulators_own(tmp_path):
+    """A second emulator on the same store is refused: it would deliver everything twice."""
+    path = tmp_path / "tasks.sqlite3"
+    first = make_engine(path)
+
+    with pytest.raises(StoreInUseError, match=r"tasks\.sqlite3"):
+        Store(path)
+
+    first.close()
+    Store(path).close()
+
+
+# --- examples in the docstrings -------------------------------------------
+
+
+@pytest.mark.parametrize("module", [answers, control, retries])
+def test_docstring_examples(module):
+    """The examples in the docstrings are true."""
+    results = doctest.testmod(module)
+
+    assert results.attempted > 0
+    assert results.failed == 0
