@@ -12,6 +12,7 @@ after a pause that grows, or at once when a file is saved.
 import asyncio
 import contextlib
 import random
+import re
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ _READY_S = 40.0
 _GRACE_S = 3
 _PAUSES_S = (0.5, 1, 2, 5, 10, 30)
 _HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pause
+# "ValueError: ...", "google.api_core.exceptions.Aborted: ..." as a traceback ends.
+_ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Warning|Exit): ")
 _READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
 
 
@@ -93,7 +96,7 @@ class AppServer:
         async with asyncio.timeout(_READY_S):
             while not await asyncio.to_thread(self._answers):
                 if not self.running:
-                    raise ServiceFailedError(f"The app did not start. It said:\n{self.last_words}")
+                    raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
                 await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
@@ -102,9 +105,11 @@ class AppServer:
             await asyncio.to_thread(self.process.stop)
 
     @property
-    def last_words(self) -> str:
-        """The last lines the app printed."""
-        return self.process.describe_end() if self.process is not None else ""
+    def why_it_ended(self) -> str:
+        """The last error the app printed, or its last line if none looks like one."""
+        lines = list(self.process.last_lines) if self.process is not None else []
+        errors = [line for line in lines if _ERROR_LINE.match(line)]
+        return (errors or lines or ["it printed nothing"])[-1].strip()
 
     def reload(self) -> None:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
@@ -231,8 +236,8 @@ class AppKeeper:
             if time.monotonic() - started > _HEALTHY_S:
                 pauses = iter(_PAUSES_S)
             pause_s = next(pauses, _PAUSES_S[-1])
-            said = self.app.last_words.strip().splitlines()[-1:]
-            self.report(f"the app ended ({''.join(said).strip()}); again in {pause_s} s or on save")
+            why = self.app.why_it_ended
+            self.report(f"the app ended: {why}. Again in {pause_s} s, or on save")
             self._saved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._saved.wait(), pause_s)

@@ -122,9 +122,13 @@ class Cron:
         self.jobs = fresh
         self._changed.set()
 
+    async def open(self) -> None:
+        """Become able to run jobs, by tick() or by hand."""
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_DEADLINE_S))
+
     async def start(self) -> None:
         """Begin to run jobs as they come due."""
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_DEADLINE_S))
+        await self.open()
         self._loop_task = asyncio.create_task(self._loop(), name="cron")
 
     async def stop(self) -> None:

@@ -1,0 +1,46 @@
+"""Ports: free ones, taken ones, and whom to tell."""
+
+import os
+import socket
+
+import pytest
+
+from devserver import ports
+from devserver.errors import PortTakenError
+
+
+@pytest.fixture
+def taken_port():
+    """A port that this process listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_taken_port_is_named_with_its_holder_and_the_setting(taken_port):
+    """The message says which port, who has it, and what to set instead."""
+    with pytest.raises(PortTakenError) as caught:
+        ports.choose(taken_port, "APP_PORT")
+
+    text = str(caught.value)
+    assert f"Port {taken_port} is taken" in text
+    assert f"(pid {os.getpid()})" in text
+    assert f"APP_PORT={taken_port + 1}" in text
+
+
+def test_port_zero_gives_a_free_port():
+    """Zero means: any that is free."""
+    assert ports.is_free(ports.choose(0, "APP_PORT"))
+
+
+def test_a_preferred_port_gives_way_when_it_is_taken(taken_port):
+    """A port that only programs use may be another one."""
+    assert ports.prefer(taken_port) != taken_port
+
+
+def test_a_free_port_is_kept():
+    """A port that nobody has is the one that was asked for."""
+    free = ports.free_port()
+
+    assert ports.choose(free, "APP_PORT") == free

@@ -1,0 +1,74 @@
+"""Settings: what is refused, chosen, kept and hidden."""
+
+import socket
+import stat
+
+import pytest
+
+from devserver import settings
+from devserver.errors import DevserverError, NotLocalError, PortTakenError
+
+
+def test_a_project_that_may_be_real_is_refused(tmp_path):
+    """Only demo projects run here, so that nothing can touch a real one."""
+    with pytest.raises(NotLocalError, match="my-company-prod"):
+        settings.read([], {"GOOGLE_CLOUD_PROJECT": "my-company-prod"}, tmp_path)
+
+
+def test_another_demo_project_is_taken(tmp_path):
+    """The prefix is what counts."""
+    chosen = settings.read([], {"GOOGLE_CLOUD_PROJECT": "demo-mine", **ZERO_PORTS}, tmp_path)
+
+    assert chosen.project == "demo-mine"
+    assert chosen.service_account == "tasks@demo-mine.iam.gserviceaccount.com"
+
+
+ZERO_PORTS = dict.fromkeys(
+    ("APP_PORT", "CONSOLE_PORT", "TASKS_PORT", "DATASTORE_PORT", "MEMCACHE_PORT", "MAIL_PORT"), "0"
+)
+
+
+@pytest.mark.parametrize("name", sorted(ZERO_PORTS))
+def test_a_taken_port_that_was_asked_for_is_an_error(tmp_path, name):
+    """Asked for a port, the dev server takes that one or says who has it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        env = {**ZERO_PORTS, name: str(listener.getsockname()[1])}
+
+        with pytest.raises(PortTakenError, match=f"{name}="):
+            settings.read([], env, tmp_path)
+
+
+def test_memory_keeps_nothing(tmp_path):
+    """Without a .dev folder nothing is written anywhere."""
+    assert settings.read(["--memory"], ZERO_PORTS, tmp_path).dev_dir is None
+
+
+@pytest.mark.parametrize("port", ["http", "-1", "70000"])
+def test_a_port_that_is_no_port_is_refused(tmp_path, port):
+    """A typo is named with its setting."""
+    with pytest.raises(DevserverError, match="APP_PORT"):
+        settings.read([], {**ZERO_PORTS, "APP_PORT": port}, tmp_path)
+
+
+def test_an_unknown_emulator_is_refused(tmp_path):
+    """DATASTORE_EMULATOR is one of two words."""
+    with pytest.raises(DevserverError, match="DATASTORE_EMULATOR"):
+        settings.read([], {**ZERO_PORTS, "DATASTORE_EMULATOR": "mongo"}, tmp_path)
+
+
+def test_the_secret_key_is_made_once_and_for_us_alone(tmp_path):
+    """Sessions survive a restart, and other users cannot read the key."""
+    first = settings.secret_key(tmp_path / ".dev")
+
+    assert settings.secret_key(tmp_path / ".dev") == first
+    assert len(first) >= 32
+    assert stat.S_IMODE((tmp_path / ".dev" / "secret_key").stat().st_mode) == 0o600
+
+
+def test_the_app_never_sees_real_credentials():
+    """What could lead to a real project does not reach the app."""
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json", "K_SERVICE": "x", "HOME": "/home/me"}
+
+    assert settings.without_cloud(env) == {"HOME": "/home/me", "NO_GCE_CHECK": "true"}
