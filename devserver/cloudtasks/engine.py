@@ -165,16 +165,13 @@ class Engine:
         return value
 
     def _load(self) -> None:
-        """Take over what the store holds; attempts that were cut off start again."""
+        """Take over what the store holds; what was running is still due, and runs again."""
         now = self.clock.now()
         for stored in self._store.queues():
             queue = messages.Queue.FromString(stored.spec)
             self._lanes[stored.name] = Lane(queue, stored.from_yaml, now)
-        lost = self._store.close_lost_attempts()
+        self._store.close_lost_attempts()
         for task in self._store.live_tasks():
-            if task.sequence in lost:
-                task.schedule_at = task.due_at = now
-                self._store.update_task(task)
             self._lanes[task.queue].add(task)
 
     # --- queues -----------------------------------------------------------

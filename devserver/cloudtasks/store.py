@@ -287,14 +287,11 @@ class Store:
         )
         return rows.fetchall()
 
-    def close_lost_attempts(self) -> set[int]:
-        """End the attempts that a crash cut off; return their tasks' sequences."""
-        rows = self._db.execute("SELECT sequence FROM attempts WHERE duration_ms IS NULL")
-        lost = {row[0] for row in rows}
+    def close_lost_attempts(self) -> None:
+        """End the attempts that a crash cut off."""
         self._write(
             "UPDATE attempts SET duration_ms = 0, error = ? WHERE duration_ms IS NULL", (_LOST,)
         )
-        return lost
 
     # --- operations, pruning ----------------------------------------------
 

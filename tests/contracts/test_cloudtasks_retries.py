@@ -381,6 +381,22 @@ def test_run_task_that_is_running(cloud):
         cloud.client.get_task(name=task.name)
 
 
+def test_task_that_runs_twice_is_retried_once(cloud):
+    """Of two attempts at the same time the last failure brings the one retry (REF#runtask)."""
+    task = cloud.create()
+    (first,) = cloud.begin()
+    cloud.client.run_task(name=task.name)
+    (second,) = cloud.begin()
+
+    cloud.engine.end_attempt(first.id, status=500)
+    cloud.advance(3600)
+    assert cloud.begin() == []
+    cloud.engine.end_attempt(second.id, status=500)
+    cloud.advance(3600)
+
+    assert [attempt.number for attempt in cloud.begin()] == [2]
+
+
 def test_failed_run_is_rescheduled_from_its_start(cloud):
     """A failed RunTask schedules the retry from the time it was called (REF#runtask)."""
     cloud.configure(retry_config__min_backoff=seconds(100))

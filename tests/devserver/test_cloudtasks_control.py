@@ -328,16 +328,19 @@ def test_taken_port():
 
 
 class SlowHandler(BaseHTTPRequestHandler):
-    """Answers /quick at once, everything else when it is let go."""
+    """Answers at once; only /slow waits until its client hangs up."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append(self.path)  # type: ignore[attr-defined]
-        if self.path != "/quick":
+        if self.path == "/slow":
             self.server.entered.set()  # type: ignore[attr-defined]
-            self.server.let_go.wait(20)  # type: ignore[attr-defined]
+            self.connection.settimeout(20)
+            if self.connection.recv(1) == b"":
+                self.server.hung_up.set()  # type: ignore[attr-defined]
+            return
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -357,11 +360,10 @@ class SlowServer(ThreadingHTTPServer):
 def server():
     """A handler process that can be slow."""
     with SlowServer(("127.0.0.1", 0), SlowHandler) as made:
-        made.seen, made.entered, made.let_go = [], threading.Event(), threading.Event()
+        made.seen, made.entered, made.hung_up = [], threading.Event(), threading.Event()
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made
-        made.let_go.set()
         made.shutdown()
         thread.join()
 
@@ -430,7 +432,7 @@ def test_reset_hangs_up(server):
 
         call(emulator, "POST", "/api/v1/reset")
 
-        emulator.wait_idle(20)
+        assert server.hung_up.wait(20)
         add(emulator, "a", url(server, "/quick"))
         emulator.wait_idle(20)
         _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
