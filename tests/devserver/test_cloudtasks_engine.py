@@ -481,6 +481,7 @@ def test_attempt_that_was_cut_off_runs_again(tmp_path):
     assert attempt.number == 1
     cut_off, second = history(after, "a")
     assert "ended" in cut_off["error"]
+    assert cut_off["duration_ms"] == 0  # None would say that it still runs.
     assert second["status"] == 200
     after.close()
 
