@@ -22,6 +22,7 @@ from devserver.app import AppKeeper, AppServer
 from devserver.cloudtasks.emulator import Emulator
 from devserver.cloudtasks.queue_yaml import QueueYamlError
 from devserver.cloudtasks.records import Attempt
+from devserver.cloudtasks.store import StoreInUseError
 from devserver.console.server import Console
 from devserver.cron import Cron
 from devserver.datastore import DatastoreEmulator
@@ -49,9 +50,14 @@ class Stack:
     """All services of one run."""
 
     def __init__(self, chosen: Settings, terminal: Terminal) -> None:
-        """Describe the services; nothing starts yet."""
+        """Open what is kept; nothing starts yet.
+
+        Raises:
+            DevserverError: another dev server runs here, or queue.yaml is wrong.
+        """
         self.settings = chosen
         self.terminal = terminal
+        self._lock = self._take_lock()
         self.started = time.time()
         self.logs = chosen.dev_dir / "logs" if chosen.dev_dir else None
         self.cache_note = ""
@@ -83,7 +89,6 @@ class Stack:
         self.keeper = AppKeeper(self.app, self._about("app"), reload=chosen.reload)
         self.cron = Cron(self.app.url, mint=self._mint)
         self.console = Console(self, chosen.console_port)
-        self._lock: IO[str] | None = None
         self._stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
 
     async def start(self) -> None:
@@ -92,7 +97,6 @@ class Stack:
         Raises:
             DevserverError: a service cannot run; its text says how to mend that.
         """
-        self._take_lock()
         try:
             await self._start_backing()
             await self.console.start()
@@ -213,7 +217,7 @@ class Stack:
                 issuer=f"http://{ports.LOOPBACK}:{chosen.console_port}",
                 kill_worker=self._kill_worker,
             )
-        except QueueYamlError as error:
+        except (QueueYamlError, StoreInUseError) as error:
             raise DevserverError(str(error)) from error
 
     async def _start_backing(self) -> None:
@@ -307,11 +311,11 @@ class Stack:
         state = _up(process is not None and process.running)
         return ServiceState("memcached", state, self.memcached.address, "", "in memory")
 
-    def _take_lock(self) -> None:
+    def _take_lock(self) -> IO[str] | None:
         """Let only one dev server at a time use a .dev folder."""
         folder = self.settings.dev_dir
         if folder is None:
-            return
+            return None
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a+", encoding="utf-8")
         try:
@@ -327,7 +331,7 @@ class Stack:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        self._lock = lock
+        return lock
 
     def _about(self, service: str) -> Callable[[str], None]:
         return lambda text: self.terminal.say(service, text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from google.api_core.retry import Retry
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
@@ -22,7 +23,10 @@ KIND = "DeadTask"
 REPLAY_PATH = "/tasks/dead/replay"
 REPLAY_QUEUE = "default"
 PAGE_DEAD = 100
+_MOST_READ = 1000
 _CALL_TIMEOUT_S = 5.0
+# None would mean the client's own: it tries for a minute, and the page would wait.
+_NO_RETRY = Retry(predicate=lambda error: False)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class DeadTasks:
     def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
         query = self._connected(address).query(kind=KIND)
-        rows = query.fetch(limit=1000, timeout=_CALL_TIMEOUT_S, retry=None)
+        rows = query.fetch(limit=_MOST_READ, timeout=_CALL_TIMEOUT_S, retry=_NO_RETRY)
         found = [_dead_task(row) for row in rows]
         if unresolved_only:
             found = [dead for dead in found if not dead.resolved]

@@ -32,13 +32,13 @@ class Attention:
 def queue_rows(engine: Engine) -> list[dict[str, Any]]:
     """Return every queue with its load; adds `waiting` and `oldest_at`."""
     with engine.lock:
-        rows = []
-        for lane in engine.lanes():
-            row = views.queue_json(engine, lane)
+        rows = views.queues_json(engine)
+        tasks_by_queue = {lane.name: lane.tasks for lane in engine.lanes()}
+        for row in rows:
+            tasks = tasks_by_queue[row["name"]].values()
             row["waiting"] = row["counts"]["scheduled"] + row["counts"]["queued"]
-            row["oldest_at"] = min((task.created_at for task in lane.tasks.values()), default=None)
-            row["overdue_s"] = _overdue_s(engine, lane.tasks.values())
-            rows.append(row)
+            row["oldest_at"] = min((task.created_at for task in tasks), default=None)
+            row["overdue_s"] = _overdue_s(engine, tasks)
         return rows
 
 

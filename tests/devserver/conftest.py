@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import http.server
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import datastore
 
 STANDIN = """
 import os
@@ -83,6 +86,15 @@ def is_gone(process: psutil.Process) -> bool:
 def wait_gone(processes: list[psutil.Process]) -> None:
     """Wait until all these processes have ended; fail if one stays."""
     eventually(lambda: all(map(is_gone, processes)), f"{processes} have ended")
+
+
+def datastore_client(address: str) -> Any:
+    """Connect to an emulator without credentials, whatever the environment says."""
+    inherits = "DATASTORE_EMULATOR_HOST" in os.environ
+    credentials = None if inherits else AnonymousCredentials()
+    client = datastore.Client(project="demo-local", credentials=credentials)
+    client.base_url = f"http://{address}"
+    return client
 
 
 @dataclass

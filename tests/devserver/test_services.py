@@ -6,7 +6,6 @@ import sys
 
 import psutil
 import pytest
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
 from devserver import sdk
@@ -14,7 +13,7 @@ from devserver.datastore import DatastoreEmulator
 from devserver.errors import ServiceFailedError, ServiceMissingError
 from devserver.memcached import Memcached, find_program
 from devserver.services import datastore_emulator, memcached
-from tests.devserver.conftest import wait_gone
+from tests.devserver.conftest import datastore_client, wait_gone
 
 KINDS = [
     pytest.param(
@@ -28,17 +27,8 @@ KINDS = [
 ]
 
 
-def client(address):
-    """Connect without credentials, whatever the environment says."""
-    inherits = "DATASTORE_EMULATOR_HOST" in os.environ
-    credentials = None if inherits else AnonymousCredentials()
-    connected = datastore.Client(project="demo-services", credentials=credentials)
-    connected.base_url = f"http://{address}"
-    return connected
-
-
 def put(address, name, text):
-    with_key = client(address)
+    with_key = datastore_client(address)
     entity = datastore.Entity(with_key.key("Note", name))
     entity["text"] = text
     with_key.put(entity)
@@ -46,7 +36,7 @@ def put(address, name, text):
 
 
 def get(address, name):
-    reader = client(address)
+    reader = datastore_client(address)
     entity = reader.get(reader.key("Note", name))
     reader.close()
     return entity
@@ -71,7 +61,7 @@ def test_an_emulator_stores_and_leaves_no_process(kind):
 @pytest.mark.services
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_survives_a_restart(tmp_path, kind):
-    """With a folder, what one run wrote the next one reads, with the emulator stopped in between."""
+    """With a folder, what one run wrote the next one reads, after a stop."""
     for run in range(2):
         emulator = DatastoreEmulator(kind, data_dir=tmp_path)
         emulator.start()

@@ -1,0 +1,229 @@
+"""python -m devserver as a person meets it: one command up, nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from devserver import sdk
+from tests.devserver.conftest import ask, eventually, wait_gone
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        sdk.find_jar(sdk.DATASTORE) is None and not os.environ.get("CI"),
+        reason="the Datastore emulator is not installed",
+    ),
+]
+
+
+def environment(**more):
+    names = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.endswith(("_EMULATOR_HOST", "_EMULATOR")) and name != "MEMCACHE_HOSTS"
+    }
+    ports = {f"{name}_PORT": "0" for name in names}
+    return {**kept, **ports, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "demo-run", **more}
+
+
+def run(folder, *arguments, **more):
+    """Start the dev server in a folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "devserver", "--json", *arguments],
+        cwd=folder,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def start(app_folder):
+    """A way to start dev servers that are gone when the test ends."""
+    started = []
+
+    def start_one(*arguments, **more):
+        process = run(app_folder, *arguments, **more)
+        started.append(process)
+        line = process.stdout.readline()
+        if not line:
+            pytest.fail(process.stderr.read())
+        return process, json.loads(line)
+
+    yield start_one
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)
+
+
+def descendants(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def host(url):
+    return url.removeprefix("http://")
+
+
+def test_one_command_starts_everything_and_ctrl_c_stops_it(start):
+    """App, console, tasks, mail and emulators answer; after SIGINT not one process is left."""
+    process, addresses = start("--memory")
+    everybody = descendants(process)
+    app = ask(host(addresses["app"]), "GET", "/")
+    services = ask(host(addresses["console"]), "GET", "/api/v1/services").json()["services"]
+
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+
+    assert app.text == "one"
+    assert not [row for row in services if row["state"] == "stopped"]
+    assert len(everybody) >= 5  # the app with two workers, Java, and a guard for each
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    wait_gone(everybody)
+
+
+def test_kill_9_leaves_nothing_behind(start):
+    """Even when nobody can tidy up, every child ends."""
+    process, addresses = start("--memory")
+    everybody = descendants(process)
+
+    process.kill()
+    process.wait()
+
+    wait_gone(everybody)
+    with pytest.raises(OSError, match="refused"):
+        ask(host(addresses["app"]), "GET", "/")
+
+
+def test_the_app_is_told_where_everything_is(start, monkeypatch):
+    """The app's environment names only services on this machine."""
+    _, addresses = start("--memory", GOOGLE_APPLICATION_CREDENTIALS="/real/key.json")
+
+    env = ask(host(addresses["app"]), "GET", "/environment").json()
+
+    assert env["GOOGLE_CLOUD_PROJECT"] == "demo-run"
+    assert env["DATASTORE_EMULATOR_HOST"] == addresses["datastore"]
+    assert env["CLOUD_TASKS_EMULATOR_HOST"] == addresses["tasks"]
+    assert env["MEMCACHE_HOSTS"] == addresses["memcached"]
+    assert env["SMTP_HOST"] == addresses["mail"]
+    assert env["TASKS_URL"] == addresses["app"]
+    assert env["TASKS_LOCATION"] == "us-central1"
+    assert env["TASKS_SERVICE_ACCOUNT"] == "tasks@demo-run.iam.gserviceaccount.com"
+    assert env["TASKS_ISSUER"] == env["DEVSERVER_URL"] == addresses["console"]
+    assert len(env["SECRET_KEY"]) >= 32
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in env
+    keys = ask(host(addresses["console"]), "GET", "/oauth2/v1/certs")
+    assert env["TASKS_CERTS_URL"].endswith("/oauth2/v1/certs")
+    assert keys.status == 200
+
+
+def test_a_worker_can_be_killed_through_the_api(start):
+    """The fault lever of the demos works on the real app."""
+    _, addresses = start("--memory")
+    headers = {"Content-Type": "application/json"}
+
+    killed = ask(host(addresses["console"]), "POST", "/api/v1/workers/kill", headers=headers)
+
+    pid = killed.json()["pid"]
+    eventually(lambda: not psutil.pid_exists(pid), "the worker has ended")
+    assert ask(host(addresses["app"]), "GET", "/").text == "one"
+
+
+def test_a_second_dev_server_in_the_same_folder_is_refused(start, app_folder):
+    """Two of them would write the same files: the second says who has them."""
+    first, _ = start()
+
+    second = run(app_folder)
+    _, errors = second.communicate(timeout=60)
+
+    assert second.returncode == 1
+    assert f"already runs here (pid {first.pid})" in errors
+    assert "Traceback" not in errors
+
+
+def test_tasks_mail_and_key_survive_a_restart(start, app_folder):
+    """What one run kept in .dev/ the next one has, logs included."""
+    first, addresses = start("--no-reload")
+    console = host(addresses["console"])
+    headers = {"Content-Type": "application/json"}
+    rule = json.dumps({"kind": "delay"})
+    assert ask(console, "POST", "/api/v1/faults", body=rule, headers=headers).status == 201
+    key = ask(host(addresses["app"]), "GET", "/environment").json()["SECRET_KEY"]
+    first.terminate()
+    first.communicate(timeout=60)
+
+    _, again = start("--no-reload")
+
+    assert ask(host(again["app"]), "GET", "/environment").json()["SECRET_KEY"] == key
+    kept = {path.name for path in (app_folder / ".dev").iterdir()}
+    assert {"secret_key", "tasks.sqlite", "mail.sqlite", "datastore", "logs"} <= kept
+    assert (app_folder / ".dev" / "logs" / "app.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"GOOGLE_CLOUD_PROJECT": "my-company"}, "Local projects begin with 'demo-'"),
+        ({"DATASTORE_EMULATOR": "mongo"}, "DATASTORE_EMULATOR"),
+        ({"APP_PORT": "x"}, "APP_PORT"),
+    ],
+)
+def test_a_bad_setting_is_one_clear_message(app_folder, more, said):
+    """No traceback, exit code 1, and nothing was started."""
+    process = run(app_folder, **more)
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+def test_a_taken_port_is_named_with_its_setting_and_holder(app_folder):
+    """The message says what to change, and whom to stop."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        process = run(app_folder, CONSOLE_PORT=str(port))
+        _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert re.search(rf"Port {port} is taken by .*\(pid {os.getpid()}\)", errors)
+    assert f"CONSOLE_PORT={port + 1}" in errors
+
+
+def test_an_app_that_cannot_start_stops_the_rest(app_folder):
+    """A broken app gives its reason and leaves no emulator running."""
+    (app_folder / "main.py").write_text("raise ValueError('no settings')\n")
+
+    process = run(app_folder, "--memory")
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "The app does not start: ValueError: no settings" in errors
+
+
+def test_a_wrong_queue_yaml_is_one_clear_message(app_folder):
+    """The file and the field are named; there is no traceback."""
+    (app_folder / "queue.yaml").write_text("queue:\n- name: x\n  rate: fast\n")
+
+    process = run(app_folder, "--memory")
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "queue.yaml" in errors
+    assert "Traceback" not in errors
