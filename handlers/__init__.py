@@ -1,0 +1,18 @@
+"""Every route of the app: pages, tasks, cron, health."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from handlers import breakages, cron, deliveries, health, home, invitations, words
+
+
+def register(app: Flask) -> None:
+    """Mount every blueprint."""
+    app.register_blueprint(home.bp)
+    app.register_blueprint(invitations.bp)
+    app.register_blueprint(breakages.bp)
+    app.register_blueprint(deliveries.bp)
+    app.register_blueprint(cron.bp)
+    app.register_blueprint(health.bp)
+    words.register(app)

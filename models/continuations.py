@@ -35,15 +35,15 @@ ENDED = DONE + SKIPPED + FAILED
 class ContinuationRun(ndb.Model):
     """One walk over a source."""
 
-    job = ndb.StringProperty(indexed=False, required=True)
+    job = ndb.TextProperty(required=True)
     args = ndb.TextProperty(required=True)
     state = ndb.StringProperty(required=True, default=RUNNING)
     spans = ndb.JsonProperty(required=True)  # A chain each: where it starts, where it stops.
     chains_ended = ndb.IntegerProperty(indexed=False, repeated=True)
     page_size = ndb.IntegerProperty(indexed=False, required=True)
     expected = ndb.IntegerProperty(indexed=False)
-    retry_of = ndb.StringProperty(indexed=False)
-    retried_by = ndb.StringProperty(indexed=False)
+    retry_of = ndb.TextProperty()
+    retried_by = ndb.TextProperty()
     started = ndb.DateTimeProperty(indexed=False, required=True)
     ended = ndb.DateTimeProperty(indexed=False)
     totals = ndb.JsonProperty()  # Once ended: what its pages add up to.
@@ -59,7 +59,7 @@ class ContinuationPage(ndb.Model):
     receipts = ndb.TextProperty(required=True)
     reasons = ndb.JsonProperty(default={})  # Position in `items`, as text: why.
     passes = ndb.IntegerProperty(indexed=False, default=0)
-    owner = ndb.StringProperty(indexed=False)  # The attempt that works on it, until lease_ends.
+    owner = ndb.TextProperty()  # The attempt that works on it, until lease_ends.
     lease_ends = ndb.DateTimeProperty(indexed=False)
     in_doubt = ndb.IntegerProperty(indexed=False, default=0)
     worked = ndb.BooleanProperty(indexed=False, default=False)

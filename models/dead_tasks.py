@@ -16,9 +16,9 @@ from google.cloud import ndb
 class DeadTask(ndb.Model):
     """A task that was given up."""
 
-    path = ndb.StringProperty(indexed=False, required=True)
-    queue = ndb.StringProperty(indexed=False, required=True)
-    task_name = ndb.StringProperty(indexed=False, required=True)
+    path = ndb.TextProperty(required=True)
+    queue = ndb.TextProperty(required=True)
+    task_name = ndb.TextProperty(required=True)
     body = ndb.TextProperty(required=True)
     reason = ndb.TextProperty(required=True)
     count = ndb.IntegerProperty(indexed=False, default=0)

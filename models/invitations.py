@@ -29,9 +29,9 @@ from google.cloud import ndb
 class Party(ndb.Model):
     """A party, how it looks now, and what its guests were told last."""
 
-    title = ndb.StringProperty(indexed=False, required=True)
-    host = ndb.StringProperty(indexed=False, required=True)
-    place = ndb.StringProperty(indexed=False, required=True)
+    title = ndb.TextProperty(required=True)
+    host = ndb.TextProperty(required=True)
+    place = ndb.TextProperty(required=True)
     when = ndb.DateTimeProperty(indexed=False, required=True)  # As the guests' clocks show it.
     note = ndb.TextProperty(default="")
     change = ndb.IntegerProperty(indexed=False, default=1)  # Counts what was saved.
@@ -43,9 +43,9 @@ class Party(ndb.Model):
 class Guest(ndb.Model):
     """Somebody to be told."""
 
-    name = ndb.StringProperty(indexed=False, required=True)
-    address = ndb.StringProperty(indexed=False, required=True)
-    import_id = ndb.StringProperty(indexed=False, required=True)
+    name = ndb.TextProperty(required=True)
+    address = ndb.TextProperty(required=True)
+    import_id = ndb.TextProperty(required=True)
     import_number = ndb.IntegerProperty(indexed=False, required=True)
     line = ndb.IntegerProperty(indexed=False, required=True)
 
@@ -53,8 +53,8 @@ class Guest(ndb.Model):
 class GuestImport(ndb.Model):
     """A file of guests; the continuation run of the same id reads it."""
 
-    party_id = ndb.StringProperty(indexed=False, required=True)
-    file_name = ndb.StringProperty(indexed=False, required=True)
+    party_id = ndb.TextProperty(required=True)
+    file_name = ndb.TextProperty(required=True)
     size_bytes = ndb.IntegerProperty(indexed=False, required=True)
     created = ndb.DateTimeProperty(indexed=False, required=True)
 

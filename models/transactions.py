@@ -84,4 +84,5 @@ def _first_cause(error: BaseException) -> Exception | None:
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        inner = error.cause if isinstance(error, rpc_errors.RetryError) else None
+        error = inner or error.__cause__ or error.__context__

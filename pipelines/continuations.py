@@ -212,7 +212,7 @@ def sweep(clients: Clients, jobs: Jobs) -> int:
     have ended leave the query.
     """
     woken = 0
-    for run in running_runs().iter(limit=SWEPT_RUNS):
+    for run in running_runs().fetch(SWEPT_RUNS):
         job = jobs.get(run.job)
         if job is None:
             log.error("run %s is of job %s, which is not known here", run.key.id(), run.job)

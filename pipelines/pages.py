@@ -387,4 +387,4 @@ def _end_chain(clients: Clients, run_id: str, chain: int) -> bool:
             run.state = FINISHED
             run.ended = naive(clients.clock.now())
         run.put()
-    return run.state == FINISHED and run.totals is None  # type: ignore[no-any-return]
+    return run.state == FINISHED and run.totals is None

@@ -152,11 +152,14 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
 def _end(
     run: ContinuationRun, pages: Sequence[ContinuationPage], now: datetime.datetime | None
 ) -> datetime.datetime:
+    end: datetime.datetime
     if run.ended is not None:
-        return run.ended  # type: ignore[no-any-return]
-    if now is not None and run.state == RUNNING:
-        return naive(now)
-    return max([page.touched for page in pages], default=run.started)
+        end = run.ended
+    elif now is not None and run.state == RUNNING:
+        end = naive(now)
+    else:
+        end = max([page.touched for page in pages], default=run.started)
+    return end
 
 
 def keep_totals(run_id: str) -> None:

@@ -87,7 +87,7 @@ class EntitySource:
 
     def read(self, span: Span, size: int) -> Slice[Any]:
         # One more than asked tells the end; what the query says of it cannot be relied on.
-        found = list(self._query(span).iter(limit=size + 1, batch_size=size + 1))
+        found = self._query(span).fetch(size + 1)
         items = found[:size]
         names = [self._name(item.key) for item in items]
         return Slice(names, items, "", names[-1] if len(found) > size else None)

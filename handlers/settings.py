@@ -1,0 +1,157 @@
+"""Settings, from the environment alone, checked once at the start.
+
+Half a configuration is refused: an app with one emulator and one real service would write
+somewhere that nobody meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelines.tasks import AppEngineTarget, UrlTarget
+
+LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
+DEMO_PREFIX = "demo-"
+EMULATORS = ("DATASTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST")
+LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL")
+GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
+GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
+SHORTEST_SECRET = 32
+WEAK_SECRETS = ("dev", "secret", "changeme", "change-me", "password")
+
+
+class BadSettingsError(ValueError):
+    """The environment does not describe a whole configuration; the text says what is off."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this process runs. `docs/settings.md` lists the variables."""
+
+    platform: str
+    project: str
+    secret_keys: tuple[str, ...]
+    target: AppEngineTarget | UrlTarget
+    smtp_host: str
+    smtp_port: int
+    mail_from: str
+    location: str = "us-central1"
+    database: str | None = None
+    datastore_emulator: str | None = None
+    cloud_tasks_emulator: str | None = None
+    memcached: str | None = None
+    certs_url: str = GOOGLE_CERTS_URL
+    issuers: tuple[str, ...] = GOOGLE_ISSUERS
+    smtp_user: str = ""
+    smtp_password: str = ""
+    smtp_starttls: bool = False
+    devserver_url: str | None = None
+    log_level: str = "INFO"
+
+    @property
+    def is_local(self) -> bool:
+        return self.platform == LOCAL
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Settings:
+        """Read the settings.
+
+        Raises:
+            BadSettingsError: something is missing, too weak, or does not fit the rest.
+        """
+        platform = _platform(env)
+        project = env.get("GOOGLE_CLOUD_PROJECT", "demo-local")
+        if platform == LOCAL:
+            _check_local(env, project)
+        else:
+            _check_cloud(env, project)
+        smtp_host, smtp_port = _host_port(env.get("SMTP_HOST", ""), 587)
+        return cls(
+            platform=platform,
+            project=project,
+            secret_keys=_secrets(env.get("SECRET_KEY", "")),
+            target=_target(env, platform),
+            smtp_host=smtp_host,
+            smtp_port=smtp_port,
+            mail_from=env.get("MAIL_FROM", f"Rollforward <invitations@{project}.example>"),
+            location=env.get("TASKS_LOCATION", "us-central1"),
+            database=env.get("DATASTORE_DATABASE") or None,
+            datastore_emulator=env.get("DATASTORE_EMULATOR_HOST") or None,
+            cloud_tasks_emulator=env.get("CLOUD_TASKS_EMULATOR_HOST") or None,
+            memcached=env.get("MEMCACHE_HOSTS") or None,
+            certs_url=env.get("TASKS_CERTS_URL") or GOOGLE_CERTS_URL,
+            issuers=(env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
+            smtp_user=env.get("SMTP_USER", ""),
+            smtp_password=env.get("SMTP_PASSWORD", ""),
+            smtp_starttls=env.get("SMTP_STARTTLS", "") == "1",
+            devserver_url=env.get("DEVSERVER_URL") or None,
+            log_level=env.get("LOG_LEVEL", "INFO").upper(),
+        )
+
+
+def _platform(env: Mapping[str, str]) -> str:
+    if env.get("GAE_ENV") == "standard":
+        return APP_ENGINE
+    return CLOUD_RUN if env.get("K_SERVICE") else LOCAL
+
+
+def _check_local(env: Mapping[str, str], project: str) -> None:
+    if not project.startswith(DEMO_PREFIX):
+        raise BadSettingsError(
+            f"GOOGLE_CLOUD_PROJECT is {project!r}: on a laptop it must begin with "
+            f"{DEMO_PREFIX!r}, so that no real project is touched"
+        )
+    missing = [name for name in (*EMULATORS, "TASKS_URL") if not env.get(name)]
+    if missing:
+        raise BadSettingsError(f"{', '.join(missing)} not set: start the app with `make run`")
+
+
+def _check_cloud(env: Mapping[str, str], project: str) -> None:
+    local = [name for name in LOCAL_ONLY if env.get(name)]
+    if local:
+        raise BadSettingsError(f"{', '.join(local)} belong on a laptop, not in a deployed app")
+    if project.startswith(DEMO_PREFIX):
+        raise BadSettingsError("GOOGLE_CLOUD_PROJECT is not set to the project deployed to")
+
+
+def _secrets(text: str) -> tuple[str, ...]:
+    keys = tuple(key.strip() for key in text.split(",") if key.strip())
+    if not keys:
+        raise BadSettingsError(
+            "SECRET_KEY is not set: `python -c 'import secrets; print(secrets.token_hex(32))'`"
+        )
+    for key in keys:
+        if len(key) < SHORTEST_SECRET or key.lower().startswith(WEAK_SECRETS) or len(set(key)) < 8:
+            raise BadSettingsError(
+                f"SECRET_KEY must be at least {SHORTEST_SECRET} random characters"
+            )
+    return keys
+
+
+def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarget:
+    base_url = env.get("TASKS_URL", "").rstrip("/")
+    if not base_url:
+        if platform == APP_ENGINE:
+            return AppEngineTarget(env.get("GAE_SERVICE"))
+        raise BadSettingsError("TASKS_URL is not set: the URL where tasks reach this app")
+    if not base_url.startswith("https://") and platform != LOCAL:
+        raise BadSettingsError("TASKS_URL must begin with https://")
+    account = env.get("TASKS_SERVICE_ACCOUNT", "")
+    if "@" not in account:
+        raise BadSettingsError("TASKS_SERVICE_ACCOUNT is not set: whose tokens tasks carry")
+    return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _host_port(text: str, default_port: int) -> tuple[str, int]:
+    """Return host and port of "host:port" or "host".
+
+    >>> _host_port("relay.example:25", 587)
+    ('relay.example', 25)
+    """
+    host, colon, port = text.rpartition(":") if ":" in text else (text, "", "")
+    if not host:
+        raise BadSettingsError("SMTP_HOST is not set: the mail relay, as host:port")
+    if colon and not port.isdigit():
+        raise BadSettingsError(f"SMTP_HOST {text!r} is not host:port")
+    return host, int(port) if colon else default_port

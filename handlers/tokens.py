@@ -1,0 +1,90 @@
+"""OIDC tokens: who signed them, for whom, on whose behalf."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import requests
+from google.auth import exceptions as auth_errors
+from google.auth import jwt
+
+CERTS_TTL_S = 3600.0
+# An unknown key fetches the certificates again, but nobody may make us do that all the time.
+LEAST_BETWEEN_FETCHES_S = 30.0
+FETCH_TIMEOUT_S = 3.0
+CLOCK_SKEW_S = 10
+
+
+class BadTokenError(ValueError):
+    """The token does not prove its bearer."""
+
+
+class CertsUnavailableError(Exception):
+    """The signer's certificates cannot be fetched: nobody can tell good from bad."""
+
+
+class TokenVerifier:
+    """Verifies tokens against their signer's published certificates, fetched once an hour."""
+
+    def __init__(self, certs_url: str, issuers: Sequence[str]) -> None:
+        self._certs_url = certs_url
+        self._issuers = tuple(issuers)
+        self._certs: Mapping[str, str] = {}
+        self._fetched_at = -CERTS_TTL_S
+        self._lock = threading.Lock()
+
+    def verify(self, token: str, *, audience: str, account: str) -> None:
+        """Check signature, times, issuer, audience and account.
+
+        The audience alone proves little: any Google account may mint a token for any.
+
+        Raises:
+            BadTokenError: refuse the caller.
+            CertsUnavailableError: ask it to come again.
+        """
+        claims = self._claims(token, audience)
+        if claims.get("iss") not in self._issuers:
+            raise BadTokenError("issuer")
+        if not account or claims.get("email") != account:
+            raise BadTokenError("account")
+        if claims.get("email_verified") is not True:
+            raise BadTokenError("account not verified")
+        not_before = claims.get("nbf", 0)
+        if not isinstance(not_before, int) or not_before > time.time() + CLOCK_SKEW_S:
+            raise BadTokenError("not valid yet")
+
+    def _claims(self, token: str, audience: str) -> Mapping[str, Any]:
+        if not audience:
+            raise BadTokenError("no audience to compare with")
+        try:
+            header = jwt.decode_header(token)
+            certs = self._certs_for(str(header.get("kid")))
+            if header.get("alg") != "RS256":
+                raise BadTokenError("algorithm")
+            return jwt.decode(  # type: ignore[no-any-return]
+                token, certs=certs, audience=audience, clock_skew_in_seconds=CLOCK_SKEW_S
+            )
+        except CertsUnavailableError:
+            raise
+        except (ValueError, TypeError, KeyError, auth_errors.GoogleAuthError) as error:
+            raise BadTokenError(str(error)) from error
+
+    def _certs_for(self, key_id: str) -> Mapping[str, str]:
+        with self._lock:
+            age_s = time.monotonic() - self._fetched_at
+            is_unknown = key_id not in self._certs and age_s > LEAST_BETWEEN_FETCHES_S
+            if age_s > CERTS_TTL_S or is_unknown or not self._certs:
+                self._certs = self._fetch()
+                self._fetched_at = time.monotonic()
+            return self._certs
+
+    def _fetch(self) -> Mapping[str, str]:
+        try:
+            answer = requests.get(self._certs_url, timeout=FETCH_TIMEOUT_S)
+            answer.raise_for_status()
+            return answer.json()  # type: ignore[no-any-return]
+        except (requests.RequestException, ValueError) as error:
+            raise CertsUnavailableError(str(error)) from error

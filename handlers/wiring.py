@@ -1,0 +1,46 @@
+"""What main opened, for the handlers of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flask import current_app, request
+
+from handlers.settings import Settings
+from handlers.tokens import TokenVerifier
+from pipelines.clients import Clients
+
+MACHINE_PREFIXES = ("/tasks/", "/cron/")
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Settings and clients of this process."""
+
+    settings: Settings
+    clients: Clients
+    verifier: TokenVerifier = field(init=False)
+
+    def __post_init__(self) -> None:
+        verifier = TokenVerifier(self.settings.certs_url, self.settings.issuers)
+        object.__setattr__(self, "verifier", verifier)
+
+
+def wiring() -> Wiring:
+    """Return what this app stands on."""
+    return current_app.extensions["wiring"]  # type: ignore[no-any-return]
+
+
+def clients() -> Clients:
+    """Return the clients to hand to a pipeline."""
+    return wiring().clients
+
+
+def settings() -> Settings:
+    """Return how this process runs."""
+    return wiring().settings
+
+
+def is_machine_path() -> bool:
+    """Tell whether a machine is asking: it gets statuses, not pages."""
+    return request.path.startswith(MACHINE_PREFIXES)

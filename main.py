@@ -1,0 +1,142 @@
+"""The top of the house: settings from the environment, clients, the app.
+
+gunicorn calls `main:serve()` in each worker, after the fork. Nothing is opened, read or
+configured at import.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flask import Flask, render_template
+from flask.typing import ResponseReturnValue
+from flask_wtf.csrf import CSRFError, CSRFProtect
+from google.api_core import exceptions as rpc_errors
+from werkzeug.exceptions import HTTPException
+
+import handlers
+from handlers import security
+from handlers.settings import Settings
+from handlers.wiring import Wiring, is_machine_path
+from pipelines.cache import open_cache
+from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.mail import SmtpMailer
+from pipelines.rpc import Meter
+from pipelines.tasks import CloudTaskQueue
+
+log = logging.getLogger(__name__)
+
+# An upload of 10 MiB in a form, and a little.
+MOST_REQUEST_BYTES = 11 * 1024 * 1024
+MOST_FORM_BYTES = 512 * 1024
+MOST_FORM_PARTS = 50
+
+
+def serve() -> Flask:
+    """Return the app as the environment describes it; what gunicorn calls."""
+    settings = Settings.from_environment(os.environ)
+    logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
+    return create_app(settings, open_clients(settings))
+
+
+def open_clients(settings: Settings) -> Clients:
+    """Open everything remote that the settings name."""
+    meter = Meter()
+    cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
+    return Clients(
+        datastore=open_datastore(
+            settings.project,
+            emulator=settings.datastore_emulator,
+            database=settings.database,
+            interceptors=[meter],
+        ),
+        tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
+        cache=open_cache(settings.memcached),
+        mailer=SmtpMailer(
+            settings.smtp_host,
+            settings.smtp_port,
+            settings.mail_from,
+            settings.smtp_user,
+            settings.smtp_password,
+            settings.smtp_starttls,
+        ),
+        meter=meter,
+    )
+
+
+def create_app(settings: Settings, clients: Clients) -> Flask:
+    """Return the app, on clients that are open."""
+    app = Flask(__name__)
+    app.config.update(
+        SECRET_KEY=settings.secret_keys[0],
+        SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
+        SESSION_COOKIE_NAME="session" if settings.is_local else "__Host-session",
+        SESSION_COOKIE_SECURE=not settings.is_local,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Lax",
+        MAX_CONTENT_LENGTH=MOST_REQUEST_BYTES,
+        MAX_FORM_MEMORY_SIZE=MOST_FORM_BYTES,
+        MAX_FORM_PARTS=MOST_FORM_PARTS,
+        WTF_CSRF_TIME_LIMIT=24 * 3600,
+        WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
+    )
+    app.extensions["wiring"] = Wiring(settings, clients)
+    csrf = CSRFProtect(app)
+    security.register(app, csrf, settings)
+    handlers.register(app)
+    _map_errors(app)
+    app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
+    return app
+
+
+def _in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
+    """Run each request in an ndb context of its own."""
+
+    def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        with clients.context():
+            answer: Iterable[bytes] = wsgi_app(environ, start_response)
+            return answer
+
+    return with_context
+
+
+def _map_errors(app: Flask) -> None:
+    """Turn errors into answers: what went wrong and what to do, never a stack."""
+
+    def plain(status: int, words: str) -> ResponseReturnValue:
+        if is_machine_path():
+            return "", status
+        return render_template("error.html", status=status, words=words), status
+
+    def http_error(error: HTTPException) -> ResponseReturnValue:
+        return plain(error.code or 500, error.description or "")
+
+    def forged(error: CSRFError) -> ResponseReturnValue:
+        return plain(403, f"{error.description} Go back, reload the page and try again.")
+
+    def lost_race(error: Exception) -> ResponseReturnValue:
+        return plain(409, "Somebody else changed this just now. Nothing was lost; try again.")
+
+    def unwell(error: Exception) -> ResponseReturnValue:
+        log.warning("a service is out of order: %s", error)
+        return plain(503, "A service behind this page does not answer. Try again in a moment.")
+
+    def unknown(error: Exception) -> ResponseReturnValue:
+        log.error("a request failed", exc_info=error)
+        return plain(500, "Something went wrong on our side. It was written to the log.")
+
+    app.register_error_handler(HTTPException, http_error)
+    app.register_error_handler(CSRFError, forged)
+    app.register_error_handler(rpc_errors.Aborted, lost_race)
+    for kind in (
+        rpc_errors.ServiceUnavailable,
+        rpc_errors.InternalServerError,
+        rpc_errors.DeadlineExceeded,
+        rpc_errors.RetryError,
+        rpc_errors.Unknown,
+    ):
+        app.register_error_handler(kind, unwell)
+    app.register_error_handler(Exception, unknown)
