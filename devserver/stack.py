@@ -258,6 +258,8 @@ class Stack:
             raise PortTakenError(f"Port {port} was taken meanwhile: {error}") from error
         self._tasks_run = True
         self._stops.append(("tasks", self.tasks.stop))
+        self.console.begin_sampling()
+        self._stops.append(("console", self.console.end_sampling))
 
     async def _start_cron(self) -> None:
         self._load_cron()

@@ -64,17 +64,26 @@ class Console:
                 f"The console cannot listen: {error}. Set CONSOLE_PORT."
             ) from error
         self.port = self._runner.addresses[0][1]
-        self._sampler = asyncio.create_task(self._sample(), name="console-samples")
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._sampler is not None:
-            self._sampler.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sampler
+        await self.end_sampling()
         if self._runner is not None:
             await self._runner.cleanup()
         self.dead_tasks.close()
+
+    def begin_sampling(self) -> None:
+        """Begin to watch depth and flow; Cloud Tasks must run for as long."""
+        self._sampler = asyncio.create_task(self._sample(), name="console-samples")
+
+    async def end_sampling(self) -> None:
+        """Watch no longer; the pages go on."""
+        if self._sampler is None:
+            return
+        self._sampler.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._sampler
+        self._sampler = None
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""

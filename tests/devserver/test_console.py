@@ -99,7 +99,12 @@ def platform(tmp_path, loop_thread, sweeping_app):
 def console(platform, loop_thread):
     """A console at work."""
     running = Console(platform, 0)
-    loop_thread.run(running.start())
+
+    async def start():
+        await running.start()
+        running.begin_sampling()
+
+    loop_thread.run(start())
     yield running
     loop_thread.run(running.stop())
 
@@ -373,7 +378,7 @@ def test_a_queue_is_purged_only_when_its_name_is_typed(browser, engine):
     """A slip of the finger purges nothing."""
     add_task(engine)
 
-    wrong = browser.post("/queues/default/purge", {"name": "defualt"})
+    wrong = browser.post("/queues/default/purge", {"name": "mails"})
     assert wrong.status == 409
     assert "Nothing was purged" in wrong.text
     assert engine.counts()[engine.place.queue_name("default")]["queued"] == 1
