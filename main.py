@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 import handlers
 from handlers import security
+from handlers.registry import APP, Registry
 from handlers.settings import Settings
 from handlers.wiring import Wiring, is_machine_path
 from pipelines.cache import open_cache
@@ -67,8 +68,8 @@ def open_clients(settings: Settings) -> Clients:
     )
 
 
-def create_app(settings: Settings, clients: Clients) -> Flask:
-    """Return the app, on clients that are open."""
+def create_app(settings: Settings, clients: Clients, registry: Registry = APP) -> Flask:
+    """Return the app, on clients that are open, for the jobs of a registry."""
     app = Flask(__name__)
     app.config.update(
         SECRET_KEY=settings.secret_keys[0],
@@ -83,7 +84,7 @@ def create_app(settings: Settings, clients: Clients) -> Flask:
         WTF_CSRF_TIME_LIMIT=24 * 3600,
         WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
     )
-    app.extensions["wiring"] = Wiring(settings, clients)
+    app.extensions["wiring"] = Wiring(settings, clients, registry)
     csrf = CSRFProtect(app)
     security.register(app, csrf, settings)
     handlers.register(app)

@@ -8,8 +8,7 @@ from flask import Blueprint, jsonify
 from flask.typing import ResponseReturnValue
 
 from handlers.access import cron_only
-from handlers.registry import JOBS
-from handlers.wiring import clients
+from handlers.wiring import clients, registry
 from pipelines import continuations
 
 log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ bp = Blueprint("cron", __name__, url_prefix="/cron")
 @cron_only
 def sweep_continuations() -> ResponseReturnValue:
     """Wake the pages that have waited too long."""
-    woken = continuations.sweep(clients(), JOBS)
+    woken = continuations.sweep(clients(), registry().jobs)
     if woken:
         log.warning("woke %d pages", woken)
     return jsonify(woken=woken)

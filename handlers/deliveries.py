@@ -24,8 +24,7 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from handlers.access import tasks_only
-from handlers.registry import TASKS
-from handlers.wiring import clients
+from handlers.wiring import clients, registry
 from pipelines import dead_tasks
 from pipelines.tasks import (
     MOST_BODY_BYTES,
@@ -63,7 +62,7 @@ def deliver(rest: str) -> ResponseReturnValue:
         return "", 405
     if (request.content_length or 0) > MOST_BODY_BYTES:
         return "", 413
-    task = TASKS.get(request.path)
+    task = registry().tasks.get(request.path)
     if task is None:
         return _park("no task is declared for this path")
     if _retries() >= task.max_attempts:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
+from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
 from handlers.breakages import active_switches
-from handlers.registry import JOBS
-from handlers.wiring import clients
+from handlers.wiring import clients, registry
 from models.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations, invitations
 from pipelines.guest_lists import MOST_BYTES, BadFileError
@@ -23,6 +23,7 @@ from pipelines.invitations import (
     UnknownPartyError,
 )
 from pipelines.progress import Mishap, Progress, UnknownRunError, mishaps, progress
+from pipelines.rpc import Cost
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 
@@ -144,6 +145,7 @@ def _made_up(count: int) -> str:
 @bp.post("/<party_id>/send")
 def send(party_id: str) -> ResponseReturnValue:
     """Start telling the guests; the mails go out behind the answer."""
+    started = time.perf_counter()
     _party_or_404(party_id)
     try:
         sent = invitations.send(clients(), party_id)
@@ -151,7 +153,7 @@ def send(party_id: str) -> ResponseReturnValue:
         flash("Nobody is invited yet: add guests first.")
         return _to_party(party_id)
     if sent.is_new:
-        flash("Sending has begun.")
+        session["answered"] = [sent.run_id, round(time.perf_counter() - started, 4)]
     else:
         flash("0 new mails: everybody on the list knows about this change already.")
     return _to_party(party_id)
@@ -167,9 +169,9 @@ def steer(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
         if verb == "cancel":
             continuations.cancel(run_id)
         elif verb == "resume":
-            continuations.resume(clients(), JOBS, run_id)
+            continuations.resume(clients(), registry().jobs, run_id)
         else:
-            continuations.retry_failed(clients(), JOBS, run_id)
+            continuations.retry_failed(clients(), registry().jobs, run_id)
     except continuations.NotEndedError:
         flash("It is still going on: failed mails can be sent again when it has ended.")
     return _to_party(party_id)
@@ -183,6 +185,8 @@ class Send:
     """A send as the page shows it: the press, and the retries that followed."""
 
     change: int
+    guests: int
+    answered_s: float | None
     runs: list[Progress] = field(default_factory=list)
 
     @property
@@ -196,6 +200,26 @@ class Send:
     @property
     def in_doubt(self) -> int:
         return sum(run.totals.in_doubt for run in self.runs)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Guests by state: what one run left over is in the next one, so the last one tells."""
+        latest = self.latest
+        return {
+            "done": self.sent,
+            "waiting": latest.waiting,
+            "retrying": latest.totals.retrying,
+            "failed": latest.totals.failed,
+            "skipped": sum(run.totals.skipped for run in self.runs),
+        }
+
+    @property
+    def cost(self) -> Cost:
+        return sum((run.totals.cost for run in self.runs), Cost())
+
+    @property
+    def elapsed_s(self) -> float:
+        return sum(run.elapsed_s for run in self.runs)
 
 
 def _party_page(
@@ -241,7 +265,7 @@ def _stage(party: Party) -> dict[str, Any]:
         "imports": imports,
         "guest_count": sum(run.totals.done for _, run, _ in imports),
         "send": send,
-        "send_mishaps": mishaps(send.latest.run_id, most=MISHAPS_SHOWN) if send else [],
+        "send_mishaps": _mishaps(send.latest) if send else [],
         "is_moving": is_moving,
     }
 
@@ -252,9 +276,17 @@ def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[Mishap]]]:
     listed = []
     for place, import_id in enumerate(reversed(party.imports)):
         run = progress(import_id, now=now, dots=False)
-        rows = mishaps(import_id, most=MISHAPS_SHOWN) if place == 0 else []
+        rows = _mishaps(run) if place == 0 else []
         listed.append((GuestImport.get_by_id(import_id), run, rows))
     return listed
+
+
+def _mishaps(run: Progress) -> list[Mishap]:
+    """Return what was refused or is to come again; reads pages only when there is some."""
+    if not run.totals.failed + run.totals.retrying:
+        return []
+    found = mishaps(run.run_id, most=run.totals.known)
+    return [mishap for mishap in found if mishap.outcome != "skipped"][:MISHAPS_SHOWN]
 
 
 def _latest_send(party: Party) -> Send | None:
@@ -263,7 +295,9 @@ def _latest_send(party: Party) -> Send | None:
     last = party.sends[-1]
     now = clients().clock.now()
     runs = [progress(run_id, now=now) for run_id in _lineage(last["run_id"])]
-    return Send(last["change"], runs)
+    answered_run, answered_s = session.get("answered", (None, None))
+    is_ours = answered_run == last["run_id"]
+    return Send(last["change"], last["guests"], answered_s if is_ours else None, runs)
 
 
 def _lineage(run_id: str) -> list[str]:
@@ -294,7 +328,7 @@ def _party_or_404(party_id: str) -> Party:
 
 
 def _to_party(party_id: str) -> ResponseReturnValue:
-    return redirect(url_for(".party", party_id=party_id), 303)
+    return redirect(url_for(".party", party_id=party_id, _anchor="now"), 303)
 
 
 # What forms hold

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines import invitations
@@ -11,11 +12,21 @@ from pipelines.jobs import Job
 from pipelines.pages import page_task
 from pipelines.tasks import Task
 
-JOBS: Mapping[str, Job[Any, Any]] = {
-    job.name: job for job in (invitations.IMPORT, invitations.TELL)
-}
 
-_PAGES = {task.path: task for task in map(page_task, JOBS.values())}
-_REPLAY = replay_task(_PAGES)
+@dataclass(frozen=True)
+class Registry:
+    """Jobs by name, and tasks by path: those of the jobs, and the replay of dead ones."""
 
-TASKS: Mapping[str, Task[Any]] = {**_PAGES, _REPLAY.path: _REPLAY}
+    jobs: Mapping[str, Job[Any, Any]]
+    tasks: Mapping[str, Task[Any]]
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job[Any, Any]]) -> Registry:
+        """Return the registry for some jobs."""
+        by_name = {job.name: job for job in jobs}
+        pages = {task.path: task for task in map(page_task, by_name.values())}
+        replay = replay_task(pages)
+        return cls(by_name, {**pages, replay.path: replay})
+
+
+APP = Registry.of([invitations.IMPORT, invitations.TELL])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flask import current_app, request
 
+from handlers.registry import Registry
 from handlers.settings import Settings
 from handlers.tokens import TokenVerifier
 from pipelines.clients import Clients
@@ -15,10 +16,11 @@ MACHINE_PREFIXES = ("/tasks/", "/cron/")
 
 @dataclass(frozen=True)
 class Wiring:
-    """Settings and clients of this process."""
+    """What this process was started with."""
 
     settings: Settings
     clients: Clients
+    registry: Registry
     verifier: TokenVerifier = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +41,11 @@ def clients() -> Clients:
 def settings() -> Settings:
     """Return how this process runs."""
     return wiring().settings
+
+
+def registry() -> Registry:
+    """Return the jobs and tasks that this app knows."""
+    return wiring().registry
 
 
 def is_machine_path() -> bool:

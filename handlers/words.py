@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Flask
 
+from handlers import drawings
 from handlers.settings import LOCAL
 from handlers.wiring import settings
 
@@ -30,7 +31,9 @@ def register(app: Flask) -> None:
     app.add_template_filter(moment)
     app.add_template_filter(state_icon)
     app.add_template_filter(state_word)
+    app.add_template_filter(plural)
     app.context_processor(_everywhere)
+    drawings.register(app)
 
 
 def _everywhere() -> dict[str, Any]:
@@ -49,6 +52,15 @@ def number(value: float, digits: int = 0) -> str:
     '12\\u202f345'
     """
     return f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count and its noun.
+
+    >>> plural(1, "guest"), plural(2000, "guest"), plural(0, "party", "parties")
+    ('1 guest', '2\\u202f000 guests', '0 parties')
+    """
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
 def duration(seconds: float | None) -> str:

@@ -60,6 +60,7 @@ class ContinuationPage(ndb.Model):
     reasons = ndb.JsonProperty(default={})  # Position in `items`, as text: why.
     passes = ndb.IntegerProperty(indexed=False, default=0)
     owner = ndb.TextProperty()  # The attempt that works on it, until lease_ends.
+    committed_by = ndb.TextProperty()  # The last commit of receipts: proof that it was made.
     lease_ends = ndb.DateTimeProperty(indexed=False)
     in_doubt = ndb.IntegerProperty(indexed=False, default=0)
     worked = ndb.BooleanProperty(indexed=False, default=False)

@@ -106,6 +106,8 @@ class _Attempt:
     run: ContinuationRun
     args: PageArgs
     found: dict[int, tuple[str, str]] = field(default_factory=dict)
+    doubts: int = 0
+    commits: int = 0
 
     def __post_init__(self) -> None:
         self.owner = self.clients.new_id()
@@ -203,7 +205,7 @@ class _Attempt:
         try:
             with self.job.deliver(self.clients, self.job_args) as deliver:
                 for position in positions:
-                    self._note(position, _deliver_one(deliver, items[position]))
+                    self._deliver_one(deliver, position, items[position])
                     if self._is_time_to_commit():
                         page = self._commit()
                         if page.owner is None:
@@ -227,7 +229,7 @@ class _Attempt:
             except Exception as error:
                 log.exception("job %s could not apply %d items", self.job.name, len(group))
                 if len(group) == 1:
-                    self._note(group[0], DeferredItemError(f"{type(error).__name__}: {error}"))
+                    self.found[group[0]] = _receipt(_unexpected(error))
                     page = self._commit(is_last=not groups)
                 else:
                     half = len(group) // 2
@@ -236,7 +238,27 @@ class _Attempt:
                 break
         return page
 
-    def _note(self, position: int, error: ItemError | None) -> None:
+    def _deliver_one(self, deliver: Callable[[Any], None], position: int, item: Any) -> None:
+        """Deliver one item and note what became of it.
+
+        An item that ends in an error of another kind than ItemError is in doubt: it may have
+        been delivered all the same, and it will be delivered again.
+        """
+        error: ItemError | None = None
+        try:
+            if item is None:
+                error = _gone()
+            else:
+                deliver(item)
+        except ItemError as item_error:
+            error = item_error
+        except _PASSED_ON:
+            self.doubts += 1
+            raise
+        except Exception as unexpected:
+            log.exception("an item of job %s could not be delivered", self.job.name)
+            self.doubts += 1
+            error = _unexpected(unexpected)
         self.found[position] = _receipt(error)
 
     def _is_time_to_commit(self) -> bool:
@@ -260,19 +282,22 @@ class _Attempt:
         The lease is renewed, or given back when this is the attempt's last commit, when it
         is broken, or when the run was cancelled meanwhile: then `owner` is None.
         """
+        proof = f"{self.owner}:{self.commits}"
         cost = self.clients.meter.cost() - self.priced + Cost(reads=2, writes=1, round_trips=3)
 
         def body() -> ContinuationPage:
             page, run = ndb.get_multi([self.key, self.run.key])
+            if page is not None and page.committed_by == proof:
+                return page  # type: ignore[no-any-return]  # Made before; its reply was lost.
             if page is None or page.owner != self.owner:
                 raise Wait(f"page {self.key.id()} was taken over")
             found = dict(self.found)
             found.update(self._applied(applied))
             self._touch(page)
             self._record(page, found, is_last=is_last)
+            page.committed_by = proof
+            page.in_doubt += self.doubts
             page.cost = (Cost(**page.cost) + cost).as_dict()
-            if is_broken:
-                page.in_doubt += 1  # The item that was under way: nobody knows what became of it.
             if is_last or is_broken or page.worked or run.state != RUNNING:
                 page.owner = None
                 page.lease_ends = None
@@ -281,6 +306,8 @@ class _Attempt:
 
         page = transact(body)
         self.found.clear()
+        self.doubts = 0
+        self.commits += 1
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
         return page
@@ -317,19 +344,8 @@ class _Attempt:
 _PASSED_ON = (Wait, Unwell, Park, rpc_errors.GoogleAPICallError)
 
 
-def _deliver_one(deliver: Callable[[Any], None], item: Any) -> ItemError | None:
-    if item is None:
-        return _gone()
-    try:
-        deliver(item)
-    except ItemError as error:
-        return error
-    except _PASSED_ON:
-        raise
-    except Exception as error:
-        log.exception("an item could not be delivered")
-        return DeferredItemError(f"{type(error).__name__}: {error}")
-    return None
+def _unexpected(error: Exception) -> ItemError:
+    return DeferredItemError(f"{type(error).__name__}: {error}")
 
 
 def _gone() -> ItemError:

@@ -1,0 +1,81 @@
+"""Services for the tests, started by the tests and stopped with them.
+
+Pipelines and models are tested on both official emulators: one is optimistic and never
+waits, the other locks as the service does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devserver import services as backing
+from devserver.cloudtasks.emulator import running
+from tests.world import BASE_URL, LOCATION, PROJECT, Services, World
+
+ROOT = Path(__file__).parent.parent
+EMULATORS = ("datastore", "firestore")
+
+
+@pytest.fixture(scope="session")
+def datastore_addresses() -> Iterator[dict[str, str]]:
+    """Both emulators, in memory."""
+    first, second = map(backing.datastore_emulator, EMULATORS)
+    with first as datastore, second as firestore:
+        yield {"datastore": datastore, "firestore": firestore}
+
+
+@pytest.fixture(scope="session")
+def memcached_address() -> Iterator[str | None]:
+    with backing.memcached() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def mail_relay() -> Iterator[Any]:
+    with backing.mail_server() as relay:
+        yield relay
+
+
+@pytest.fixture(scope="session")
+def cloud_tasks() -> Iterator[Any]:
+    """Cloud Tasks that delivers nothing by itself: the test decides who is next.
+
+    Its clock stands still, near the true time, so that its tokens are good.
+    """
+    started = time.time()
+    with running(
+        queue_yaml=ROOT / "queue.yaml",
+        dispatching=False,
+        app_url=BASE_URL,
+        project=PROJECT,
+        location=LOCATION,
+        clock=lambda: started,
+    ) as emulator:
+        yield emulator
+
+
+@pytest.fixture(params=EMULATORS)
+def services(
+    request: pytest.FixtureRequest,
+    datastore_addresses: dict[str, str],
+    memcached_address: str | None,
+    mail_relay: Any,
+    cloud_tasks: Any,
+) -> Services:
+    """Everything that runs beside the app, on one emulator and then on the other."""
+    kind = request.param
+    mail_relay.clear()
+    mail_relay.set_faults()
+    cloud_tasks.engine.reset()
+    return Services(datastore_addresses[kind], kind, memcached_address, mail_relay, cloud_tasks)
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """The app in a namespace of its own."""
+    return World(services)

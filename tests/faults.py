@@ -1,0 +1,237 @@
+"""Faults at remote calls: the narrow seam through which tests break the world.
+
+Every remote call of the code under test (Datastore and Cloud Tasks over gRPC, the mail relay,
+memcached) asks a `FaultPlan` first. The plan counts the calls and may, at one of them:
+
+    error         fail before the effect
+    reply-lost    take effect, then fail
+    crash-before  the process dies before the effect
+    crash-after   the process dies after the effect
+    flush         empty memcached, then go on
+    overlap       deliver the same task again, to its end, while this call waits
+
+A crash is a BaseException that unwinds the call; from then on the dead process may not
+reach anything, so its `finally` blocks have no more effect than those of a killed process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from typing import Any
+
+import grpc
+
+from pipelines.cache import Cache
+from pipelines.mail import Connection, Mailer
+from pipelines.tasks import Unwell
+
+ERROR, REPLY_LOST = "error", "reply-lost"
+CRASH_BEFORE, CRASH_AFTER = "crash-before", "crash-after"
+KINDS = (ERROR, REPLY_LOST, CRASH_BEFORE, CRASH_AFTER)
+FLUSH, OVERLAP = "flush", "overlap"
+
+
+class Crash(BaseException):
+    """The process died."""
+
+
+class Unavailable(grpc.RpcError, grpc.Call, grpc.Future):
+    """What a caller sees when the server, or its answer, does not come through."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "made by a test"
+
+    def initial_metadata(self) -> tuple[()]:
+        return ()
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> None:
+        return None
+
+    def cancel(self) -> bool:
+        return False
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def running(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise self
+
+    def exception(self, timeout: float | None = None) -> Exception:
+        return self
+
+    def traceback(self, timeout: float | None = None) -> None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+
+@dataclass
+class FaultPlan:
+    """Counts the remote calls of the thread under test, and breaks one of them."""
+
+    at: int | None = None
+    kind: str = ""
+    on_fire: Callable[[], None] = lambda: None
+    calls: list[str] = field(default_factory=list)
+    fired: str = ""
+    is_watching: bool = False
+    dead_threads: set[int] = field(default_factory=set)
+
+    def around(self, name: str, effect: Callable[[], Any], error: Callable[[], Exception]) -> Any:
+        """Do one remote call, or break it."""
+        self.check_alive()
+        if not self.is_watching:
+            return effect()
+        index = len(self.calls)
+        self.calls.append(name)
+        if index != self.at:
+            return effect()
+        self.fired = f"{self.kind} at call {index} ({name})"
+        if self.kind == ERROR:
+            raise error()
+        if self.kind == CRASH_BEFORE:
+            self._die()
+        if self.kind in (FLUSH, OVERLAP):
+            with self.unwatched():
+                self.on_fire()
+            return effect()
+        effect()
+        if self.kind == REPLY_LOST:
+            raise error()
+        self._die()
+        return None
+
+    def check_alive(self) -> None:
+        """A dead process reaches nothing."""
+        if threading.get_ident() in self.dead_threads:
+            raise Crash
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count and break the calls of this block."""
+        self.is_watching = True
+        try:
+            yield
+        finally:
+            self.is_watching = False
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Leave the calls of this block alone."""
+        before, self.is_watching = self.is_watching, False
+        try:
+            yield
+        finally:
+            self.is_watching = before
+
+    def _die(self) -> None:
+        self.dead_threads.add(threading.get_ident())
+        raise Crash
+
+
+class FaultyWire(grpc.UnaryUnaryClientInterceptor):
+    """Puts a plan around the calls of a gRPC channel, and remembers open transactions."""
+
+    def __init__(self, plan: FaultPlan) -> None:
+        self.plan = plan
+        self.open_transactions: dict[bytes, Callable[[], None]] = {}
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        name = details.method.rpartition("/")[2]
+
+        def effect() -> Any:
+            call = continuation(details, request)
+            call.result()
+            self._follow(name, request, call)
+            return call
+
+        return self.plan.around(name, effect, Unavailable)
+
+    def _follow(self, name: str, request: Any, call: Any) -> None:
+        if name == "BeginTransaction":
+            self.open_transactions[call.result().transaction] = lambda: None
+        elif name in ("Commit", "Rollback"):
+            self.open_transactions.pop(request.transaction, None)
+
+
+@dataclass(frozen=True)
+class FaultyMailer:
+    """A mail relay behind a plan."""
+
+    mailer: Mailer
+    plan: FaultPlan
+
+    @property
+    def sender(self) -> str:
+        return self.mailer.sender
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[Connection]:
+        self.plan.check_alive()
+        with self.mailer.connect() as line:
+            yield _FaultyLine(line, self.plan)
+
+
+@dataclass(frozen=True)
+class _FaultyLine:
+    line: Connection
+    plan: FaultPlan
+
+    def send(self, mail: EmailMessage) -> None:
+        self.plan.around("send", lambda: self.line.send(mail), lambda: Unwell("made by a test"))
+
+
+@dataclass(frozen=True)
+class FaultyCache:
+    """memcached behind a plan; a failing call is a miss, as the real client makes it."""
+
+    cache: Cache
+    plan: FaultPlan
+
+    def get(self, key: str) -> bytes | None:
+        return self._around("get", lambda: self.cache.get(key), None)
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return self._around("set", lambda: self.cache.set(key, value, ttl_s), False)
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return self._around("add", lambda: self.cache.add(key, value, ttl_s), False)
+
+    def delete(self, key: str) -> bool:
+        return self._around("delete", lambda: self.cache.delete(key), False)
+
+    def ping(self) -> bool:
+        return self.cache.ping()
+
+    def _around(self, name: str, effect: Callable[[], Any], miss: Any) -> Any:
+        try:
+            return self.plan.around(f"cache.{name}", effect, _Miss)
+        except _Miss:
+            return miss
+
+
+class _Miss(Exception):
+    pass

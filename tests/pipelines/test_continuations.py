@@ -1,0 +1,251 @@
+"""Continuations: every item once, whatever happens. Invariants A1 to A5 of docs/invariants.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from google.cloud import ndb
+
+from models.continuations import CANCELLED, FINISHED, pages_of
+from pipelines import continuations
+from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from pipelines.progress import mishaps, progress
+from tests.pipelines.walks import (
+    APPLY,
+    Item,
+    Walk,
+    count_items,
+    items_of,
+    ledger,
+    put_items,
+)
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, [APPLY])
+
+
+def run_to_end(world: World, job: Job[Walk, Item], run_id: str, **kwargs: int) -> None:
+    """Start a run and deliver all its tasks."""
+    with world.context():
+        continuations.start(world.clients, job, Walk(run_id), run_id=run_id, **kwargs)
+    world.settle()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
+def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) -> None:
+    """A1, A3: 0, 1, size-1, size, size+1 and 10 x size items; no more pages than needed."""
+    names = put_items(world, count)
+
+    run_to_end(world, APPLY, "run")
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.done, now.waiting) == (FINISHED, count, 0)
+    assert now.totals.pages == max(1, -(-count // 2))
+
+
+def test_items_of_others_are_left_alone(world: World) -> None:
+    """A2: nothing happens to an item outside the source."""
+    names = put_items(world, 3)
+    put_items(world, 3, group="f")
+    put_items(world, 3, group="h")
+
+    run_to_end(world, APPLY, "run", chains=4)
+
+    assert ledger(world, "run") == Counter(names)
+
+
+@pytest.mark.parametrize("chains", [2, 3, 8])
+def test_chains_share_no_item_and_miss_none(world: World, chains: int) -> None:
+    """A1 holds when the key space is cut into several chains."""
+    names = put_items(world, 25)
+
+    run_to_end(world, APPLY, "run", chains=chains)
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_the_next_page_is_linked_before_this_page_works(world: World) -> None:
+    """A4: a page whose work fails does not hold up the pages behind it."""
+    names = put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.plan.kind, world.plan.at = "crash-before", None
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+    calls = world.plan.calls
+
+    assert calls.index("CreateTask") < len(calls) - 1 - calls[::-1].index("Commit")
+    pinned = calls.index("Commit")
+    linked = calls.index("CreateTask")
+    worked = calls.index("Commit", linked)
+    assert pinned < linked < worked
+    world.settle()
+    assert ledger(world, "run") == Counter(names)
+
+
+def test_two_runs_over_the_same_items_do_not_block_each_other(world: World) -> None:
+    """A5: task names hold the run; an old run's names stop nobody."""
+    names = put_items(world, 5)
+
+    run_to_end(world, APPLY, "first")
+    run_to_end(world, APPLY, "second")
+
+    assert ledger(world, "first") == ledger(world, "second") == Counter(names)
+
+
+def test_starting_twice_starts_once(world: World) -> None:
+    """A start is known by its run id."""
+    put_items(world, 3)
+    with world.context():
+        first = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        again = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.settle()
+
+    assert (first, again) == (True, False)
+    assert set(ledger(world, "run").values()) == {1}
+
+
+@pytest.mark.parametrize("step", range(1, 8))
+def test_rows_that_come_and_go_during_a_run_double_nothing(world: World, step: int) -> None:
+    """A1: rows inserted and deleted ahead of and behind the cursor; those there throughout once."""
+    names = put_items(world, 8)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    for _ in range(step):
+        if due := world.engine.due():
+            world.deliver(due[0].task_name)
+    with world.context():
+        Item(id="g:00000000a", value=1).put()
+        Item(id="g:ffffffffa", value=1).put()
+        ordered = sorted(names)
+        ndb.delete_multi([ndb.Key(Item, ordered[0]), ndb.Key(Item, ordered[-1])])
+
+    world.settle()
+
+    applied = ledger(world, "run")
+    assert set(applied.values()) == {1}
+    assert set(ordered[1:-1]) <= set(applied)
+
+
+def test_a_retry_sees_the_page_that_was_pinned(world: World) -> None:
+    """A row inserted into a page that has begun is not drawn into it by the retry."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.plan.at, world.plan.kind = 6, "crash-before"
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        before = [page.items for page in pages_of("run")]
+        Item(id="g:00000000a", value=1).put()
+
+    world.heal(lambda: progress("run").state == FINISHED)
+
+    assert world.plan.fired
+    with world.context():
+        assert [page.items for page in pages_of("run")][: len(before)] == before
+    assert "g:00000000a" not in ledger(world, "run")
+
+
+def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World) -> None:
+    """Cancelling leaves what is left; resuming does it, once."""
+    names = put_items(world, 10)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        continuations.cancel("run")
+    world.settle()
+    with world.context():
+        stopped = progress("run")
+    assert stopped.state == CANCELLED
+    assert stopped.totals.done < 10
+
+    with world.context():
+        continuations.resume(world.clients, {"apply": APPLY}, "run")
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
+    """A poison item is found by halving; the others are applied once."""
+    names = put_items(world, 4)
+
+    def explode(args: Walk, items: list[Item]) -> list[ItemError | None]:
+        if any(item.key.id() == names[0] for item in items):
+            raise RuntimeError("poison")
+        return count_items(args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4, passes=2)
+    world = World(world.services, [job])
+    put_items(world, 4)
+
+    run_to_end(world, job, "run")
+
+    assert ledger(world, "run") == Counter(names[1:])
+    with world.context():
+        now, listed = progress("run"), mishaps("run")
+    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+    assert [(m.name, m.outcome) for m in listed] == [(names[0], "failed")]
+    assert "poison" in listed[0].reason
+
+
+def test_failed_items_are_run_again_once(world: World) -> None:
+    """The failed items of an ended run make a run of their own, whoever asks how often."""
+    names = put_items(world, 6)
+    broken = set(names[:3])
+
+    def pick(args: Walk, items: list[Item]) -> list[ItemError | None]:
+        bad = [item.key.id() in broken for item in items]
+        count_items(args, [item for item, is_bad in zip(items, bad, strict=True) if not is_bad])
+        return [RefusedItemError("no") if is_bad else None for is_bad in bad]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=pick, page_size=2)
+    world = World(world.services, [job])
+    put_items(world, 6)
+    run_to_end(world, job, "run")
+    broken.clear()
+
+    with world.context():
+        children = {
+            continuations.retry_failed(world.clients, {"apply": job}, "run") for _ in range(2)
+        }
+    world.settle()
+
+    assert len(children) == 1
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").retried_by in children
+        child = progress(children.pop())
+    assert (child.state, child.totals.done, child.totals.failed) == (FINISHED, 3, 0)
+
+
+def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
+    """Deferring ends: after `passes` passes over its page the item has failed."""
+    put_items(world, 1)
+    seen: list[str] = []
+
+    def defer(args: Walk, items: list[Item]) -> list[ItemError | None]:
+        seen.append("pass")
+        return [DeferredItemError("busy") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer, passes=3)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)

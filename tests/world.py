@@ -1,0 +1,267 @@
+"""A world for a test: real services, a clock of its own, and deliveries in an order of its own.
+
+The app is the real one, its clients are the official ones, and they talk over gRPC, SMTP and
+the memcached protocol. Only two things belong to the test: time, and who is served next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pymemcache
+from flask import Flask
+from google.cloud.datastore_v1.types import RollbackRequest
+
+import main
+from devserver.mail import MailServer
+from handlers.registry import APP, Registry
+from handlers.settings import LOCAL, Settings
+from pipelines.cache import open_cache
+from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.jobs import Job
+from pipelines.mail import SmtpMailer
+from pipelines.rpc import Meter
+from pipelines.tasks import CloudTaskQueue, UrlTarget
+from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire
+
+PROJECT = "demo-tests"
+LOCATION = "us-central1"
+ACCOUNT = "tasks@demo-tests.iam.gserviceaccount.com"
+BASE_URL = "http://app.test"
+SECRET = "tests-only-0123456789abcdef-0123456789abcdef"
+
+_namespaces = itertools.count(random.randrange(2**40))
+
+
+@dataclass(frozen=True)
+class QueueClock:
+    """The queue's clock, which stands still until a test moves it: app and queue agree."""
+
+    engine: Any
+
+    @property
+    def time_s(self) -> float:
+        return float(self.engine.clock.now())
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self.time_s, datetime.UTC)
+
+    def sleep(self, seconds: float) -> None:
+        self.engine.advance(seconds)
+
+
+@dataclass(frozen=True)
+class Services:
+    """What runs beside the tests."""
+
+    datastore: str
+    datastore_kind: str
+    memcached: str | None
+    mail: MailServer
+    cloud_tasks: Any
+
+
+@dataclass
+class World:
+    """The app in a namespace of its own."""
+
+    services: Services
+    jobs: Sequence[Job[Any, Any]] = ()
+    plan: FaultPlan = field(default_factory=FaultPlan)
+
+    def __post_init__(self) -> None:
+        self.engine = self.services.cloud_tasks.engine
+        self.clock = QueueClock(self.engine)
+        self.settings = settings_for(self.services)
+        self.wire = FaultyWire(self.plan)
+        self.clients = open_clients(self.services, self.plan, self.wire)
+        self.app: Flask = main.create_app(
+            self.settings, self.clients, Registry.of([*APP.jobs.values(), *self.jobs])
+        )
+        self.app.testing = False
+        self.order: random.Random | None = None
+        self.doubles = False
+        self.overlaps = False
+        self.current: Any = None
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Look at Datastore as the app would."""
+        with self.plan.unwatched(), self.clients.context():
+            yield
+
+    # Deliveries
+
+    def deliver(self, task_name: str) -> int | None:
+        """Deliver one task and return the answer's status; None: the worker died over it."""
+        attempt = self.engine.begin_attempt(task_name)
+        self.current = attempt
+        status = self.answer(attempt)
+        if self.doubles and status is not None:
+            self.answer(attempt)
+        self.end(attempt, status)
+        return status
+
+    def answer(self, attempt: Any) -> int | None:
+        """Send an attempt's request to the app; None: the worker died over it."""
+        path = attempt.url.removeprefix(BASE_URL)
+        try:
+            answer = self.app.test_client().open(
+                path, method=attempt.method, headers=attempt.headers, data=attempt.body
+            )
+        except Crash:
+            self.bury()
+            return None
+        return answer.status_code
+
+    def end(self, attempt: Any, status: int | None) -> None:
+        """Tell the queue how an attempt ended."""
+        error = "connection closed" if status is None else None
+        self.engine.end_attempt(attempt.id, status=status, error=error)
+        self.current = None
+
+    def deliver_together(self) -> None:
+        """Deliver everything that is due at the same moment, each task twice over."""
+        attempts = [self.engine.begin_attempt(due.task_name) for due in self.engine.due()]
+        statuses: dict[int, int | None] = {}
+
+        def answer(attempt: Any) -> None:
+            statuses[attempt.id] = self.answer(attempt)
+
+        in_threads(*[lambda a=attempt: answer(a) for attempt in attempts * 2])
+        for attempt in attempts:
+            self.end(attempt, statuses[attempt.id])
+
+    def bury(self) -> None:
+        """End what a dead process left open, as the service does after a minute."""
+        self.plan.dead_threads.clear()
+        with self.plan.unwatched():
+            stub = self.clients.datastore.stub
+            for transaction in list(self.wire.open_transactions):
+                _rollback(stub, transaction)
+            self.wire.open_transactions.clear()
+
+    def deliver_due(self, most: int = 2000) -> None:
+        """Deliver what is due, and what that makes due, until nothing is."""
+        for _ in range(most):
+            due = self.engine.due()
+            if not due:
+                return
+            if self.overlaps:
+                self.deliver_together()
+            else:
+                self.deliver((self.order.choice(due) if self.order else due[0]).task_name)
+        raise AssertionError(f"still not idle after {most} deliveries")
+
+    def settle(self, rounds: int = 40) -> None:
+        """Deliver everything, waiting for what is scheduled, until nothing is left."""
+        for _ in range(rounds):
+            self.deliver_due()
+            wake_at = self.engine.wake_at()
+            if wake_at is None:
+                return
+            self.clock.sleep(max(0.0, wake_at - self.clock.time_s) + 0.001)
+        raise AssertionError("tasks keep coming")
+
+    def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> None:
+        """Let time pass and the sweep run until all is done."""
+        self.plan.at = None
+        for _ in range(rounds):
+            self.settle()
+            with self.context():
+                if is_done():
+                    return
+            self.clock.sleep(60)
+            self.sweep()
+        raise AssertionError("not healed by the sweep")
+
+    def flush(self) -> None:
+        """Empty memcached."""
+        if self.services.memcached is not None:
+            host, _, port = self.services.memcached.rpartition(":")
+            client = pymemcache.Client((host, int(port)), default_noreply=False)
+            client.flush_all()
+            client.close()
+
+    def sweep(self) -> None:
+        """Run every sweep, as cron does."""
+        for path in ("/cron/continuations/sweep",):
+            answer = self.app.test_client().get(path, headers=self.cron_headers())
+            assert answer.status_code == 200, answer.status_code
+
+    def cron_headers(self) -> dict[str, str]:
+        token = self.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
+        return {"Authorization": f"Bearer {token}"}
+
+
+def in_threads(*bodies: Callable[[], Any]) -> None:
+    """Run functions side by side; what one raises is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded(body: Callable[[], Any]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[body]) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def settings_for(services: Services) -> Settings:
+    """Return settings as `make run` would give them."""
+    return Settings(
+        platform=LOCAL,
+        project=PROJECT,
+        secret_keys=(SECRET,),
+        target=UrlTarget(BASE_URL, ACCOUNT, BASE_URL),
+        smtp_host="127.0.0.1",
+        smtp_port=int(services.mail.address.rpartition(":")[2]),
+        mail_from="Rollforward <invitations@demo.example>",
+        datastore_emulator=services.datastore,
+        cloud_tasks_emulator=services.cloud_tasks.grpc_address,
+        memcached=services.memcached,
+        certs_url=f"{services.cloud_tasks.control_url}/oauth2/v1/certs",
+    )
+
+
+def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clients:
+    """Open the official clients, with faults between them and the services."""
+    meter = Meter()
+    settings = settings_for(services)
+    channel = [meter, wire]
+    cloud_tasks = open_cloud_tasks(emulator=services.cloud_tasks.grpc_address, interceptors=channel)
+    mailer = SmtpMailer(settings.smtp_host, settings.smtp_port, settings.mail_from)
+    return Clients(
+        datastore=open_datastore(
+            PROJECT,
+            emulator=services.datastore,
+            namespace=f"t{next(_namespaces):x}",
+            interceptors=channel,
+        ),
+        tasks=CloudTaskQueue(cloud_tasks, PROJECT, LOCATION, settings.target),
+        cache=FaultyCache(open_cache(services.memcached), plan),
+        mailer=FaultyMailer(mailer, plan),
+        meter=meter,
+        clock=QueueClock(services.cloud_tasks.engine),
+    )
+
+
+def _rollback(stub: Any, transaction: bytes) -> None:
+    request = RollbackRequest(project_id=PROJECT, transaction=transaction)
+    with contextlib.suppress(grpc.RpcError):
+        stub.rollback(request, timeout=5)
