@@ -65,7 +65,8 @@ def transact(
             if cause is None:
                 raise
             if retry == tries - 1:
-                raise cause from error
+                # Not "from error": cause stands in error's own chain, which would close on itself.
+                raise cause from None
         longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
         pause(spread(longest_s / 3, longest_s))
     raise ValueError(f"tries must be at least 1, not {tries}")
@@ -82,7 +83,9 @@ def _first_cause(error: BaseException) -> Exception | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()  # Chains may be circular.
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         inner = error.cause if isinstance(error, rpc_errors.RetryError) else None
         error = inner or error.__cause__ or error.__context__
