@@ -30,7 +30,7 @@ from devserver.processes import GuardedProcess, LineSink
 
 WORKERS, THREADS = 2, 8
 WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
-_READY_S = 40.0
+_READY_S = 90.0
 _GRACE_S = 3
 _PAUSES_S = (0.5, 1, 2, 5, 10, 30)
 _HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pause
@@ -93,11 +93,19 @@ class AppServer:
             ServiceFailedError: it ended or did not answer.
         """
         self._spawn()
-        async with asyncio.timeout(_READY_S):
-            while not await asyncio.to_thread(self._answers):
-                if not self.running:
-                    raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
-                await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(_READY_S):
+                await self._until_it_answers()
+        except TimeoutError:
+            raise ServiceFailedError(
+                f"The app did not answer within {_READY_S:.0f} s; its log says more."
+            ) from None
+
+    async def _until_it_answers(self) -> None:
+        while not await asyncio.to_thread(self._answers):
+            if not self.running:
+                raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
+            await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
         """End gunicorn; running requests get a short while."""

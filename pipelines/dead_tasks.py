@@ -27,11 +27,15 @@ def park(
     clients: Clients, *, path: str, queue: str, task_name: str, body: bytes, reason: str
 ) -> str:
     """Keep a task that can never work; return its dead task's id."""
-    dead_id = hashed_name(queue, task_name) if task_name else clients.new_id()
+    parking_id = clients.new_id()
+    dead_id = hashed_name(queue, task_name) if task_name else parking_id
     now = naive(clients.clock.now())
 
     def keep() -> None:
         dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now)
+        if dead.parked_by == parking_id:
+            return  # Counted before; the commit's reply was lost.
+        dead.parked_by = parking_id
         dead.path, dead.queue, dead.task_name = path, queue, task_name
         dead.body = body[:MOST_BODY_BYTES].decode(errors="replace")
         dead.reason = reason[:MOST_REASON_CHARS]

@@ -19,6 +19,8 @@ from pipelines.sources import Slice, Span
 
 MOST_BYTES = 10 * 1024 * 1024
 MOST_NAME_CHARS = 200
+# No mail address is longer; checking a megabyte would take seconds.
+MOST_ADDRESS_CHARS = 254
 # A row longer than this has lost its closing quote, or is no row.
 MOST_ROW_BYTES = 16_384
 MOST_ROW_LINES = 50
@@ -29,6 +31,8 @@ OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
 DELIMITERS = (",", ";", "\t")
 ADDRESS_WORDS = ("email", "e-mail", "mail", "address", "メール", "アドレス", "メールアドレス")
 NAME_WORDS = ("name", "guest", "full name", "名前", "氏名", "お名前")
+CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
+UNCLOSED = "a quote is opened and not closed"
 
 
 class BadFileError(ValueError):
@@ -138,24 +142,26 @@ def records(
 
 def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> Record:
     taken = [first]
+    if len(first) > MOST_ROW_BYTES:
+        problem = f"the row is longer than {MOST_ROW_BYTES // 1024} KiB"
+        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
     while True:
         raw = b"".join(taken)
-        end = f"{offset + len(raw)}:{line + len(taken)}"
         try:
             cells = _cells(raw, delimiter)
         except UnicodeDecodeError:
-            return Record(line, [], "not UTF-8 text", end)
+            problem = "not UTF-8 text" if len(taken) == 1 else UNCLOSED
         except csv.Error as error:
             is_open = "unexpected end" in str(error)
-            more = lines.next() if is_open and _may_grow(taken) else b""
-            if more:
+            if is_open and _may_grow(taken) and (more := lines.next()):
                 taken.append(more)
                 continue
-            # Only the first line is given up: what follows it may be sound.
-            lines.give_back(taken[1:])
-            problem = "a quote is opened and not closed" if is_open else f"not CSV: {error}"
-            return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
-        return Record(line, cells, "", end)
+            problem = UNCLOSED if is_open else f"not CSV: {error}"
+        else:
+            return Record(line, cells, "", f"{offset + len(raw)}:{line + len(taken)}")
+        # Only the first line is given up: what follows it may be sound.
+        lines.give_back(taken[1:])
+        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
 
 
 def _cells(raw: bytes, delimiter: str) -> Sequence[str]:
@@ -251,12 +257,14 @@ def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
     'no mail address'
     """
     address = _cell(cells, layout.address_column)
-    # A name goes into a mail's header: line breaks become blanks.
-    name = " ".join(_cell(cells, layout.name_column).split())
+    # A name goes into a mail's header: line breaks and control characters become blanks.
+    name = " ".join(_cell(cells, layout.name_column).translate(CONTROLS).split())
     if not address:
         return Row(line, problem="no mail address")
     if len(name) > MOST_NAME_CHARS:
         return Row(line, problem=f"the name is longer than {MOST_NAME_CHARS} characters")
+    if len(address) > MOST_ADDRESS_CHARS:
+        return Row(line, problem=f"the mail address is longer than {MOST_ADDRESS_CHARS} characters")
     try:
         valid = validate_email(address, check_deliverability=False, allow_smtputf8=False)
     except EmailNotValidError as error:

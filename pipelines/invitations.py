@@ -24,6 +24,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from models.continuations import RUNNING, run_key
@@ -48,6 +49,7 @@ from pipelines.sources import EntitySource
 from pipelines.tasks import hashed_name
 
 MOST_IMPORTS = 500
+SEND_TRIES = 5
 
 
 class Error(Exception):
@@ -60,6 +62,10 @@ class UnknownPartyError(Error, LookupError):
 
 class ImportGoingOnError(Error):
     """Another file of this party is still being read."""
+
+
+class ForeignImportError(Error):
+    """This id is taken by a file of another party."""
 
 
 class NobodyInvitedError(Error):
@@ -152,10 +158,13 @@ def import_guests(
     Raises:
         pipelines.guest_lists.BadFileError: it is no guest list; nothing was stored.
         ImportGoingOnError: the party's last file is still being read.
+        ForeignImportError: the id is that of another party's file.
     """
     party = party_of(party_id)
     if import_id in party.imports:
         return False
+    if run_key(import_id).get() is not None:
+        raise ForeignImportError(import_id)
     _check_no_import_goes_on(party)
     content = normalized(content)
     layout = layout_of(content)
@@ -177,6 +186,8 @@ def import_guests(
         if import_id in party.imports:
             return False
         _check_no_import_goes_on(party)
+        if run.key.get() is not None:
+            raise ForeignImportError(import_id)
         if len(party.imports) != number - 1:
             raise ImportGoingOnError(party_id)
         party.imports = [*party.imports, import_id]
@@ -284,23 +295,37 @@ def send(clients: Clients, party_id: str) -> Sent:
 
     Raises:
         NobodyInvitedError: no import has ended with a guest.
+        google.api_core.exceptions.Aborted: others kept changing the party or pressing send.
     """
-    draft = _draft(clients, party_of(party_id))
+    for _ in range(SEND_TRIES):
+        if (sent := _send_draft(clients, party_of(party_id))) is not None:
+            return sent
+    raise rpc_errors.Aborted(f"party {party_id} keeps changing")
+
+
+def _send_draft(clients: Clients, seen: Party) -> Sent | None:
+    """Send what pressing send means for a party as it was seen; None: it has changed."""
+    party_id = seen.key.id()
+    draft = _draft(clients, seen)
     if draft is None:
         raise NobodyInvitedError(party_id)
     run, plan = draft
 
-    def begin() -> Sent:
+    def begin() -> Sent | None:
         party = party_of(party_id)
         for old in party.sends:
             if old["run_id"] == run.key.id():
                 return Sent(old["run_id"], False, 0)
+        if (party.change, party.sends) != (seen.change, seen.sends):
+            return None  # Another send tells some of these guests, or the news are old.
         party.sends = [*party.sends, plan]
         ndb.put_multi([party, run])
         return Sent(run.key.id(), True, run.expected)
 
-    sent = transact(begin) if plan["guests"] else Sent(run.key.id(), False, 0)
-    if plan["guests"]:
+    if not plan["guests"]:
+        return Sent(run.key.id(), False, 0)
+    sent = transact(begin)
+    if sent is not None:
         continuations.launch(clients, TELL, run)
     return sent
 
@@ -399,8 +424,9 @@ def mail_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
     message = EmailMessage()
     user, _, domain = guest.address.rpartition("@")
     message["From"] = sender
-    message["To"] = Address(guest.name, user, domain)
-    message["Subject"] = f"{args.title}: {'news' if args.news else 'you are invited'}"
+    message["To"] = Address(_in_header(guest.name), user, domain)
+    subject = f"{args.title}: {'news' if args.news else 'you are invited'}"
+    message["Subject"] = _in_header(subject)
     key = hashed_name(guest.key.id(), args.change)
     message["Message-ID"] = f"<{key}@{sender.rpartition('@')[2].rstrip('>')}>"
     lines = [f"Hello {guest.name},", ""]
@@ -416,6 +442,18 @@ def mail_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
         lines += ["", args.note]
     message.set_content("\n".join(lines) + "\n")
     return message
+
+
+def _in_header(text: str) -> str:
+    """Return text that a header shows as it is.
+
+    Python decodes what looks like an encoded word in the text itself, and a line break in
+    it would begin a header of the guest's own.
+
+    >>> _in_header("=?utf-8?q?=0D=0ABcc:?=")
+    '= ?utf-8?q?=0D=0ABcc:?='
+    """
+    return text.replace("=?", "= ?")
 
 
 TELL = Job(

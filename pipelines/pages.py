@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 # How much work may be done before its receipts are committed: what a crash can repeat.
 MOST_UNRECEIPTED = 10
 UNRECEIPTED_S = 0.05
+# How often an attempt looks whether its run was cancelled.
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class _Attempt:
         self.source = self.job.source_of(self.run)
         self.job_args = self.job.load(self.run.args)
         self.priced = self.clients.meter.cost()
-        self.committed = self.clients.clock.now()
+        self.committed = self.looked = self.clients.clock.now()
 
     # Pin and lease
 
@@ -190,10 +192,14 @@ class _Attempt:
         Raises:
             Wait: some items were deferred, or the lease was lost.
         """
-        if self.job.apply is not None:
-            page = self._apply_all(page, items)
-        else:
-            page = self._deliver_all(page, items)
+        try:
+            if self.job.apply is not None:
+                page = self._apply_all(page, items)
+            else:
+                page = self._deliver_all(page, items)
+        except Exception:
+            self._commit_quietly()
+            raise
         if not page.worked and page.owner is None:
             left = len(page.open_positions())
             raise Wait(f"{left} items of page {self.key.id()} are to come again")
@@ -201,18 +207,13 @@ class _Attempt:
     def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         if self.job.deliver is None:
             raise TypeError(f"job {self.job.name} has neither `deliver` nor `apply`")
-        positions = page.open_positions()
-        try:
-            with self.job.deliver(self.clients, self.job_args) as deliver:
-                for position in positions:
-                    self._deliver_one(deliver, position, items[position])
-                    if self._is_time_to_commit():
-                        page = self._commit()
-                        if page.owner is None:
-                            return page  # Cancelled.
-        except Exception:
-            self._commit_quietly()
-            raise
+        with self.job.deliver(self.clients, self.job_args) as deliver:
+            for position in page.open_positions():
+                self._deliver_one(deliver, position, items[position])
+                if self._is_time_to_commit():
+                    page = self._commit()
+                    if page.owner is None:
+                        return page  # Cancelled.
         return self._commit(is_last=True)
 
     def _apply_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
@@ -227,6 +228,8 @@ class _Attempt:
             except _PASSED_ON:
                 raise
             except Exception as error:
+                if not group:
+                    raise
                 log.exception("job %s could not apply %d items", self.job.name, len(group))
                 if len(group) == 1:
                     self.found[group[0]] = _receipt(_unexpected(error))
@@ -266,7 +269,7 @@ class _Attempt:
         return len(self.found) >= MOST_UNRECEIPTED or waited_s >= UNRECEIPTED_S
 
     def _commit_quietly(self) -> None:
-        """Keep the receipts there are although something broke; what broke matters more."""
+        """Keep the receipts there are and give the lease back; what broke matters more."""
         with contextlib.suppress(Exception):
             self._commit(is_broken=True)
 
@@ -283,10 +286,12 @@ class _Attempt:
         is broken, or when the run was cancelled meanwhile: then `owner` is None.
         """
         proof = f"{self.owner}:{self.commits}"
-        cost = self.clients.meter.cost() - self.priced + Cost(reads=2, writes=1, round_trips=3)
+        is_over = is_last or is_broken or self._is_cancelled()
+        can_close = is_last and _is_closed(self.args.run_id, self.args.chain, self.args.number - 1)
+        cost = self.clients.meter.cost() - self.priced + Cost(reads=1, writes=1, round_trips=3)
 
         def body() -> ContinuationPage:
-            page, run = ndb.get_multi([self.key, self.run.key])
+            page = self.key.get()
             if page is not None and page.committed_by == proof:
                 return page  # type: ignore[no-any-return]  # Made before; its reply was lost.
             if page is None or page.owner != self.owner:
@@ -298,7 +303,8 @@ class _Attempt:
             page.committed_by = proof
             page.in_doubt += self.doubts
             page.cost = (Cost(**page.cost) + cost).as_dict()
-            if is_last or is_broken or page.worked or run.state != RUNNING:
+            page.closed = page.worked and can_close
+            if is_over or page.worked:
                 page.owner = None
                 page.lease_ends = None
             page.put()
@@ -311,6 +317,18 @@ class _Attempt:
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
         return page
+
+    def _is_cancelled(self) -> bool:
+        """Look, once a second, whether the run goes on; not in a transaction.
+
+        There every page of the run would read this one row, and one emulator lets such
+        transactions fail each other.
+        """
+        now = self.clients.clock.now()
+        if (now - self.looked).total_seconds() >= LOOK_S:
+            self.looked = now
+            self.run = self.run.key.get() or self.run
+        return self.run.state != RUNNING  # type: ignore[no-any-return]
 
     def _applied(self, group: Sequence[tuple[int, Any]]) -> dict[int, tuple[str, str]]:
         """Apply the job to a group, inside the transaction; return what became of each."""
@@ -371,27 +389,45 @@ def _letter(error: ItemError | None) -> str:
 
 def _close(clients: Clients, args: PageArgs) -> None:
     """Close this page if all before it are closed, then those behind it that wait for it."""
-    number = args.number
-    while page := transact(lambda: _close_one(args.run_id, args.chain, number)):  # noqa: B023
+    run_id, chain, number = args.run_id, args.chain, args.number
+    while page := _close_one(run_id, chain, number):
         if page.next is None:
-            if transact(lambda: _end_chain(clients, args.run_id, args.chain)):
-                keep_totals(args.run_id)
+            if transact(lambda: _end_chain(clients, run_id, chain)):
+                keep_totals(run_id)
             return
         number += 1
 
 
 def _close_one(run_id: str, chain: int, number: int) -> ContinuationPage | None:
-    """Close a page in a transaction; return it if it is closed and its follower may be."""
-    keys = [page_key(run_id, chain, number)]
-    if number > 0:
-        keys.insert(0, page_key(run_id, chain, number - 1))
-    *before, page = ndb.get_multi(keys)
-    if page is None or not page.worked or any(p is None or not p.closed for p in before):
+    """Close a page if it is its turn; return it if it is closed.
+
+    Two attempts may care for one page: the one that worked on it, and the one that closed
+    the page before. Each commits its own flag first and looks at the other's afterwards, so
+    at least one of them sees both. Flags never go back, so no transaction spans two rows.
+    """
+    page = page_key(run_id, chain, number).get()
+    if page is None or not page.worked:
         return None
-    if not page.closed:
+    if page.closed:
+        return page  # type: ignore[no-any-return]
+    if not _is_closed(run_id, chain, number - 1):
+        return None
+
+    def close() -> ContinuationPage:
+        page = page_key(run_id, chain, number).get()
         page.closed = True
         page.put()
-    return page  # type: ignore[no-any-return]
+        return page  # type: ignore[no-any-return]
+
+    return transact(close)
+
+
+def _is_closed(run_id: str, chain: int, number: int) -> bool:
+    """Tell whether a page is closed; before the first one all are."""
+    if number < 0:
+        return True
+    page = page_key(run_id, chain, number).get()
+    return page is not None and page.closed
 
 
 def _end_chain(clients: Clients, run_id: str, chain: int) -> bool:

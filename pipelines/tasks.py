@@ -30,6 +30,7 @@ from google.cloud import tasks_v2
 from google.protobuf import timestamp_pb2
 from google.rpc import code_pb2
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 if TYPE_CHECKING:
     from pipelines.clients import Clients
@@ -157,7 +158,8 @@ class Task(Generic[A]):
     ) -> list[bool]:
         """Create a task for each of many arguments, 100 a call; answers as `enqueue` does."""
         due = _due(clients, delay_s, None)
-        all_names: Sequence[Sequence[str | int] | None] = names or [None] * len(many)
+        unnamed = [None] * len(many)
+        all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
         messages = [
             self.message(args, name=name, at=due)
             for args, name in zip(many, all_names, strict=True)
@@ -175,7 +177,10 @@ class Task(Generic[A]):
         """Return what would be sent, checked."""
         if not isinstance(args, self.args):
             raise BadArgumentsError(f"{self.path} takes {self.args.__name__}, not {args!r:.100}")
-        body = self._adapter.dump_json(args)
+        try:
+            body = self._adapter.dump_json(args, warnings=False)
+        except PydanticSerializationError as error:
+            raise BadArgumentsError(f"{self.path}: {error}") from error
         self.read(body)
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(self.path, self.queue, body, task_name, at, max_attempts)
