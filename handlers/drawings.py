@@ -16,6 +16,7 @@ from pipelines.progress import Progress
 
 # More dots than this are too small to see and too many to send twice a second.
 MOST_DOTS = 1000
+USUAL_SHEET = 100
 PITCH = 10
 # What a pen draws from an item's place, one path for all items of a state.
 PENS = {
@@ -73,6 +74,7 @@ def _move(place: int) -> str:
 def register(app: Flask) -> None:
     """Let the templates draw."""
     app.add_template_filter(sheets)
+    app.add_template_filter(unread_sheets)
     app.add_template_filter(segments)
     app.add_template_test(has_dots)
 
@@ -80,10 +82,18 @@ def register(app: Flask) -> None:
 def sheets(run: Progress) -> list[Sheet]:
     """Return a run's pages, and as many unread ones as its waiting items will fill."""
     read = [Sheet(letters) for letters in run.dots if letters]
-    size = max([len(sheet.letters) for sheet in read], default=100)
-    whole, rest = divmod(max(0, run.expected - run.totals.known), size)
-    unread = [size] * whole + ([rest] if rest else [])
-    return read + [Sheet(WAITING * count, is_read=False) for count in unread]
+    size = max([len(sheet.letters) for sheet in read], default=USUAL_SHEET)
+    return read + unread_sheets(run.expected - run.totals.known, size)
+
+
+def unread_sheets(count: int, size: int = USUAL_SHEET) -> list[Sheet]:
+    """Return the pages that so many items will fill.
+
+    >>> [len(sheet.letters) for sheet in unread_sheets(250)]
+    [100, 100, 50]
+    """
+    starts = range(0, count, size)
+    return [Sheet(WAITING * min(size, count - start), is_read=False) for start in starts]
 
 
 def has_dots(run: Progress) -> bool:

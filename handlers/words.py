@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 from flask import Flask
@@ -28,10 +29,12 @@ def register(app: Flask) -> None:
     """Teach the templates our words."""
     app.add_template_filter(number)
     app.add_template_filter(duration)
+    app.add_template_filter(about)
     app.add_template_filter(moment)
     app.add_template_filter(state_icon)
     app.add_template_filter(state_word)
     app.add_template_filter(plural)
+    app.add_template_filter(sentence)
     app.context_processor(_everywhere)
     drawings.register(app)
 
@@ -63,6 +66,15 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
+def sentence(words: str) -> str:
+    """Return an error's words as a sentence.
+
+    >>> sentence("the file is empty")
+    'The file is empty.'
+    """
+    return f"{words[:1].upper()}{words[1:]}".rstrip(".") + "."
+
+
 def duration(seconds: float | None) -> str:
     """Return a stretch of time as people say it.
 
@@ -80,6 +92,17 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def about(seconds: float | None) -> str:
+    """Return a guess at a stretch of time, no finer than a guess is.
+
+    >>> [about(s) for s in (0.2, 6.24, 75, None)]
+    ['1 s', '7 s', '1 min 15 s', '–']
+    """
+    if seconds is None or seconds >= 60:
+        return duration(seconds)
+    return f"{max(1, math.ceil(seconds))} s"
 
 
 def moment(at: datetime.datetime) -> str:
