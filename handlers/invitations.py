@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import time
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +13,13 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, s
 from flask.typing import ResponseReturnValue
 
 from handlers.breakages import active_switches
-from handlers.wiring import clients, registry
+from handlers.wiring import clients, registry, settings
 from models.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations, invitations
 from pipelines.guest_lists import MOST_BYTES, BadFileError
 from pipelines.invitations import (
     Details,
+    ForeignImportError,
     ImportGoingOnError,
     NobodyInvitedError,
     UnknownPartyError,
@@ -33,6 +35,8 @@ MISHAPS_SHOWN = 200
 LONGEST = {"title": 120, "host": 120, "place": 200, "note": 2000}
 WORDS = {"title": "What", "host": "Host", "place": "Where", "when": "When", "note": "Note"}
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
+# Control characters, halves of characters, and what ends a line or a paragraph.
+HIDDEN = ("Cc", "Cs", "Zl", "Zp")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -115,6 +119,8 @@ def upload(party_id: str) -> ResponseReturnValue:
     except ImportGoingOnError:
         words = "another file of this party is still being read; try again when it is done"
         return _party_page(found, _form_of(found), {"guests": words}, 409)
+    except ForeignImportError:
+        abort(400, "This form belongs to another party. Reload the page and try again.")
     return _to_party(party_id)
 
 
@@ -133,6 +139,8 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     except ImportGoingOnError:
         words = "another file of this party is still being read; try again when it is done"
         return _party_page(found, _form_of(found), {"guests": words}, 409)
+    except ForeignImportError:
+        abort(400, "This form belongs to another party. Reload the page and try again.")
     return _to_party(party_id)
 
 
@@ -148,7 +156,7 @@ def send(party_id: str) -> ResponseReturnValue:
     started = time.perf_counter()
     _party_or_404(party_id)
     try:
-        sent = invitations.send(clients(), party_id)
+        sent = invitations.send(clients(), party_id, page_size=settings().page_size)
     except NobodyInvitedError:
         flash("Nobody is invited yet: add guests first.")
         return _to_party(party_id)
@@ -309,7 +317,7 @@ def _lineage(run_id: str) -> list[str]:
 
 
 def _lineage_ids(party: Party) -> set[str]:
-    ids = set(party.imports)
+    ids: set[str] = set()
     try:
         for sent in party.sends:
             ids.update(_lineage(sent["run_id"]))
@@ -351,7 +359,7 @@ def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:
     for name, longest in LONGEST.items():
         if len(form[name]) > longest:
             errors[name] = f"{WORDS[name]} is longer than {longest} characters."
-        elif not form[name].replace("\n", "" if name == "note" else "\n").isprintable():
+        elif not _can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
             errors[name] = f"{WORDS[name]} has characters that cannot be shown."
     when = _read_when(form["when"])
     if when is None:
@@ -361,13 +369,25 @@ def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:
     return form, {}, Details(form["title"], form["host"], form["place"], when, form["note"])
 
 
+def _can_be_shown(text: str) -> bool:
+    """Tell whether a text is without line breaks and control characters.
+
+    Wide blanks and joiners are letters' everyday company in Japanese and in emoji, although
+    `str.isprintable` turns them down.
+
+    >>> [_can_be_shown(text) for text in ("庭の　パーティー", "a\\u2028b", "a\\x00b")]
+    [True, False, False]
+    """
+    return all(unicodedata.category(char) not in HIDDEN for char in text)
+
+
 def _read_when(text: str) -> datetime.datetime | None:
     try:
         when = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
     is_sound = when.tzinfo is None and 1900 < when.year < 3000
-    return when.replace(microsecond=0) if is_sound else None
+    return when.replace(second=0, microsecond=0) if is_sound else None
 
 
 def _form_of(party: Party) -> dict[str, str]:

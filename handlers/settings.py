@@ -18,6 +18,7 @@ LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL")
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 SHORTEST_SECRET = 32
+MOST_PAGE_SIZE = 500
 WEAK_SECRETS = ("dev", "secret", "changeme", "change-me", "password")
 
 
@@ -47,6 +48,7 @@ class Settings:
     smtp_password: str = ""
     smtp_starttls: bool = False
     devserver_url: str | None = None
+    page_size: int | None = None
     log_level: str = "INFO"
 
     @property
@@ -86,6 +88,7 @@ class Settings:
             smtp_password=env.get("SMTP_PASSWORD", ""),
             smtp_starttls=env.get("SMTP_STARTTLS", "") == "1",
             devserver_url=env.get("DEVSERVER_URL") or None,
+            page_size=_page_size(env.get("PAGE_SIZE", "")),
             log_level=env.get("LOG_LEVEL", "INFO").upper(),
         )
 
@@ -141,6 +144,14 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
     if "@" not in account:
         raise BadSettingsError("TASKS_SERVICE_ACCOUNT is not set: whose tokens tasks carry")
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _page_size(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_PAGE_SIZE:
+        raise BadSettingsError(f"PAGE_SIZE must be a number from 1 to {MOST_PAGE_SIZE}")
+    return int(text)
 
 
 def _host_port(text: str, default_port: int) -> tuple[str, int]:

@@ -290,23 +290,28 @@ class Sent:
     guests: int
 
 
-def send(clients: Clients, party_id: str) -> Sent:
+def send(clients: Clients, party_id: str, *, page_size: int | None = None) -> Sent:
     """Tell every guest about the party's last change, once.
+
+    Args:
+        page_size: Guests a task; None leaves it to the job.
 
     Raises:
         NobodyInvitedError: no import has ended with a guest.
         google.api_core.exceptions.Aborted: others kept changing the party or pressing send.
     """
     for _ in range(SEND_TRIES):
-        if (sent := _send_draft(clients, party_of(party_id))) is not None:
+        if (sent := _send_draft(clients, party_of(party_id), page_size)) is not None:
             return sent
-    raise rpc_errors.Aborted(f"party {party_id} keeps changing")
+    raise rpc_errors.Aborted(  # type: ignore[no-untyped-call]
+        f"party {party_id} keeps changing"
+    )
 
 
-def _send_draft(clients: Clients, seen: Party) -> Sent | None:
+def _send_draft(clients: Clients, seen: Party, page_size: int | None) -> Sent | None:
     """Send what pressing send means for a party as it was seen; None: it has changed."""
     party_id = seen.key.id()
-    draft = _draft(clients, seen)
+    draft = _draft(clients, seen, page_size)
     if draft is None:
         raise NobodyInvitedError(party_id)
     run, plan = draft
@@ -330,7 +335,9 @@ def _send_draft(clients: Clients, seen: Party) -> Sent | None:
     return sent
 
 
-def _draft(clients: Clients, party: Party) -> tuple[Any, dict[str, Any]] | None:
+def _draft(
+    clients: Clients, party: Party, page_size: int | None
+) -> tuple[Any, dict[str, Any]] | None:
     """Return the run that pressing send asks for now, and the party's note of it.
 
     The run's id says party, change and imports: the same press gives the same run. A press
@@ -356,7 +363,9 @@ def _draft(clients: Clients, party: Party) -> tuple[Any, dict[str, Any]] | None:
     )
     run_id = hashed_name("tell", party.key.id(), party.change, told_imports, imports)
     everybody = sum(_added(import_id) for import_id in party.imports[:imports])
-    run = continuations.new_run(clients, TELL, args, run_id=run_id, expected=everybody)
+    run = continuations.new_run(
+        clients, TELL, args, run_id=run_id, expected=everybody, page_size=page_size
+    )
     plan = {
         "run_id": run_id,
         "change": party.change,
