@@ -16,7 +16,8 @@ from pipelines.progress import Progress
 
 # More dots than this are too small to see and too many to send twice a second.
 MOST_DOTS = 1000
-USUAL_SHEET = 100
+# With more pages than this, some neighbours share a sheet.
+MOST_SHEETS = 200
 PITCH = 10
 # What a pen draws from an item's place, one path for all items of a state.
 PENS = {
@@ -41,10 +42,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A page of a run: a letter for each item. A page not read yet has only waiting ones."""
+    """A page of a run: a letter for each item. A page not read yet has only waiting ones.
+
+    Of a run of very many pages it is `pages` of them, one after another.
+    """
 
     letters: str
     is_read: bool = True
+    pages: int = 1
 
     def count(self, state: str) -> int:
         return self.letters.count(PENS[state][0])
@@ -79,21 +84,40 @@ def register(app: Flask) -> None:
     app.add_template_test(has_dots)
 
 
-def sheets(run: Progress) -> list[Sheet]:
+def sheets(run: Progress, page_size: int) -> list[Sheet]:
     """Return a run's pages, and as many unread ones as its waiting items will fill."""
     read = [Sheet(letters) for letters in run.dots if letters]
-    size = max([len(sheet.letters) for sheet in read], default=USUAL_SHEET)
-    return read + unread_sheets(run.expected - run.totals.known, size)
+    size = max([len(sheet.letters) for sheet in read], default=page_size)
+    return _bundled(read + _unread(run.expected - run.totals.known, size))
 
 
-def unread_sheets(count: int, size: int = USUAL_SHEET) -> list[Sheet]:
+def unread_sheets(count: int, page_size: int) -> list[Sheet]:
     """Return the pages that so many items will fill.
 
-    >>> [len(sheet.letters) for sheet in unread_sheets(250)]
+    >>> [len(sheet.letters) for sheet in unread_sheets(250, 100)]
     [100, 100, 50]
+    >>> [sheet.pages for sheet in unread_sheets(500, 1)][-2:]
+    [3, 2]
     """
+    return _bundled(_unread(count, page_size))
+
+
+def _unread(count: int, size: int) -> list[Sheet]:
     starts = range(0, count, size)
     return [Sheet(WAITING * min(size, count - start), is_read=False) for start in starts]
+
+
+def _bundled(pages: list[Sheet]) -> list[Sheet]:
+    pages_a_sheet = -(-len(pages) // MOST_SHEETS)
+    if pages_a_sheet <= 1:
+        return pages
+    starts = range(0, len(pages), pages_a_sheet)
+    return [_joined(pages[start : start + pages_a_sheet]) for start in starts]
+
+
+def _joined(pages: list[Sheet]) -> Sheet:
+    letters = "".join(page.letters for page in pages)
+    return Sheet(letters, any(page.is_read for page in pages), len(pages))
 
 
 def has_dots(run: Progress) -> bool:

@@ -275,6 +275,7 @@ def _stage(party: Party) -> dict[str, Any]:
         "send": send,
         "send_mishaps": _mishaps(send.latest) if send else [],
         "is_moving": is_moving,
+        "page_size": settings().page_size or invitations.TELL.page_size,
     }
 
 
