@@ -40,7 +40,7 @@ def _only(view: View, app_engine_header: str) -> View:
         try:
             _prove(app_engine_header)
         except BadTokenError as error:
-            log.warning("refused %s %s: %s", request.method, request.path[:100], error)
+            log.warning("refused %s %r: %s", request.method, request.path[:100], error)
             return Response(status=403)
         except CertsUnavailableError as error:
             log.warning("cannot verify callers: %s", error)

@@ -14,8 +14,12 @@ from google.auth import jwt
 CERTS_TTL_S = 3600.0
 # An unknown key fetches the certificates again, but nobody may make us do that all the time.
 LEAST_BETWEEN_FETCHES_S = 30.0
+# Without certificates everybody waits for the one who fetches: not again and again.
+LEAST_AFTER_FAILURE_S = 1.0
 FETCH_TIMEOUT_S = 3.0
 CLOCK_SKEW_S = 10
+# What reading a token may end in when a stranger made it; JSON nested deep is a RecursionError.
+_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, auth_errors.GoogleAuthError)
 
 
 class BadTokenError(ValueError):
@@ -33,7 +37,7 @@ class TokenVerifier:
         self._certs_url = certs_url
         self._issuers = tuple(issuers)
         self._certs: Mapping[str, str] = {}
-        self._fetched_at = -CERTS_TTL_S
+        self._fetched_at = self._tried_at = -CERTS_TTL_S
         self._lock = threading.Lock()
 
     def verify(self, token: str, *, audience: str, account: str) -> None:
@@ -69,22 +73,31 @@ class TokenVerifier:
             )
         except CertsUnavailableError:
             raise
-        except (ValueError, TypeError, KeyError, auth_errors.GoogleAuthError) as error:
-            raise BadTokenError(str(error)) from error
+        except _UNREADABLE as error:
+            raise BadTokenError(str(error)[:100]) from error
 
     def _certs_for(self, key_id: str) -> Mapping[str, str]:
         with self._lock:
-            age_s = time.monotonic() - self._fetched_at
-            is_unknown = key_id not in self._certs and age_s > LEAST_BETWEEN_FETCHES_S
-            if age_s > CERTS_TTL_S or is_unknown or not self._certs:
+            now_s = time.monotonic()
+            is_fresh = bool(self._certs) and now_s - self._fetched_at <= CERTS_TTL_S
+            if is_fresh and key_id in self._certs:
+                return self._certs
+            pause_s = LEAST_BETWEEN_FETCHES_S if is_fresh else LEAST_AFTER_FAILURE_S
+            if now_s - self._tried_at > pause_s:
+                self._tried_at = now_s
                 self._certs = self._fetch()
                 self._fetched_at = time.monotonic()
+            elif not is_fresh:
+                raise CertsUnavailableError("they could not be fetched a moment ago")
             return self._certs
 
     def _fetch(self) -> Mapping[str, str]:
         try:
             answer = requests.get(self._certs_url, timeout=FETCH_TIMEOUT_S)
             answer.raise_for_status()
-            return answer.json()  # type: ignore[no-any-return]
+            certs = answer.json()
         except (requests.RequestException, ValueError) as error:
             raise CertsUnavailableError(str(error)) from error
+        if not isinstance(certs, dict) or not certs:
+            raise CertsUnavailableError(f"{self._certs_url} holds no certificates")
+        return certs
