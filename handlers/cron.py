@@ -8,6 +8,7 @@ from flask import Blueprint, jsonify
 from flask.typing import ResponseReturnValue
 
 from handlers.access import cron_only
+from handlers.deliveries import ANY_METHOD
 from handlers.wiring import clients, registry
 from pipelines import continuations
 
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 bp = Blueprint("cron", __name__, url_prefix="/cron")
 
 
-@bp.get("/continuations/sweep")
+@bp.get("/continuations/sweep", provide_automatic_options=False)
 @cron_only
 def sweep_continuations() -> ResponseReturnValue:
     """Wake the pages that have waited too long."""
@@ -24,3 +25,10 @@ def sweep_continuations() -> ResponseReturnValue:
     if woken:
         log.warning("woke %d pages", woken)
     return jsonify(woken=woken)
+
+
+@bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
+@cron_only
+def unknown(rest: str) -> ResponseReturnValue:
+    """Say that there is no such sweep, to the scheduler alone: a stranger learns no route."""
+    return "", 404
