@@ -63,7 +63,7 @@ class Settings:
             BadSettingsError: something is missing, too weak, or does not fit the rest.
         """
         platform = _platform(env)
-        project = env.get("GOOGLE_CLOUD_PROJECT", "demo-local")
+        project = env.get("GOOGLE_CLOUD_PROJECT") or "demo-local"
         if platform == LOCAL:
             _check_local(env, project)
         else:
