@@ -65,7 +65,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     task = registry().tasks.get(request.path)
     if task is None:
         return _park("no task is declared for this path")
-    if _retries() >= task.max_attempts:
+    if _retries() >= task.max_attempts and not _was_unwell():
         return _park(f"{_retries()} deliveries ended without an answer")
     return _deliver(task)
 
@@ -109,6 +109,11 @@ def _park(reason: str) -> ResponseReturnValue:
 def _retries() -> int:
     text = _header("TaskRetryCount")
     return int(text) if text.isdecimal() else 0
+
+
+def _was_unwell() -> bool:
+    """Tell whether the last delivery was answered 503: then no worker died over this task."""
+    return _header("TaskPreviousResponse") == "503"
 
 
 def _header(name: str) -> str:
