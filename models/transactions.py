@@ -13,6 +13,7 @@ half a second in all, and raises what the service said.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -57,33 +58,45 @@ def transact(
         google.api_core.exceptions.GoogleAPICallError: what the last try got. When its
             class is not Aborted the commit may have taken effect all the same.
     """
+    before = sys.exc_info()[1]
     for retry in range(tries):
-        try:
-            return ndb.transaction(body, retries=0, read_only=read_only)  # type: ignore[no-any-return]
-        except Exception as error:
-            cause = _first_cause(error)
-            if cause is None:
-                raise
-            if retry == tries - 1:
-                # Not "from error": cause stands in error's own chain, which would close on itself.
-                raise cause from None
+        # Not `transaction`: raising in the caller's `except` block forgets what came first.
+        future = ndb.transaction_async(body, retries=0, read_only=read_only)
+        future.wait()
+        error = future.exception()
+        if error is None:
+            return future.result()  # type: ignore[no-any-return]
+        cause = _first_cause(error, before)
+        if cause is None:
+            raise error
+        if retry == tries - 1:
+            # Not "from error": cause stands in error's own chain, which would close on itself.
+            raise cause from None
         longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
         pause(spread(longest_s / 3, longest_s))
     raise ValueError(f"tries must be at least 1, not {tries}")
 
 
-def _first_cause(error: BaseException) -> Exception | None:
+def _first_cause(error: Exception, before: BaseException | None = None) -> Exception | None:
     """Return the earliest retried error of a chain, or None when the chain has none.
 
     ndb rolls back after a failed commit; when the commit had worked, the rollback fails
-    in its turn and that second error is the one that surfaces.
+    in its turn and that second error is the one that surfaces. An error of the body's own
+    is what it is, whatever it was made of.
+
+    Args:
+        before: What the caller was handling already; Python puts it at the chain's end.
     """
-    retried = [link for link in _chain(error) if isinstance(link, RETRIED)]
+    if not isinstance(error, rpc_errors.GoogleAPIError):
+        return None
+    retried = [link for link in _chain(error, before) if isinstance(link, RETRIED)]
     return retried[-1] if retried else None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()  # Chains may be circular.
+def _chain(
+    error: BaseException | None, before: BaseException | None = None
+) -> Iterator[BaseException]:
+    seen = {id(before)}  # Chains may be circular.
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud.ndb import tasklets
 
 from models import transactions
 
@@ -28,15 +29,36 @@ def test_a_circular_chain_ends() -> None:
 def test_what_transact_raises_has_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error that surfaces can be printed, and caught by another transact."""
 
-    def failing(*args: object, **kwargs: object) -> None:
+    def failed(*args: object, **kwargs: object) -> tasklets.Future:
+        future = tasklets.Future()
         try:
             raise rpc_errors.ServiceUnavailable("reply lost")
         except rpc_errors.ServiceUnavailable as error:
-            raise rpc_errors.InvalidArgument("no such transaction") from error
+            second = rpc_errors.InvalidArgument("no such transaction")
+            second.__cause__ = error
+            future.set_exception(second)
+        return future
 
-    monkeypatch.setattr(transactions.ndb, "transaction", failing)
+    monkeypatch.setattr(transactions.ndb, "transaction_async", failed)
 
     with pytest.raises(rpc_errors.ServiceUnavailable) as raised:
         transactions.transact(lambda: None, pause=lambda seconds: None)
 
     assert len(list(transactions._chain(raised.value))) < 10
+
+
+def test_an_error_of_the_bodys_own_is_what_it_is() -> None:
+    """A body that turns a retried error into its own is not run again for it."""
+    own = ValueError("no such party")
+    own.__context__ = rpc_errors.Aborted("elsewhere")
+
+    assert transactions._first_cause(own) is None
+
+
+def test_what_the_caller_was_handling_is_no_cause() -> None:
+    """In an `except` block the error at hand is not taken for the transaction's."""
+    at_hand = rpc_errors.ServiceUnavailable("the relay")
+    error = rpc_errors.NotFound("no such database")
+    error.__context__ = at_hand
+
+    assert transactions._first_cause(error, at_hand) is None
