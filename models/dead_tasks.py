@@ -22,6 +22,7 @@ class DeadTask(ndb.Model):
     body = ndb.TextProperty(required=True)
     reason = ndb.TextProperty(required=True)
     count = ndb.IntegerProperty(indexed=False, default=0)
+    parked_by = ndb.TextProperty()  # The last parking: proof that it was counted.
     replays = ndb.IntegerProperty(indexed=False, default=0)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)
