@@ -5,8 +5,8 @@ The platform listens on this machine alone; in a deployed app these routes are 4
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from flask import Blueprint, abort, redirect, request
@@ -17,6 +17,7 @@ from handlers.wiring import settings
 bp = Blueprint("breakages", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
+PARTY_PAGE = re.compile(r"/invitations/[0-9a-f]{32}")
 # What each switch asks for. `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
@@ -68,7 +69,6 @@ def ask_platform(method: str, path: str, body: dict[str, Any] | None) -> Any:
 
 
 def _back() -> str:
-    """Return the page of ours that the form was on; only its path is believed."""
-    path = urlsplit(request.form.get("back", "/")).path
-    is_ours = path.startswith("/invitations/") and "\\" not in path and path.isprintable()
-    return path if is_ours else "/"
+    """Return the page of ours that the form was on, or the front page."""
+    path = request.form.get("back", "")
+    return path if PARTY_PAGE.fullmatch(path) else "/"
