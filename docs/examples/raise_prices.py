@@ -1,0 +1,109 @@
+"""A job of your own over a kind of your own: every book gets dearer, each exactly once.
+
+    .venv/bin/python -m docs.examples.raise_prices
+
+It needs what `make run` needs, starts services of its own on free ports, and delivers the
+tasks itself. In a service handlers/deliveries.py does that: docs/howto/add-a-job.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.cloud import ndb
+
+from devserver.cloudtasks.emulator import RunningEmulator, running
+from devserver.services import datastore_emulator
+from pipelines import continuations
+from pipelines.cache import open_cache
+from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.jobs import ItemError, Job
+from pipelines.mail import SmtpMailer
+from pipelines.pages import page_task
+from pipelines.progress import progress
+from pipelines.rpc import Meter
+from pipelines.sources import EntitySource
+from pipelines.tasks import AppEngineTarget, CloudTaskQueue
+
+ROOT = Path(__file__).parents[2]
+
+
+# README: from here
+class Book(ndb.Model):
+    cents = ndb.IntegerProperty(indexed=False)
+
+
+@dataclass(frozen=True)
+class RaiseArgs:
+    percent: int
+
+
+def raise_prices(args: RaiseArgs, books: Sequence[Book]) -> list[ItemError | None]:
+    # Runs in a transaction, perhaps twice: what it changes, it reads again.
+    fresh = [book for book in ndb.get_multi([book.key for book in books]) if book]
+    for book in fresh:
+        book.cents += book.cents * args.percent // 100
+    ndb.put_multi(fresh)
+    return [None] * len(books)
+
+
+RAISE = Job(
+    name="raise-prices",
+    queue="default",
+    args=RaiseArgs,
+    source=lambda args: EntitySource(Book),
+    apply=raise_prices,
+    page_size=50,
+)
+# README: to here
+
+
+def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:
+    """Raise the price of some books; return how the run ended, and the prices there are."""
+    with clients.context():
+        ndb.put_multi([Book(id=f"book-{i}", cents=1000) for i in range(120)])
+        for _ in range(2):  # The same intent, the same run: the second start does nothing.
+            continuations.start(clients, RAISE, RaiseArgs(percent=5), run_id="spring")
+        deliver_all(clients, queue)
+        run = progress("spring")
+        prices = sorted({book.cents for book in Book.query()})
+    return f"{run.totals.done} of {run.expected} books, {run.totals.pages} pages", prices
+
+
+def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
+    """Be the queue's dispatcher: deliver what is due, each task twice."""
+    task = page_task(RAISE)
+    while due := queue.engine.due():
+        attempt = queue.engine.begin_attempt(due[0].task_name)
+        for _ in range(2):
+            task.work(clients, task.read(attempt.body))
+        queue.engine.end_attempt(attempt.id, status=204)
+
+
+def open_clients(datastore: str, queue: RunningEmulator, namespace: str = "") -> Clients:
+    """Open what pipelines use, without a cache; this job sends no mail."""
+    place = queue.engine.place
+    cloud_tasks = open_cloud_tasks(emulator=queue.grpc_address)
+    return Clients(
+        datastore=open_datastore("demo-books", emulator=datastore, namespace=namespace),
+        tasks=CloudTaskQueue(cloud_tasks, place.project, place.location, AppEngineTarget()),
+        cache=open_cache(None),
+        mailer=SmtpMailer("127.0.0.1", 25, "nobody@example.com"),
+        meter=Meter(),
+    )
+
+
+def main() -> None:
+    """Start the services, walk, and say what came out."""
+    with (
+        datastore_emulator() as datastore,
+        running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,
+    ):
+        said, prices = walk(open_clients(datastore, queue), queue)
+        print(f"{said}; prices in cents: {prices}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
