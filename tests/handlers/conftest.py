@@ -1,0 +1,153 @@
+"""What tests of the handlers share: somebody with a browser, a queue, and a look at the store."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+import main
+from handlers.registry import Registry
+from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
+from models.continuations import ContinuationPage, ContinuationRun
+from models.dead_tasks import DeadTask
+from models.invitations import Guest, GuestImport, Party
+from models.uploads import UploadChunk
+from pipelines.tasks import AppEngineTarget, Task
+from tests.world import ACCOUNT, BASE_URL, World
+
+KINDS = (Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask)
+PARTY = {
+    "title": "Garden party",
+    "host": "Brett",
+    "place": "Roof",
+    "when": "2030-05-01T19:30",
+    "note": "",
+}
+
+
+@dataclass
+class Browser:
+    """Somebody with cookies, who sends the forms that the pages hold."""
+
+    app: Flask
+
+    def __post_init__(self) -> None:
+        self.client = self.app.test_client()
+
+    def get(self, path: str, **kwargs: Any) -> TestResponse:
+        return self.client.get(path, **kwargs)
+
+    def token(self) -> str:
+        """Return a token out of a page's form."""
+        found = re.search(r'name="csrf_token" value="([^"]+)"', self.get("/invitations").text)
+        assert found is not None
+        return html.unescape(found[1])
+
+    def post(
+        self,
+        path: str,
+        form: dict[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        **rest: Any,
+    ) -> TestResponse:
+        """Send a form with our token, or with another one."""
+        token = self.token() if token is None else token
+        return self.client.post(path, data={"csrf_token": token, **(form or {})}, **rest)
+
+    def create_party(self, party_id: str = "a" * 32, **details: str) -> str:
+        """Create a party and return where its page is."""
+        answer = self.post("/invitations", {"id": party_id, **PARTY, **details})
+        assert answer.status_code == 303, answer.text
+        return f"/invitations/{party_id}"
+
+
+@dataclass
+class Queue:
+    """Delivers requests to an app as Cloud Tasks would."""
+
+    world: World
+    app: Flask
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def deliver(
+        self,
+        path: str,
+        body: bytes | dict[str, Any] = b"{}",
+        *,
+        task_name: str = "t1",
+        retries: int = 0,
+        **headers: str,
+    ) -> TestResponse:
+        sent = {
+            "Authorization": f"Bearer {self.world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)}",
+            "X-CloudTasks-QueueName": "default",
+            "X-CloudTasks-TaskName": task_name,
+            "X-CloudTasks-TaskRetryCount": str(retries),
+            **{f"X-CloudTasks-{name}": value for name, value in headers.items()},
+        }
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.app.test_client().post(path, data=data, headers=sent)
+
+    def dead_tasks(self) -> list[DeadTask]:
+        with self.world.context():
+            found: list[DeadTask] = DeadTask.query().fetch()
+            return found
+
+
+@pytest.fixture
+def browser(world: World) -> Browser:
+    return Browser(world.app)
+
+
+def app_with(world: World, *tasks: Task[Any], settings: Settings | None = None) -> Flask:
+    """Return the app for some more tasks, or other settings."""
+    app = main.create_app(
+        settings or world.settings,
+        world.clients,
+        Registry(
+            world.app.extensions["wiring"].registry.jobs,
+            {
+                **world.app.extensions["wiring"].registry.tasks,
+                **{task.path: task for task in tasks},
+            },
+        ),
+    )
+    app.testing = False
+    return app
+
+
+def on_app_engine(world: World) -> Settings:
+    """Return settings as on App Engine, on the services of a test."""
+    return replace(
+        world.settings, platform=APP_ENGINE, project="real-project", target=AppEngineTarget()
+    )
+
+
+def on_cloud_run(world: World) -> Settings:
+    """Return settings as on Cloud Run, on the services of a test."""
+    return replace(world.settings, platform=CLOUD_RUN, project="real-project")
+
+
+@pytest.fixture
+def snapshot(world: World) -> Callable[[], Any]:
+    """Return a function that tells all that is stored: entities, tasks and mails."""
+
+    def look() -> Any:
+        with world.context():
+            entities = {
+                kind.__name__: sorted((row.key.id(), str(row.to_dict())) for row in kind.query())
+                for kind in KINDS
+            }
+        tasks = sorted(due.task_name for due in world.engine.due())
+        return entities, tasks, world.services.mail.count()
+
+    return look

@@ -1,0 +1,255 @@
+"""The one door to transactions: what is rerun, what is not, and that nothing is swallowed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.transactions import TRIES, transact
+from tests.faults import ERROR, REPLY_LOST
+from tests.world import World, in_threads
+
+
+class Tally(ndb.Model):
+    """A number that somebody counts up."""
+
+    count = ndb.IntegerProperty(indexed=False, default=0)
+
+
+class Receipt(ndb.Model):
+    """The proof that one increment was made."""
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    """A world whose calls are counted, in a context that is open."""
+    with world.clients.context(), world.plan.watched():
+        yield world
+
+
+def count_up() -> int:
+    """Add one without any proof: what a body must not do."""
+    tally = Tally.get_by_id("t") or Tally(id="t")
+    tally.count += 1
+    tally.put()
+    count: int = tally.count
+    return count
+
+
+def count_up_once() -> None:
+    """Add one, and keep the proof of it in the same commit."""
+    if Receipt.get_by_id("r") is None:
+        count_up()
+        Receipt(id="r").put()
+
+
+def counted() -> int:
+    tally = Tally.get_by_id("t")
+    return tally.count if tally else 0
+
+
+def fail_with(error: Exception) -> None:
+    raise error
+
+
+def no_pause(seconds: float) -> None:
+    pass
+
+
+def break_call(world: World, name: str, kind: str) -> None:
+    """Break the first remote call of a name that comes next."""
+    plan = world.plan
+    plan.calls, plan.fired, plan.kind, plan.at = [], "", kind, None
+    original = plan.around
+
+    def around(called: str, effect, error):  # type: ignore[no-untyped-def]
+        if called == name and not plan.fired:
+            plan.at = len(plan.calls)
+        return original(called, effect, error)
+
+    plan.around = around  # type: ignore[method-assign]
+
+
+def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:
+    """Without a fault there is one run, one commit and no more."""
+    assert transact(count_up) == 1
+    assert here.plan.calls == ["BeginTransaction", "Lookup", "Commit"]
+
+
+@pytest.mark.parametrize("call", ["BeginTransaction", "Lookup", "Commit"])
+def test_a_failed_call_reruns_the_body(here: World, call: str) -> None:
+    """Before the effect: the body runs again and counts once."""
+    break_call(here, call, ERROR)
+
+    transact(count_up, pause=no_pause)
+
+    assert here.plan.fired
+    assert counted() == 1
+
+
+def test_a_lost_commit_reply_doubles_a_body_without_proof(here: World) -> None:
+    """M1: why every body must carry its proof: nobody can tell that the commit was made."""
+    break_call(here, "Commit", REPLY_LOST)
+
+    transact(count_up, pause=no_pause)
+
+    assert here.plan.fired
+    assert counted() == 2
+
+
+def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(here: World) -> None:
+    """M2: the same fault, and the receipt in the same commit: counted once."""
+    break_call(here, "Commit", REPLY_LOST)
+
+    transact(count_up_once, pause=no_pause)
+
+    assert here.plan.fired
+    assert here.plan.calls.count("BeginTransaction") == 2
+    assert counted() == 1
+
+
+def test_a_lost_reply_is_recognised_while_another_error_is_handled(here: World) -> None:
+    """What the caller is handling hides neither the lost reply nor that it must be tried again."""
+    break_call(here, "Commit", REPLY_LOST)
+
+    try:
+        fail_with(KeyError("the caller's own trouble"))
+    except KeyError:
+        transact(count_up_once, pause=no_pause)
+
+    assert here.plan.fired
+    assert counted() == 1
+
+
+def test_the_last_error_rises_after_all_tries(here: World) -> None:
+    """Nothing is swallowed: after the last try the caller gets what the service said."""
+    runs = []
+
+    def lose() -> None:
+        runs.append(1)
+        raise rpc_errors.Aborted("lost the race")
+
+    with pytest.raises(rpc_errors.Aborted, match="lost the race"):
+        transact(lose, pause=no_pause)
+
+    assert len(runs) == TRIES
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a bug"),
+        rpc_errors.NotFound("no such database"),
+        rpc_errors.InvalidArgument("bad key"),
+        rpc_errors.DeadlineExceeded("late"),
+        rpc_errors.PermissionDenied("no"),
+    ],
+)
+def test_an_error_that_no_try_can_mend_rises_at_once(here: World, error: Exception) -> None:
+    """Nothing is swallowed, and nothing is written."""
+    runs = []
+
+    def fail() -> None:
+        runs.append(1)
+        count_up()
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        transact(fail, pause=no_pause)
+
+    assert raised.value is error
+    assert len(runs) == 1
+    assert counted() == 0
+
+
+def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(here: World) -> None:
+    """A bug inside the body surfaces as itself although a sick service is being handled."""
+    runs = []
+
+    def fail() -> None:
+        runs.append(1)
+        raise ValueError("a bug")
+
+    try:
+        fail_with(rpc_errors.ServiceUnavailable("the relay"))
+    except rpc_errors.ServiceUnavailable:
+        with pytest.raises(ValueError, match="a bug"):
+            transact(fail, pause=no_pause)
+
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("tries", [1, 2, 6])
+def test_a_body_runs_as_often_as_asked(here: World, tries: int) -> None:
+    """`tries` is a number of runs; between two of them there is a pause that grows."""
+    runs: list[int] = []
+    pauses: list[float] = []
+
+    def lose() -> None:
+        runs.append(1)
+        raise rpc_errors.Aborted("lost the race")
+
+    with pytest.raises(rpc_errors.Aborted):
+        transact(lose, tries=tries, pause=pauses.append, spread=lambda low, high: high)
+
+    assert len(runs) == tries
+    assert len(pauses) == tries - 1
+    assert all(later > earlier for earlier, later in itertools.pairwise(pauses))
+
+
+@pytest.mark.parametrize("tries", [0, -1])
+def test_no_try_is_no_transaction(here: World, tries: int) -> None:
+    """A number of tries that runs nothing is refused instead of doing nothing."""
+    with pytest.raises(ValueError, match="tries"):
+        transact(count_up, tries=tries)
+
+    assert here.plan.calls == []
+
+
+def test_a_read_only_transaction_reads_and_refuses_to_write(here: World) -> None:
+    """`read_only` takes no locks; a write in it is an error and has no effect."""
+    if here.services.datastore_kind == "firestore":
+        pytest.skip("this emulator takes the commit of any read-only transaction for a write")
+    transact(count_up)
+
+    assert transact(counted, read_only=True) == 1
+    with pytest.raises(rpc_errors.GoogleAPICallError):
+        transact(count_up, read_only=True, pause=no_pause)
+    assert counted() == 1
+
+
+def test_transactions_do_not_nest(here: World) -> None:
+    """A body that starts another transaction is told so, and nothing is written."""
+    with pytest.raises(NotImplementedError):
+        transact(lambda: (count_up(), transact(count_up)))
+
+    assert counted() == 0
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_ndb_tries_no_call_again_behind_our_back(here: World, in_transaction: bool) -> None:
+    """A failing lookup goes out once: `transact`, the queue or the visitor tries again."""
+    break_call(here, "Lookup", ERROR)
+
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        transact(counted, tries=1) if in_transaction else counted()
+
+    assert here.plan.calls.count("Lookup") == 1
+
+
+def test_two_threads_on_one_entity_end_exact(world: World) -> None:
+    """Whoever loses a race comes again: no increment is lost on either emulator."""
+
+    def increment_often() -> None:
+        with world.clients.context():
+            for _ in range(4):
+                transact(count_up, tries=50)
+
+    in_threads(increment_often, increment_often)
+
+    with world.context():
+        assert counted() == 8

@@ -1,0 +1,46 @@
+"""Uploads: the bytes that went in come out, from any place."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.uploads import CHUNK_BYTES, CHUNKS_PER_PUT, UploadChunk, put_upload, read_upload
+from pipelines.clock import naive
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    "size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES]
+)
+def test_a_file_is_read_from_any_offset(world: World, size: int) -> None:
+    """Each offset, at the borders of chunks too, gives the rest of the file and no more."""
+    content = bytes(i * 31 % 251 for i in range(size))
+    with world.context():
+        put_upload("u", content, naive(world.clock.now()))
+
+        for offset in {0, 1, size // 2, CHUNK_BYTES - 1, CHUNK_BYTES, size - 1, size}:
+            assert b"".join(read_upload("u", offset)) == content[offset:]
+
+
+def test_a_file_is_stored_in_commits_that_the_service_takes(world: World) -> None:
+    """More chunks than fit in one commit go in several; storing it again changes nothing."""
+    content = b"x" * (CHUNK_BYTES * CHUNKS_PER_PUT + 1)
+    with world.clients.context(), world.plan.watched():
+        put_upload("u", content, naive(world.clock.now()))
+        put_upload("u", content, naive(world.clock.now()))
+
+        assert world.plan.calls == ["Commit"] * 4
+        keys = UploadChunk.query().fetch(keys_only=True)
+        assert len(keys) == CHUNKS_PER_PUT + 1
+
+
+def test_files_do_not_run_into_each_other(world: World) -> None:
+    """A file ends where it ends, whatever the next one is called."""
+    with world.context():
+        put_upload("u", b"first", naive(world.clock.now()))
+        put_upload("u:000001", b"second", naive(world.clock.now()))
+
+        assert b"".join(read_upload("u", 0)) == b"first"
+        assert b"".join(read_upload("nothing", 0)) == b""
