@@ -1,0 +1,54 @@
+"""A browser on the whole stack."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from tests.stack import Stack, running_stack
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    with running_stack() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.fail("Chromium is not installed; on Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def problems() -> list[str]:
+    """What the page complained about: script errors, refused content."""
+    return []
+
+
+@pytest.fixture(params=[1280, 375], ids=["desktop", "phone"])
+def page(request: pytest.FixtureRequest, browser: Any, problems: list[str]) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": request.param, "height": 900})
+    tab = context.new_page()
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    yield tab
+    context.close()

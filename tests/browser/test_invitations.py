@@ -1,0 +1,109 @@
+"""A host invites guests, in a real browser, on the real stack."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.stack import Stack
+
+GUESTS = 40
+LIST = (
+    "\ufeff名前,メール\r\n"
+    + "".join(f'"Guest, {i}",guest{i}@example.com\r\n' for i in range(1, GUESTS))
+    + "佐藤 花子,hanako@example.com\r\n"
+    + "Nobody,not-an-address\r\n"
+).encode()
+TIMEOUT_MS = 60_000
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+
+def create_party(page: Page, stack: Stack) -> None:
+    """Fill in the form of a new party."""
+    page.goto(f"{stack.app}/invitations")
+    page.get_by_label("What", exact=True).fill("Rooftop party")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Rooftop party")
+
+
+def upload(page: Page, content: bytes) -> None:
+    """Upload a file of guests."""
+    page.get_by_text("Add your own list").click()
+    page.locator("input[type=file]").set_input_files(
+        {"name": "guests.csv", "mimeType": "text/csv", "buffer": content}
+    )
+    page.get_by_role("button", name="Read the list").click()
+
+
+def test_a_list_is_uploaded_sent_and_watched_to_the_end(
+    page: Page, stack: Stack, problems: list[str]
+) -> None:
+    """From an empty form to the last mail, without a reload, and the console shows it."""
+    create_party(page, stack)
+    before = sum(stack.mails().values())
+
+    upload(page, LIST)
+    stage = page.locator("#stage")
+    expect(stage).to_contain_text("not-an-address", timeout=TIMEOUT_MS)
+    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    expect(stage).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+
+    assert sum(stack.mails().values()) == before + GUESTS
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.get_by_role("status").first).to_contain_text("0 new mails")
+    assert sum(stack.mails().values()) == before + GUESTS
+    assert problems == []
+    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert width <= 0, "the page is wider than the window"
+
+
+def test_the_console_shows_tasks_and_mails(page: Page, stack: Stack, problems: list[str]) -> None:
+    """What the app did in the background stands in the console, mail by mail."""
+    create_party(page, stack)
+    upload(page, LIST)
+    stage = page.locator("#stage")
+    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+
+    page.goto(f"{stack.console}/tasks?queue=fan-out")
+    expect(page.locator("main")).to_contain_text("/tasks/continuations/tell-guests")
+    page.goto(f"{stack.console}/mail")
+    expect(page.locator("main")).to_contain_text("Rooftop party")
+    assert problems == []
+
+
+def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> None:
+    """Forms and links do it all; the live part is refreshed by a link."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    create_party(page, stack)
+    upload(page, LIST)
+    stage = page.locator("#stage")
+
+    for _ in range(60):
+        page.get_by_role("link", name="Refresh").click()
+        if f"{GUESTS} guests" in (stage.text_content() or ""):
+            break
+        page.wait_for_timeout(500)
+    page.get_by_role("button", name="Send", exact=True).click()
+    for _ in range(60):
+        page.get_by_role("link", name="Refresh").click()
+        if f"{GUESTS} sent" in (stage.text_content() or ""):
+            break
+        page.wait_for_timeout(500)
+
+    expect(stage).to_contain_text(f"{GUESTS} sent")
+    context.close()
+
+
+def test_a_bad_list_is_refused_with_its_reason(page: Page, stack: Stack) -> None:
+    """A file that is no list changes nothing and says what to do."""
+    create_party(page, stack)
+
+    upload(page, b"\xff\xfen\x00o\x00")
+
+    expect(page.locator(".error").first).to_contain_text("UTF-8")
