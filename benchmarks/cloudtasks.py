@@ -1,6 +1,6 @@
 """How many tasks a second the Cloud Tasks emulator takes in and sends out.
 
-    python -m benchmarks.cloudtasks
+    make bench NAMES=cloudtasks
 
 1. creates: eight threads of the official client, in a process of their own,
    create tasks over gRPC in a queue that is paused.
@@ -8,11 +8,10 @@
    its own, answers each delivery with 204. The API allows 500 a second for one
    queue, so the tasks lie in several.
 
-The store is a file, as in daily use. One JSON object a line on standard output.
+The store is a file, as in daily use.
 """
 
 import contextlib
-import json
 import multiprocessing
 import socket
 import tempfile
@@ -28,6 +27,7 @@ from aiohttp import web
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from benchmarks.results import Result
 from devserver.cloudtasks.emulator import RunningEmulator, running
 
 TARGET_PER_S = 500
@@ -40,8 +40,8 @@ VERSUS = "500 a second: the most that one queue of the service dispatches"
 PARENT = "projects/demo-local/locations/us-central1"
 
 
-def main() -> None:
-    """Measure both and print them."""
+def measure() -> Iterator[Result]:
+    """Measure both."""
     # Processes are made anew, not forked: gRPC does not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -51,24 +51,14 @@ def main() -> None:
     ):
         _create_queues(emulator)
         created, create_s = _measure_creates(spawn, emulator.grpc_address, handler_url)
-        _print("cloudtasks.creates_per_s", created, create_s, threads=THREADS)
+        yield _rate("cloudtasks.creates_per_s", created, create_s, threads=THREADS)
         dispatched, dispatch_s = _measure_dispatches(emulator, created)
-        _print("cloudtasks.dispatches_per_s", dispatched, dispatch_s, queues=QUEUES)
+        yield _rate("cloudtasks.dispatches_per_s", dispatched, dispatch_s, queues=QUEUES)
 
 
-def _print(name: str, count: int, took_s: float, **raw: Any) -> None:
-    value = count / took_s
-    figures = {
-        "name": name,
-        "value": round(value, 1),
-        "unit": "1/s",
-        "versus": VERSUS,
-        "target": TARGET_PER_S,
-        "met": value >= TARGET_PER_S,
-        "count": count,
-        "seconds": round(took_s, 3),
-    }
-    print(json.dumps(figures | raw), flush=True)
+def _rate(name: str, count: int, took_s: float, **raw: Any) -> Result:
+    figures = {"count": count, "seconds": round(took_s, 3), **raw}
+    return Result(name, count / took_s, "1/s", VERSUS, TARGET_PER_S, raw=figures)
 
 
 def _client(address: str) -> tasks_v2.CloudTasksClient:
@@ -159,7 +149,3 @@ def _serve_handler(pipe: Connection) -> None:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     web.run_app(app, sock=listening, print=None, access_log=None)
-
-
-if __name__ == "__main__":
-    main()

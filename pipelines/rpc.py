@@ -43,11 +43,17 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def __init__(self) -> None:
         self._local = threading.local()
         self._lock = threading.Lock()
+        self._total = Cost()
 
     def cost(self) -> Cost:
         """Return what this thread has spent so far; subtract two to price what is between."""
         with self._lock:
             return self._spent() + Cost()
+
+    def total(self) -> Cost:
+        """Return what all threads have spent so far."""
+        with self._lock:
+            return self._total + Cost()
 
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
@@ -67,8 +73,10 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
     def _add(self, spent: Cost, more: Cost) -> None:
         with self._lock:
-            for field in fields(Cost):
-                setattr(spent, field.name, getattr(spent, field.name) + getattr(more, field.name))
+            for bill in (spent, self._total):
+                for field in fields(Cost):
+                    sum_ = getattr(bill, field.name) + getattr(more, field.name)
+                    setattr(bill, field.name, sum_)
 
 
 def _asked(rpc: str, request: Any) -> Cost:

@@ -1,0 +1,63 @@
+"""Runs the benchmarks: `make bench`, `make bench NAMES="continuations"`, `make bench DOCS=1`.
+
+Performance is told as ratios whose two sides are measured in the same run, and in operations
+per item, which no noise can move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import cloudtasks, continuations
+from benchmarks.results import Result, table
+
+# By the first part of its results' names.
+BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
+    "cloudtasks": cloudtasks.measure,
+    "continuations": continuations.measure,
+}
+PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
+MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"
+
+
+def main() -> int:
+    """Run what is asked for; 1 when a target is not met."""
+    arguments = _arguments()
+    results: list[Result] = []
+    for name, measure in BENCHMARKS.items():
+        if arguments.names and not any(asked.startswith(name) for asked in arguments.names):
+            continue
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        for result in measure():
+            if arguments.names and not result.name.startswith(tuple(arguments.names)):
+                continue
+            print(result.line(), flush=True)
+            results.append(result)
+    if arguments.docs:
+        _write(results)
+    return 0 if all(result.met is not False for result in results) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", help="benchmarks, or beginnings of their names")
+    parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
+    return parser.parse_args()
+
+
+def _write(results: list[Result]) -> None:
+    """Write the table behind the text that explains it."""
+    text = PERFORMANCE.read_text().partition(MARK)[0]
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}"
+    day = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    PERFORMANCE.write_text(f"{text}{MARK}\n\nMeasured {day}, {machine}.\n\n{table(results)}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""Fan-out: pages of a continuation, against one task an item and against one long request.
+
+Both Datastore and Cloud Tasks are emulators on this machine, the app is gunicorn with two
+workers; all three designs run on them in turn, in each of the rounds, and the medians are
+compared. How the designs differ: benchmarks/fan_out_app.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from google.cloud import ndb
+
+from benchmarks.fan_out_app import (
+    EFFECTS,
+    ITEMS,
+    MAIL,
+    NOTHING,
+    PAGES,
+    REQUEST,
+    Addressee,
+    Receipt,
+    Walk,
+)
+from benchmarks.results import Result
+from devserver import ports
+from devserver.app import AppServer
+from devserver.cloudtasks.emulator import RunningEmulator, running
+from devserver.mail import MailServer
+from devserver.services import datastore_emulator, mail_server
+from models.continuations import FINISHED
+from pipelines import continuations
+from pipelines.cache import NoCache
+from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.mail import SmtpMailer
+from pipelines.progress import progress
+from pipelines.rpc import Cost, Meter
+from pipelines.tasks import CloudTaskQueue, UrlTarget
+
+ROOT = Path(__file__).parent.parent
+ITEMS_A_RUN = 1000
+ROUNDS = 3
+TIMEOUT_S = 120
+PROJECT, LOCATION = "demo-bench", "us-central1"
+ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
+# The most that the service gives one queue.
+QUEUE_YAML = """
+queue:
+  - name: bench
+    rate: 500/s
+    bucket_size: 500
+    max_concurrent_requests: 16
+"""
+VERSUS_ITEMS, VERSUS_REQUEST = "one task an item", "one long request"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and what it runs on."""
+
+    clients: Clients
+    queue: RunningEmulator
+    relay: MailServer
+    costs: Path
+
+    def cost(self) -> Cost:
+        """Return what the app has spent so far, and who started its runs on Cloud Tasks."""
+        total = self.clients.meter.total()
+        for bill in self.costs.glob("*.json"):
+            with contextlib.suppress(ValueError):  # Being written just now.
+                total += Cost(**json.loads(bill.read_text()))
+        return total
+
+
+def measure() -> Iterator[Result]:
+    """Measure all designs and yield the comparisons."""
+    with _bench() as bench:
+        rates: dict[tuple[str, str], float] = {}
+        for effect in EFFECTS:
+            for name, rate in _rates(bench, effect).items():
+                rates[name, effect] = rate
+        yield _ratio("items_per_s", rates, NOTHING, "items", 5)
+        yield _ratio("items_per_s_versus_request", rates, NOTHING, "request", None)
+        yield _ratio("mails_per_s", rates, MAIL, "items", None)
+        yield _ratio("mails_per_s_versus_request", rates, MAIL, "request", None)
+        yield from _operations(bench)
+
+
+def _ratio(
+    name: str, rates: dict[tuple[str, str], float], effect: str, rival: str, target: float | None
+) -> Result:
+    ours, theirs = rates["pages", effect], rates[rival, effect]
+    versus = {"items": VERSUS_ITEMS, "request": VERSUS_REQUEST}[rival]
+    raw = {
+        "ours_per_s": round(ours, 1),
+        "theirs_per_s": round(theirs, 1),
+        "items": ITEMS_A_RUN,
+        "rounds": ROUNDS,
+    }
+    return Result(f"continuations.{name}", ours / theirs, "ratio", versus, target, raw=raw)
+
+
+def _rates(bench: Bench, effect: str) -> dict[str, float]:
+    """Return each design's items a second, the median of the rounds."""
+    took: dict[str, list[float]] = {"pages": [], "items": [], "request": []}
+    for _ in range(ROUNDS):
+        took["pages"].append(_timed(bench, effect, _run_pages))
+        took["items"].append(_timed(bench, effect, _run_items))
+        took["request"].append(_timed(bench, effect, _run_request))
+    return {name: ITEMS_A_RUN / statistics.median(times) for name, times in took.items()}
+
+
+Run = Callable[[Bench, Walk], None]
+
+
+def _timed(bench: Bench, effect: str, run: Run) -> float:
+    """Run one design over all items; return the seconds until the last receipt was there."""
+    bench.queue.engine.reset()
+    bench.relay.clear()
+    walk = Walk(secrets.token_hex(8), "g", effect)
+    started = time.perf_counter()
+    run(bench, walk)
+    took_s = time.perf_counter() - started
+    if effect == MAIL and bench.relay.count() != ITEMS_A_RUN:
+        raise RuntimeError(f"{bench.relay.count()} mails instead of {ITEMS_A_RUN}")
+    return took_s
+
+
+def _run_pages(bench: Bench, walk: Walk) -> None:
+    with bench.clients.context():
+        continuations.start(bench.clients, PAGES, walk, run_id=walk.run_id, expected=ITEMS_A_RUN)
+    bench.queue.wait_idle(TIMEOUT_S)
+    with bench.clients.context():
+        now = progress(walk.run_id)
+    if now.state != FINISHED or now.totals.done != ITEMS_A_RUN:
+        raise RuntimeError(f"the run is {now.state} with {now.totals.done} items done")
+
+
+def _run_items(bench: Bench, walk: Walk) -> None:
+    with bench.clients.context():
+        ITEMS.enqueue(bench.clients, walk)
+    bench.queue.wait_idle(TIMEOUT_S)
+    _check_receipts(bench, walk)
+
+
+def _run_request(bench: Bench, walk: Walk) -> None:
+    with bench.clients.context():
+        REQUEST.enqueue(bench.clients, walk)
+    bench.queue.wait_idle(TIMEOUT_S)
+    _check_receipts(bench, walk)
+
+
+def _check_receipts(bench: Bench, walk: Walk) -> None:
+    with bench.clients.context():
+        first, beyond = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
+        keys = Receipt.query(Receipt._key > first, Receipt._key < beyond).fetch(keys_only=True)
+    if len(keys) != ITEMS_A_RUN:
+        raise RuntimeError(f"{len(keys)} receipts instead of {ITEMS_A_RUN}")
+
+
+def _operations(bench: Bench) -> Iterator[Result]:
+    """Count what one run costs the services, per item."""
+    spent = {}
+    for name, run in (("pages", _run_pages), ("items", _run_items), ("request", _run_request)):
+        before = bench.cost()
+        _timed(bench, NOTHING, run)
+        spent[name] = bench.cost() - before
+    targets = {"writes": 2.0, "tasks": 0.05}
+    for counted in fields(Cost):
+        per_item = {name: getattr(cost, counted.name) / ITEMS_A_RUN for name, cost in spent.items()}
+        yield Result(
+            f"continuations.{counted.name}_per_item",
+            per_item["pages"],
+            "operations",
+            VERSUS_ITEMS,
+            targets.get(counted.name),
+            at_least=False,
+            raw={"one_task_an_item": per_item["items"], "one_long_request": per_item["request"]},
+        )
+
+
+@contextlib.contextmanager
+def _bench() -> Iterator[Bench]:
+    """Start everything on free ports, store the items, warm up."""
+    port = ports.free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        datastore_emulator() as datastore,
+        mail_server() as relay,
+        running(
+            queue_yaml=_written(Path(folder) / "queue.yaml"),
+            app_url=url,
+            project=PROJECT,
+            location=LOCATION,
+            issuer="http://issuer.bench",
+        ) as queue,
+        _app(port, folder, datastore, relay, queue),
+    ):
+        bench = Bench(_clients(url, datastore, relay, queue), queue, relay, Path(folder))
+        with bench.clients.context():
+            for start in range(0, ITEMS_A_RUN, 500):
+                ndb.put_multi([_addressee(i) for i in range(start, start + 500)])
+        _timed(bench, NOTHING, _run_items)
+        yield bench
+
+
+def _addressee(number: int) -> Addressee:
+    spread = f"{(number * 2654435761) % 2**32:08x}"
+    return Addressee(id=f"g:{spread}", address=f"guest{number}@example.com")
+
+
+def _written(path: Path) -> Path:
+    path.write_text(QUEUE_YAML)
+    return path
+
+
+def _clients(url: str, datastore: str, relay: MailServer, queue: RunningEmulator) -> Clients:
+    meter = Meter()
+    client = open_cloud_tasks(emulator=queue.grpc_address, interceptors=[meter])
+    host, _, port = relay.address.rpartition(":")
+    return Clients(
+        datastore=open_datastore(PROJECT, emulator=datastore),
+        tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
+        cache=NoCache(),
+        mailer=SmtpMailer(host, int(port), "News <news@bench.example>"),
+        meter=meter,
+    )
+
+
+@contextlib.contextmanager
+def _app(
+    port: int, folder: str, datastore: str, relay: MailServer, queue: RunningEmulator
+) -> Iterator[None]:
+    """Run gunicorn with the measured app."""
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **os.environ,
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
+        "DATASTORE_EMULATOR_HOST": datastore,
+        "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
+        "SMTP_HOST": relay.address,
+        "TASKS_URL": url,
+        "TASKS_LOCATION": LOCATION,
+        "TASKS_SERVICE_ACCOUNT": ACCOUNT,
+        "TASKS_CERTS_URL": f"{queue.control_url}/oauth2/v1/certs",
+        "TASKS_ISSUER": "http://issuer.bench",
+        "SECRET_KEY": secrets.token_hex(32),
+        "LOG_LEVEL": "WARNING",
+        "BENCH_COSTS": folder,
+    }
+    app = AppServer(ROOT, port=port, env=env, target="benchmarks.fan_out_app:serve()")
+    _wait(app.start)
+    try:
+        yield
+    finally:
+        _wait(app.stop)
+
+
+def _wait(coroutine_function: Callable[[], object]) -> None:
+    asyncio.run(coroutine_function())  # type: ignore[arg-type]
