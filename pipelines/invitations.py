@@ -325,7 +325,7 @@ def _send_draft(clients: Clients, seen: Party, page_size: int | None) -> Sent | 
             return None  # Another send tells some of these guests, or the news are old.
         party.sends = [*party.sends, plan]
         ndb.put_multi([party, run])
-        return Sent(run.key.id(), True, run.expected)
+        return Sent(run.key.id(), True, plan["guests"])
 
     if not plan["guests"]:
         return Sent(run.key.id(), False, 0)
