@@ -99,6 +99,7 @@ def pages_of(run_id: str, *, after: str = "") -> Any:
     return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
 
 
-def running_runs() -> Any:
-    """Return the query for the runs that have not ended."""
-    return ContinuationRun.query(ContinuationRun.state == RUNNING).order(ContinuationRun._key)
+def running_runs(*, after: str = "") -> Any:
+    """Return the query for the runs that have not ended, by id, those behind the id `after`."""
+    query = ContinuationRun.query(ContinuationRun.state == RUNNING).order(ContinuationRun._key)
+    return query.filter(ContinuationRun._key > run_key(after)) if after else query

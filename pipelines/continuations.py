@@ -208,11 +208,17 @@ def _head(run: ContinuationRun, chain: int) -> PageArgs:
 def sweep(clients: Clients, jobs: Jobs) -> int:
     """Wake the pages that have waited too long; return how many tasks that took.
 
-    Bounded: at most SWEPT_RUNS running runs; the others come next time, because runs that
-    have ended leave the query.
+    Bounded: SWEPT_RUNS running runs, from a random id on and around the end, so that runs
+    that never end cannot hide the others for long.
     """
     woken = 0
-    for run in running_runs().fetch(SWEPT_RUNS):
+    start = clients.new_id()
+    runs = running_runs(after=start).fetch(SWEPT_RUNS)
+    if len(runs) < SWEPT_RUNS:
+        seen = {run.key for run in runs}
+        first = running_runs().fetch(SWEPT_RUNS - len(runs))
+        runs += [run for run in first if run.key not in seen]
+    for run in runs:
         job = jobs.get(run.job)
         if job is None:
             log.error("run %s is of job %s, which is not known here", run.key.id(), run.job)

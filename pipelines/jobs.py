@@ -43,7 +43,8 @@ class SkippedItemError(ItemError):
 
 # Opened once per page; works on one item, or raises one of the three errors above.
 Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
-# Runs inside the transaction; per item None, or one of the three errors above.
+# Runs inside the transaction, maybe more than once; per item None, or one of the three errors
+# above. The items are as they were read before: read again, there, what you change.
 Apply = Callable[[A, Sequence[I]], Sequence[ItemError | None]]
 
 

@@ -74,6 +74,7 @@ def page_task(job: Job[Any, Any]) -> Task[PageArgs]:
 
 def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     """Do what one task asks for: pin, link, work, close."""
+    spent_before = clients.meter.cost()
     run, page = ndb.get_multi(
         [run_key(args.run_id), page_key(args.run_id, args.chain, args.number)]
     )
@@ -81,7 +82,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
         raise Park(f"there is no run {args.run_id}")
     if run.state != RUNNING:
         return
-    attempt = _Attempt(clients, job, run, args)
+    attempt = _Attempt(clients, job, run, args, spent_before)
     if page is not None:
         _link(clients, job, args, page)  # Before waiting for a lease: its owner may be dead.
         page, items = attempt.take(page)
@@ -107,6 +108,7 @@ class _Attempt:
     job: Job[Any, Any]
     run: ContinuationRun
     args: PageArgs
+    priced: Cost  # What this thread had spent up to the last commit, or before this attempt.
     found: dict[int, tuple[str, str]] = field(default_factory=dict)
     doubts: int = 0
     commits: int = 0
@@ -116,7 +118,6 @@ class _Attempt:
         self.key = page_key(self.args.run_id, self.args.chain, self.args.number)
         self.source = self.job.source_of(self.run)
         self.job_args = self.job.load(self.run.args)
-        self.priced = self.clients.meter.cost()
         self.committed = self.looked = self.clients.clock.now()
 
     # Pin and lease
@@ -209,12 +210,18 @@ class _Attempt:
             raise TypeError(f"job {self.job.name} has neither `deliver` nor `apply`")
         with self.job.deliver(self.clients, self.job_args) as deliver:
             for position in page.open_positions():
+                self._check_lease(page)
                 self._deliver_one(deliver, position, items[position])
                 if self._is_time_to_commit():
                     page = self._commit()
                     if page.owner is None:
                         return page  # Cancelled.
-        return self._commit(is_last=True)
+            return self._commit(is_last=True)  # Before the line is closed: that may take long.
+
+    def _check_lease(self, page: ContinuationPage) -> None:
+        """Stop an attempt that was held up for so long that another may have begun."""
+        if naive(self.clients.clock.now()) >= page.lease_ends:
+            raise Wait(f"the lease of page {self.key.id()} has run out")
 
     def _apply_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         """Apply all items in one commit; when an item breaks that, find it by halving."""
