@@ -340,12 +340,14 @@ def test_every_invariant_names_tests_that_exist() -> None:
 
 
 def test_every_invariant_that_a_test_names_is_listed() -> None:
-    """A test that proves an invariant is not forgotten in the list."""
+    """A test that proves an invariant of the data is not forgotten in the list."""
     listed = {row[0] for row in cells("docs/invariants.md")[1:]}
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     claimed = {name for path in files for test in claims_in(path) for name in invariants_of(test)}
-    assert claimed
-    assert claimed <= listed
+    # S numbers hostile requests: of these the list has the most telling ones only.
+    of_data = {name for name in claimed if not name.startswith("S")}
+    assert of_data
+    assert of_data <= listed
 
 
 # Code in documents, and examples in code
