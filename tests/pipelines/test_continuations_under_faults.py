@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from models.continuations import FINISHED
+from models.continuations import FINISHED, ContinuationPage
 from pipelines import continuations, pages
+from pipelines.clients import Clients
 from pipelines.jobs import Job
 from pipelines.progress import UnknownRunError, progress
 from tests.explorer import Explorer
@@ -18,10 +21,12 @@ from tests.pipelines.walks import (
     Item,
     Walk,
     deliver_job,
+    items_of,
     ledger_here,
+    put_items,
     put_items_here,
 )
-from tests.world import Services, World
+from tests.world import Services, World, in_threads
 
 ITEMS = 3  # Two pages of two.
 
@@ -111,12 +116,69 @@ def test_each_item_ends_once_with_all_deliveries_side_by_side(scenario: WalkScen
         Explorer(scenario.world, scenario).play()
 
 
-def test_without_receipts_the_faults_double_work(
-    services: Services, monkeypatch: pytest.MonkeyPatch
+def test_an_attempt_that_outlives_its_lease_stops(services: Services) -> None:
+    """H4: held up for longer than its lease, an attempt does nothing more and commits nothing."""
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def slow(clients: Clients, args: Walk) -> Iterator[Callable[[Item], None]]:
+        def act(item: Item) -> None:
+            seen.append(item.key.id())
+            if len(seen) == 1:
+                clients.clock.sleep(30)
+                in_threads(lambda: world.answer(world.current))
+
+        yield act
+
+    job = Job("slow", "fan-out", Walk, items_of, deliver=slow, page_size=3)
+    world = World(services, [job])
+    names = put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+
+    first = world.deliver(world.engine.due()[0].task_name)
+    world.heal(lambda: progress("run").state == FINISHED)
+
+    assert first == 429
+    assert Counter(seen) == Counter([seen[0], *names]), "the first item was in doubt, no other"
+    with world.context():
+        assert progress("run").totals.in_doubt >= 1
+
+
+@pytest.mark.parametrize(
+    ("planted", "kinds"),
+    [("_record", KINDS), ("_check_free", [OVERLAP]), ("_lease", KINDS)],
+    ids=["no receipts", "no lease", "no pinned page"],
+)
+def test_the_faults_bite(
+    services: Services, monkeypatch: pytest.MonkeyPatch, planted: str, kinds: Sequence[str]
 ) -> None:
-    """The faults bite: with the proof of a commit taken out, the same exploration fails."""
-    scenario = WalkScenario(World(services, [APPLY]), APPLY, Counter())
-    monkeypatch.setattr(pages._Attempt, "_record", lambda *args, **kwargs: None)
+    """With one of its proofs taken out, the same exploration fails."""
+    if services.datastore_kind == "firestore":
+        pytest.skip("one emulator is enough to see a planted bug")
+    outside: Counter[str] = Counter()
+    job = deliver_job(outside)
+    scenario = WalkScenario(World(services, [job]), job, outside)
+    monkeypatch.setattr(pages._Attempt, planted, _PLANTED[planted])
 
     with pytest.raises(AssertionError):
-        Explorer(scenario.world, scenario).explore()
+        Explorer(scenario.world, scenario).explore(kinds)
+
+
+def _never_pinned(
+    attempt: pages._Attempt, draft: ContinuationPage | None
+) -> tuple[ContinuationPage, bool]:
+    """Take over whatever is there, and forget what was done."""
+    page = draft or attempt.key.get()
+    page.receipts = "." * len(page.items)
+    page.worked = False
+    attempt._touch(page)
+    page.put()
+    return page, draft is not None
+
+
+_PLANTED: dict[str, Callable[..., object]] = {
+    "_record": lambda *args, **kwargs: None,
+    "_check_free": lambda *args: None,
+    "_lease": _never_pinned,
+}
