@@ -32,6 +32,9 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
         """A changing request of a page needs our token, and must not come from elsewhere."""
         if request.method in SAFE_METHODS or is_machine_path():
             return
+        if request.mimetype != "multipart/form-data":
+            # A form's bound that holds for parts alone: other forms are taken apart at once.
+            request.max_content_length = app.config["MAX_FORM_MEMORY_SIZE"]
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             abort(403, "This form was sent from another site.")
         csrf.protect()
