@@ -25,7 +25,7 @@ run: $(INSTALLED) ## Start everything: app on 8080, console on 8000
 	@$(PYTHON) -m devserver $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: lint types test ## All that CI runs: lint, types, tests
 

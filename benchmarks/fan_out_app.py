@@ -137,9 +137,7 @@ def serve() -> Flask:
     """Return the app; each process keeps its bill in the folder BENCH_COSTS."""
     settings = Settings.from_environment(os.environ)
     clients = main.open_clients(settings)
-    jobs = Registry.of([PAGES])
-    extra = {task.path: task for task in (ITEM, ITEMS, REQUEST)}
-    app = main.create_app(settings, clients, Registry(jobs.jobs, {**jobs.tasks, **extra}))
+    app = main.create_app(settings, clients, Registry.of([PAGES], [ITEM, ITEMS, REQUEST]))
     bill = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
     lock = threading.Lock()
 

@@ -21,12 +21,12 @@ class Registry:
     tasks: Mapping[str, Task[Any]]
 
     @classmethod
-    def of(cls, jobs: Iterable[Job[Any, Any]]) -> Registry:
-        """Return the registry for some jobs."""
+    def of(cls, jobs: Iterable[Job[Any, Any]], tasks: Iterable[Task[Any]] = ()) -> Registry:
+        """Return the registry for some jobs, and for tasks that belong to none."""
         by_name = {job.name: job for job in jobs}
-        pages = {task.path: task for task in map(page_task, by_name.values())}
-        replay = replay_task(pages)
-        return cls(by_name, {**pages, replay.path: replay})
+        by_path = {task.path: task for task in [*map(page_task, by_name.values()), *tasks]}
+        replay = replay_task(by_path)
+        return cls(by_name, {**by_path, replay.path: replay})
 
 
 APP = Registry.of([invitations.IMPORT, invitations.TELL])

@@ -81,7 +81,7 @@ class Settings:
             database=env.get("DATASTORE_DATABASE") or None,
             datastore_emulator=env.get("DATASTORE_EMULATOR_HOST") or None,
             cloud_tasks_emulator=env.get("CLOUD_TASKS_EMULATOR_HOST") or None,
-            memcached=env.get("MEMCACHE_HOSTS") or None,
+            memcached=_one_host(env.get("MEMCACHE_HOSTS", "")),
             certs_url=env.get("TASKS_CERTS_URL") or GOOGLE_CERTS_URL,
             issuers=(env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             smtp_user=env.get("SMTP_USER", ""),
@@ -144,6 +144,14 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
     if "@" not in account:
         raise BadSettingsError("TASKS_SERVICE_ACCOUNT is not set: whose tokens tasks carry")
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _one_host(text: str) -> str | None:
+    if "," in text or " " in text.strip():
+        raise BadSettingsError(
+            "MEMCACHE_HOSTS takes one host:port: with several, keys move when one is away"
+        )
+    return text.strip() or None
 
 
 def _page_size(text: str) -> int | None:

@@ -141,7 +141,7 @@ class Body:
 def body(raw: bytes) -> Body:
     """Return the body in the most readable form that it has.
 
-    >>> body(b'{"a": "\\u5b57"}').form, body("字".encode()).form, body(b"\\xff\\x00").text[:20]
+    >>> body(b'{"a": "\\\\u5b57"}').form, body("字".encode()).form, body(b"\\xff\\x00").text[:20]
     ('JSON', 'text', '00000000  ff 00     ')
     """
     if not raw:
