@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from flask import Flask
-from werkzeug.test import TestResponse
+from jinja2.bccache import Bucket, BytecodeCache
+from werkzeug.datastructures import FileStorage
+from werkzeug.test import TestResponse, encode_multipart
 
 import main
 from handlers.registry import Registry
@@ -33,6 +35,23 @@ PARTY = {
 }
 
 
+class SharedTemplates(BytecodeCache):
+    """Compiled templates, kept for all the apps of a test run."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+TEMPLATES = SharedTemplates()
+
+
 @dataclass
 class Browser:
     """Somebody with cookies, who sends the forms that the pages hold."""
@@ -41,15 +60,19 @@ class Browser:
 
     def __post_init__(self) -> None:
         self.client = self.app.test_client()
+        self.known_token = ""
 
     def get(self, path: str, **kwargs: Any) -> TestResponse:
-        return self.client.get(path, **kwargs)
+        return self.client.get(path, buffered=True, **kwargs)
 
     def token(self) -> str:
-        """Return a token out of a page's form."""
+        """Return a token out of a page's form; it is good for the whole session."""
+        if self.known_token:
+            return self.known_token
         found = re.search(r'name="csrf_token" value="([^"]+)"', self.get("/invitations").text)
         assert found is not None
-        return html.unescape(found[1])
+        self.known_token = html.unescape(found[1])
+        return self.known_token
 
     def post(
         self,
@@ -61,7 +84,16 @@ class Browser:
     ) -> TestResponse:
         """Send a form with our token, or with another one."""
         token = self.token() if token is None else token
-        return self.client.post(path, data={"csrf_token": token, **(form or {})}, **rest)
+        values = {"csrf_token": token, **(form or {})}
+        if any(isinstance(value, tuple) for value in values.values()):
+            files = {
+                name: FileStorage(*value) if isinstance(value, tuple) else value
+                for name, value in values.items()
+            }
+            boundary, body = encode_multipart(files)
+            kind = f"multipart/form-data; boundary={boundary}"
+            return self.client.post(path, data=body, content_type=kind, **rest)
+        return self.client.post(path, data=values, **rest)
 
     def create_party(self, party_id: str = "a" * 32, **details: str) -> str:
         """Create a party and return where its page is."""
@@ -104,6 +136,16 @@ class Queue:
 
 
 @pytest.fixture
+def world(world: World) -> Iterator[World]:
+    """The app in a namespace of its own; its connections to memcached are closed with it."""
+    world.app.jinja_env.bytecode_cache = TEMPLATES
+    yield world
+    pool = getattr(world.clients.cache.cache, "_client", None)  # type: ignore[attr-defined]
+    if pool is not None:
+        pool.close()
+
+
+@pytest.fixture
 def browser(world: World) -> Browser:
     return Browser(world.app)
 
@@ -122,6 +164,7 @@ def app_with(world: World, *tasks: Task[Any], settings: Settings | None = None) 
         ),
     )
     app.testing = False
+    app.jinja_env.bytecode_cache = TEMPLATES
     return app
 
 
