@@ -126,8 +126,8 @@ def _chromium() -> Finding:
     for name in _CHROMIUMS:
         if found := shutil.which(name):
             return Finding("Chromium", True, found)
-    fix = "apt-get install chromium, or: .venv/bin/playwright install chromium"
-    return Finding("Chromium", None, "missing (browser tests skip)", fix)
+    fix = "apt-get install chromium, or brew install chromium"
+    return Finding("Chromium", None, "missing (browser tests need it)", fix)
 
 
 def _port(env: Mapping[str, str], name: str, usual: int) -> Finding:

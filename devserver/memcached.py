@@ -10,10 +10,9 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 import time
 
-from devserver import ports
+from devserver import debian, ports
 from devserver.errors import ServiceFailedError, ServiceMissingError
 from devserver.processes import GuardedProcess, LineSink
 
@@ -96,15 +95,7 @@ def install() -> str:
     Raises:
         ServiceMissingError: this is no Debian, we are not root, or apt failed.
     """
-    apt = shutil.which("apt-get")
-    if apt is None or os.geteuid() != 0:
-        raise ServiceMissingError(HOW_TO_GET)
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", "memcached"]):
-        done = subprocess.run([apt, *arguments], env=env, capture_output=True, check=False)
-        if done.returncode != 0 and arguments != ["update"]:
-            raise ServiceMissingError(HOW_TO_GET)
-    program = find_program()
+    program = debian.install("memcached", "memcached")
     if program is None:
         raise ServiceMissingError(HOW_TO_GET)
     return program

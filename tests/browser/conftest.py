@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
+from devserver import debian
 from tests.stack import Stack, running_stack
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -30,10 +30,11 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
+    program = debian.find(*CHROMIUMS) or debian.install("chromium", *CHROMIUMS)
+    if program is None:
         pytest.fail("Chromium is not installed; on Debian: apt-get install chromium")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        chromium = playwright.chromium.launch(executable_path=program, args=QUIET)
         yield chromium
         chromium.close()
 
