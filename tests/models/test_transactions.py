@@ -166,18 +166,21 @@ def test_an_error_that_no_try_can_mend_rises_at_once(here: World, error: Excepti
     assert counted() == 0
 
 
-def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(here: World) -> None:
+@pytest.mark.parametrize("error", [ValueError("a bug"), rpc_errors.NotFound("a bug")])
+def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(
+    here: World, error: Exception
+) -> None:
     """A bug inside the body surfaces as itself although a sick service is being handled."""
     runs = []
 
     def fail() -> None:
         runs.append(1)
-        raise ValueError("a bug")
+        raise error
 
     try:
         fail_with(rpc_errors.ServiceUnavailable("the relay"))
     except rpc_errors.ServiceUnavailable:
-        with pytest.raises(ValueError, match="a bug"):
+        with pytest.raises(type(error), match="a bug"):
             transact(fail, pause=no_pause)
 
     assert len(runs) == 1

@@ -167,7 +167,7 @@ def test_an_open_quote_does_not_swallow_rows_up_to_one_that_is_not_utf_8() -> No
     content = b'Bob,b@example.com\n"Ann,a@example.com\nCid,c@example.com\n\xff\xfe,x@example.com\n'
 
     assert [name for name, _ in guests(content)] == ["Bob", "Cid"]
-    assert list(problems(content)) == [2, 4]
+    assert problems(content) == {2: "a quote is opened and not closed", 4: "not UTF-8 text"}
 
 
 def test_open_quotes_cost_their_own_rows_each() -> None:

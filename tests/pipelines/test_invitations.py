@@ -241,6 +241,29 @@ def test_the_id_of_another_partys_file_takes_nothing_from_it(host: Host) -> None
 
 
 @one_emulator
+def test_two_parties_that_use_one_id_at_once_do_not_mix(host: Host) -> None:
+    """S28: whoever commits first has the id; the other is told, and gets no guests of it."""
+    other = Host(host.world, "p2")
+    other.create()
+    original = invitations.put_upload
+
+    def overtaken(*args: Any) -> None:
+        with pytest.MonkeyPatch.context() as back:
+            back.setattr(invitations, "put_upload", original)
+            in_threads(lambda: other.start_import(people("ann"), "i1"))
+        original(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(invitations, "put_upload", overtaken)
+        with pytest.raises(ForeignImportError):
+            host.start_import(people("ann"), "i1")
+    host.world.settle()
+
+    assert host.guests() == {}
+    assert set(other.guests()) == {"ann@example.com"}
+
+
+@one_emulator
 def test_a_file_that_cannot_be_read_leaves_nothing(host: Host) -> None:
     """A refused upload stores neither chunks nor a run, and stops no later one."""
     with pytest.raises(BadFileError):
