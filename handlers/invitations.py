@@ -14,6 +14,7 @@ from flask.typing import ResponseReturnValue
 
 from handlers.breakages import active_switches
 from handlers.wiring import clients, registry, settings
+from models.continuations import CANCELLED, RUNNING
 from models.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations, invitations
 from pipelines.guest_lists import MOST_BYTES, BadFileError
@@ -163,8 +164,20 @@ def send(party_id: str) -> ResponseReturnValue:
     if sent.is_new:
         session["answered"] = [sent.run_id, round(time.perf_counter() - started, 4)]
     else:
-        flash("0 new mails: everybody on the list knows about this change already.")
+        flash(f"0 new mails: {_why_nobody(sent.run_id)}")
     return _to_party(party_id)
+
+
+def _why_nobody(run_id: str) -> str:
+    """Say why pressing send told nobody."""
+    last = progress(_lineage(run_id)[-1], dots=False)
+    if last.state == RUNNING:
+        return "this change is being sent already."
+    if last.state == CANCELLED:
+        return "the send of this change was cancelled. Resume it below."
+    if last.totals.failed:
+        return "all others know; the failed ones can be sent again below."
+    return "everybody on the list knows about this change already."
 
 
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
@@ -181,7 +194,7 @@ def steer(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
         else:
             continuations.retry_failed(clients(), registry().jobs, run_id)
     except continuations.NotEndedError:
-        flash("It is still going on: failed mails can be sent again when it has ended.")
+        flash("It has not finished: failed mails can be sent again when it has.")
     return _to_party(party_id)
 
 
@@ -264,8 +277,8 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
 def _stage(party: Party) -> dict[str, Any]:
     imports = _imports(party)
     send = _latest_send(party)
-    is_moving = any(run.state == "running" for _, run, _ in imports[:1]) or (
-        send is not None and send.latest.state == "running"
+    is_moving = any(run.state == RUNNING for _, run, _ in imports[:1]) or (
+        send is not None and send.latest.state == RUNNING
     )
     return {
         "party": party,

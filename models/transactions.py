@@ -39,7 +39,6 @@ RETRIED = (
 def transact(
     body: Callable[[], T],
     *,
-    read_only: bool = False,
     tries: int = TRIES,
     pause: Callable[[float], None] = time.sleep,
     spread: Callable[[float, float], float] = random.uniform,
@@ -48,7 +47,6 @@ def transact(
 
     Args:
         body: Reads and writes entities, and proves to itself that it has not run before.
-        read_only: Take no locks; a write in the body is an error.
         tries: How often the body may run, at least 1.
         pause: Waits between two tries; its argument is in seconds.
         spread: Picks a pause between two bounds, so that rivals part ways.
@@ -61,7 +59,7 @@ def transact(
     before = sys.exc_info()[1]
     for retry in range(tries):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
-        future = ndb.transaction_async(body, retries=0, read_only=read_only)
+        future = ndb.transaction_async(body, retries=0)
         future.wait()
         error = future.exception()
         if error is None:

@@ -36,6 +36,7 @@ from google.cloud import ndb
 
 from models.continuations import (
     CANCELLED,
+    FINISHED,
     RUNNING,
     ContinuationPage,
     ContinuationRun,
@@ -67,7 +68,7 @@ Jobs = Mapping[str, Job[Any, Any]]
 
 
 class NotEndedError(Exception):
-    """The run is still going on."""
+    """The run has not finished."""
 
 
 def new_run(
@@ -150,17 +151,17 @@ def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
 
 
 def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
-    """Run the failed items of an ended run again, as a run of its own.
+    """Run the failed items of a finished run again, as a run of its own.
 
     Returns:
         The new run's id: the same however often this is called.
 
     Raises:
-        NotEndedError: the run is still going on.
+        NotEndedError: the run has not finished: it goes on, or may be resumed.
     """
     parent = run_of(run_id)
-    if parent.state == RUNNING:
-        raise NotEndedError(f"run {run_id} is still going on")
+    if parent.state != FINISHED:
+        raise NotEndedError(f"run {run_id} is {parent.state}")
     job = jobs[parent.job]
     child_id = hashed_name("retry", run_id)
     child = new_run(

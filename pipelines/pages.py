@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
+from pydantic import Field
 
 from models.continuations import (
     DONE,
@@ -54,9 +55,9 @@ LOOK_S = 1.0
 class PageArgs:
     """Which page a task is for, and where that page starts."""
 
-    run_id: str
-    chain: int
-    number: int
+    run_id: Annotated[str, Field(min_length=1, max_length=500)]
+    chain: Annotated[int, Field(ge=0, lt=10**4)]
+    number: Annotated[int, Field(ge=0, lt=10**8)]
     after: str
 
     @property

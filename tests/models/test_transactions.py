@@ -213,18 +213,6 @@ def test_no_try_is_no_transaction(here: World, tries: int) -> None:
     assert here.plan.calls == []
 
 
-def test_a_read_only_transaction_reads_and_refuses_to_write(here: World) -> None:
-    """`read_only` takes no locks; a write in it is an error and has no effect."""
-    if here.services.datastore_kind == "firestore":
-        pytest.skip("this emulator takes the commit of any read-only transaction for a write")
-    transact(count_up)
-
-    assert transact(counted, read_only=True) == 1
-    with pytest.raises(rpc_errors.GoogleAPICallError):
-        transact(count_up, read_only=True, pause=no_pause)
-    assert counted() == 1
-
-
 def test_transactions_do_not_nest(here: World) -> None:
     """A body that starts another transaction is told so, and nothing is written."""
     with pytest.raises(NotImplementedError):

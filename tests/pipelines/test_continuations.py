@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
 from google.cloud import ndb
 
 from models.continuations import CANCELLED, FINISHED, pages_of
-from pipelines import continuations
+from pipelines import continuations, dead_tasks
 from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from pipelines.pages import page_task
 from pipelines.progress import mishaps, progress
+from pipelines.tasks import Message
 from tests.pipelines.walks import (
     APPLY,
     Item,
@@ -249,3 +252,29 @@ def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
     with world.context():
         now = progress("run")
     assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)
+
+
+def test_a_cancelled_run_is_resumed_and_not_retried(world: World) -> None:
+    """Its open items are its own: a retry beside a resume would work on them twice."""
+    put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        continuations.cancel("run")
+
+        with pytest.raises(continuations.NotEndedError):
+            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run_id": ""}, {"run_id": "x" * 1600}, {"chain": 10**40}, {"number": -1}]
+)
+def test_a_page_that_cannot_be_is_parked_at_once(world: World, wrong: dict[str, object]) -> None:
+    """H3: arguments that make no key are refused by their declaration, not by Datastore."""
+    body = {"run_id": "run", "chain": 0, "number": 0, "after": "", **wrong}
+    task = page_task(APPLY)
+    world.clients.tasks.create(Message(task.path, task.queue, json.dumps(body).encode()))
+
+    status = world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        assert (status, dead_tasks.count_open()) == (204, 1)
