@@ -106,6 +106,8 @@ def _ratio(
         "theirs_per_s": round(theirs, 1),
         "items": ITEMS_A_RUN,
         "rounds": ROUNDS,
+        "ours_tasks_per_s": round(ours / PAGES.page_size, 1),
+        "theirs_tasks_per_s": round(theirs if rival == "items" else theirs / ITEMS_A_RUN, 1),
     }
     return Result(f"continuations.{name}", ours / theirs, "ratio", versus, target, raw=raw)
 
