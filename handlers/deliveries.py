@@ -65,7 +65,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     task = registry().tasks.get(request.path)
     if task is None:
         return _park("no task is declared for this path")
-    if _retries() >= task.max_attempts and not _was_unwell():
+    if _retries() >= task.max_attempts and not _last_answer():
         return _park(f"{_retries()} deliveries ended without an answer")
     return _deliver(task)
 
@@ -88,7 +88,7 @@ def _deliver(task: Task[Any]) -> ResponseReturnValue:
 
 
 def _again(task: Task[Any], status: int, reason: str) -> ResponseReturnValue:
-    if _retries() + 1 >= task.max_attempts:
+    if _retries() + 1 >= task.max_attempts and _last_answer() != "503":
         return _park(f"gave up after {task.max_attempts} deliveries. {reason}")
     return "", status
 
@@ -111,9 +111,9 @@ def _retries() -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _was_unwell() -> bool:
-    """Tell whether the last delivery was answered 503: then no worker died over this task."""
-    return _header("TaskPreviousResponse") == "503"
+def _last_answer() -> str:
+    """Return how the last delivery was answered; "": not at all, its worker died."""
+    return _header("TaskPreviousResponse")
 
 
 def _header(name: str) -> str:

@@ -66,6 +66,8 @@ class ContinuationPage(ndb.Model):
     worked = ndb.BooleanProperty(indexed=False, default=False)
     closed = ndb.BooleanProperty(indexed=False, default=False)
     touched = ndb.DateTimeProperty(indexed=False, required=True)
+    moved = ndb.DateTimeProperty(indexed=False, required=True)  # Pinned, or got on with an item.
+    again_at = ndb.DateTimeProperty(indexed=False)  # Deferred items wait until then.
     cost = ndb.JsonProperty(default={})
 
     @property

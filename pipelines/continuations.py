@@ -60,7 +60,7 @@ I = TypeVar("I")  # noqa: E741  An item.
 MOST_CHAINS = 8
 # Fewer pages than this are not worth a chain of their own.
 PAGES_PER_CHAIN = 4
-# A page that nobody has touched for so long is woken, then after twice that, and so on.
+# A page that has not got on for so long is woken, then after twice that, and so on.
 STALE_S = 45.0
 SWEPT_RUNS = 50
 
@@ -91,6 +91,8 @@ def new_run(
     size = page_size or job.page_size
     if size < 1:
         raise ValueError(f"page_size must be at least 1, not {size}")
+    if not run_id or set(run_id) & set(":;"):
+        raise ValueError(f"a run's id is not empty and has no colon or semicolon: {run_id!r}")
     run = ContinuationRun(
         key=run_key(run_id),
         job=job.name,
@@ -105,8 +107,12 @@ def new_run(
     return run
 
 
-def launch(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> None:
-    """Create the first task of each chain; doing it again does nothing."""
+def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
+    """Create the first task of each chain of a stored run; doing it again does nothing.
+
+    The stored row says where the chains start: somebody else's draft may be cut otherwise.
+    """
+    run = run_of(run_id)
     heads = [_head(run, chain) for chain in range(len(run.spans))]
     page_task(job).enqueue_many(clients, heads, names=[head.task_name for head in heads])
 
@@ -133,7 +139,7 @@ def start(
         return True
 
     is_new = transact(put_once)
-    launch(clients, job, draft)
+    launch(clients, job, run_id)
     return is_new
 
 
@@ -182,7 +188,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
             ndb.put_multi([old, child])
 
     transact(put_once)
-    launch(clients, job, child)
+    launch(clients, job, child_id)
     return child_id
 
 
@@ -236,18 +242,20 @@ def _wake(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> int:
     now = naive(clients.clock.now())
     pages: list[PageArgs] = []
     names: list[tuple[str | int, ...]] = []
-    for args, touched in _stalled(run, list(pages_of(run.key.id()))):
-        step = int((now - touched).total_seconds() / STALE_S).bit_length()
+    for args, moved in _stalled(run, list(pages_of(run.key.id()))):
+        age_s = (now - moved).total_seconds()
+        step = int(age_s / STALE_S).bit_length()
         if step:
             pages.append(args)
-            names.append(("wake", *args.task_name, touched.isoformat(), step))
+            hour = int(age_s / 3600)  # From the second on, a wake an hour.
+            names.append(("wake", *args.task_name, moved.isoformat(), min(step, 7), hour))
     return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
 
 
 def _stalled(
     run: ContinuationRun, pages: Sequence[ContinuationPage]
 ) -> list[tuple[PageArgs, datetime.datetime]]:
-    """Return the pages that have something left to do, and when they were touched last."""
+    """Return the pages that have something left to do, and when they got on last."""
     run_id = run.key.id()
     rows = {(page.chain, page.number): page for page in pages}
     stalled = [
@@ -258,10 +266,10 @@ def _stalled(
     for page in pages:
         if _has_work(run, page, rows.get((page.chain, page.number - 1))):
             args = PageArgs(run_id, page.chain, page.number, page.after)
-            stalled.append((args, page.touched))
+            stalled.append((args, page.moved))
         if page.next is not None and (page.chain, page.number + 1) not in rows:
             args = PageArgs(run_id, page.chain, page.number + 1, page.next)
-            stalled.append((args, page.touched))
+            stalled.append((args, page.moved))
     return stalled
 
 

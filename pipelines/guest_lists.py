@@ -18,6 +18,7 @@ from email_validator import EmailNotValidError, validate_email
 from pipelines.sources import Slice, Span
 
 MOST_BYTES = 10 * 1024 * 1024
+MOST_ROWS = 100_000
 MOST_NAME_CHARS = 200
 # No mail address is longer; checking a megabyte would take seconds.
 MOST_ADDRESS_CHARS = 254
@@ -81,6 +82,8 @@ def normalized(content: bytes) -> bytes:
         raise BadFileError(f"the file is larger than {MOST_BYTES // 2**20} MiB")
     if content.startswith(OTHER_BOMS) or b"\0" in content[:SNIFFED_BYTES]:
         raise BadFileError('this is not UTF-8 text; save it as "CSV UTF-8" and try again')
+    if content.count(b"\n") > MOST_ROWS:
+        raise BadFileError(f"the file has more than {MOST_ROWS} rows; cut it into several")
     if b"\n" not in content and b"\r" in content:
         return content.replace(b"\r", b"\n")
     return content
@@ -120,7 +123,11 @@ def _column(cells: Sequence[str], words: Sequence[str]) -> int | None:
 
 
 def _from(content: bytes) -> Callable[[int], Iterator[bytes]]:
-    return lambda offset: iter([content[offset:]])
+    """Return a reader of a file in memory, in pieces."""
+    return lambda offset: (
+        content[start : start + SNIFFED_BYTES]
+        for start in range(offset, len(content), SNIFFED_BYTES)
+    )
 
 
 def records(
@@ -186,20 +193,21 @@ class _Lines:
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._buffer = b""
+        self._read_to = 0
         self._returned: list[bytes] = []
 
     def next(self) -> bytes:
         """Return the next line; nothing at the end."""
         if self._returned:
             return self._returned.pop(0)
-        while b"\n" not in self._buffer:
+        while (end := self._buffer.find(b"\n", self._read_to) + 1) == 0:
             chunk = next(self._chunks, b"")
+            self._buffer, self._read_to = self._buffer[self._read_to :] + chunk, 0
             if not chunk:
-                line, self._buffer = self._buffer, b""
-                return line
-            self._buffer += chunk
-        end = self._buffer.index(b"\n") + 1
-        line, self._buffer = self._buffer[:end], self._buffer[end:]
+                end = len(self._buffer)
+                break
+        line = self._buffer[self._read_to : end]
+        self._read_to = end
         return line
 
     def give_back(self, lines: Sequence[bytes]) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from email.headerregistry import Address
@@ -49,6 +51,11 @@ from pipelines.sources import EntitySource
 from pipelines.tasks import hashed_name
 
 MOST_IMPORTS = 500
+MOST_SENDS_KEPT = 200
+# A name and an address that stand on one line of a mail together, quotes and all.
+SHORT_ENOUGH = 60
+# What has a meaning of its own in a header that holds addresses.
+_ADDRESS_SIGNS = re.compile(r'[<>,;:"()\[\]\\@]')
 SEND_TRIES = 5
 
 
@@ -148,6 +155,7 @@ class ImportArgs:
     import_id: str
     import_number: int
     layout: Layout
+    upload_id: str
 
 
 def import_guests(
@@ -169,9 +177,11 @@ def import_guests(
     content = normalized(content)
     layout = layout_of(content)
     now = naive(clients.clock.now())
-    put_upload(import_id, content, now)
+    # Named by its content too: another file under the same form must not mix with this one.
+    upload_id = f"{import_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+    put_upload(upload_id, content, now)
     number = len(party.imports) + 1
-    args = ImportArgs(party_id, import_id, number, layout)
+    args = ImportArgs(party_id, import_id, number, layout, upload_id)
     run = continuations.new_run(clients, IMPORT, args, run_id=import_id)
     row = GuestImport(
         id=import_id,
@@ -195,7 +205,7 @@ def import_guests(
         return True
 
     is_new = transact(begin)
-    continuations.launch(clients, IMPORT, run)
+    continuations.launch(clients, IMPORT, import_id)
     return is_new
 
 
@@ -212,7 +222,7 @@ def _is_running(run_id: str) -> bool:
 
 
 def _rows(args: ImportArgs) -> GuestListSource:
-    return GuestListSource(lambda offset: read_upload(args.import_id, offset), args.layout)
+    return GuestListSource(lambda offset: read_upload(args.upload_id, offset), args.layout)
 
 
 def _invite(args: ImportArgs, rows: Sequence[Row]) -> list[ItemError | None]:
@@ -323,7 +333,7 @@ def _send_draft(clients: Clients, seen: Party, page_size: int | None) -> Sent | 
                 return Sent(old["run_id"], False, 0)
         if (party.change, party.sends) != (seen.change, seen.sends):
             return None  # Another send tells some of these guests, or the news are old.
-        party.sends = [*party.sends, plan]
+        party.sends = [*map(_without_note, party.sends[-MOST_SENDS_KEPT:]), plan]
         ndb.put_multi([party, run])
         return Sent(run.key.id(), True, plan["guests"])
 
@@ -331,7 +341,7 @@ def _send_draft(clients: Clients, seen: Party, page_size: int | None) -> Sent | 
         return Sent(run.key.id(), False, 0)
     sent = transact(begin)
     if sent is not None:
-        continuations.launch(clients, TELL, run)
+        continuations.launch(clients, TELL, sent.run_id)
     return sent
 
 
@@ -398,6 +408,11 @@ def _news(party: Party, now: Details) -> list[str]:
     ]
 
 
+def _without_note(send: dict[str, Any]) -> dict[str, Any]:
+    """Return a party's note of an old send without the long part: the row must stay small."""
+    return {**send, "told": {**send["told"], "note": ""}}
+
+
 def _as_words(details: Details) -> dict[str, str]:
     return {**asdict(details), "when": f"{details.when:%Y-%m-%d %H:%M}"}
 
@@ -433,7 +448,7 @@ def mail_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
     message = EmailMessage()
     user, _, domain = guest.address.rpartition("@")
     message["From"] = sender
-    message["To"] = Address(_in_header(guest.name), user, domain)
+    message["To"] = Address(_display_name(guest), user, domain)
     subject = f"{args.title}: {'news' if args.news else 'you are invited'}"
     message["Subject"] = _in_header(subject)
     key = hashed_name(guest.key.id(), args.change)
@@ -451,6 +466,18 @@ def mail_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
         lines += ["", args.note]
     message.set_content("\n".join(lines) + "\n")
     return message
+
+
+def _display_name(guest: Guest) -> str:
+    """Return a guest's name as it may stand before the address.
+
+    Python loses the quotes of a name when it folds the line, and what they kept would be
+    read as addresses: a name that may be folded goes without such signs.
+    """
+    name = _in_header(guest.name)
+    if len(name) + len(guest.address) <= SHORT_ENOUGH:
+        return name
+    return " ".join(_ADDRESS_SIGNS.sub(" ", name).split())
 
 
 def _in_header(text: str) -> str:

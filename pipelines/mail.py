@@ -109,12 +109,14 @@ class _SmtpConnection:
             raise Unwell(f"mail relay: {error}") from error
 
 
-def _answer(code: int, text: bytes | str) -> Error:
-    """Return the error that an SMTP answer stands for.
+def _answer(code: int, text: bytes | str) -> Exception:
+    """Return the error that an SMTP answer stands for; a garbled one says nothing.
 
     >>> _answer(451, b"busy")
     DeferredError('451 busy')
     """
     words = text.decode(errors="replace") if isinstance(text, bytes) else text
-    kind = RefusedError if 500 <= code < 600 else DeferredError
-    return kind(f"{code} {words}"[:300])
+    said = f"{code} {words}"[:300]
+    if 400 <= code < 500:
+        return DeferredError(said)
+    return RefusedError(said) if 500 <= code < 600 else Unwell(f"mail relay: {said}")

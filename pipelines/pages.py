@@ -27,7 +27,7 @@ from models.continuations import (
     page_key,
     run_key,
 )
-from models.transactions import transact
+from models.transactions import RETRIED, transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.jobs import (
@@ -49,6 +49,11 @@ MOST_UNRECEIPTED = 10
 UNRECEIPTED_S = 0.05
 # How often an attempt looks whether its run was cancelled.
 LOOK_S = 1.0
+# How long deferred items wait after each pass over their page: a relay that puts mails off
+# means minutes.
+DEFERRED_S = (5.0, 30.0, 120.0, 600.0)
+# The queue's clock may be ahead of ours by so much.
+CLOCK_SLACK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,12 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     )
     if run is None:
         raise Park(f"there is no run {args.run_id}")
+    if run.state == FINISHED and run.totals is None:
+        keep_totals(args.run_id)  # Who ended the run did not get that far.
     if run.state != RUNNING:
+        return
+    if page is not None and _is_too_early(clients, page):
+        _come_again(clients, job, args, page)
         return
     attempt = _Attempt(clients, job, run, args, spent_before)
     if page is not None:
@@ -93,6 +103,20 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     if not page.worked:
         attempt.work(page, items)
     _close(clients, args)
+
+
+def _is_too_early(clients: Clients, page: ContinuationPage) -> bool:
+    again_at = page.again_at
+    return again_at is not None and naive(clients.clock.now()) < again_at
+
+
+def _come_again(
+    clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage
+) -> None:
+    """See to it that a page with deferred items has a task for the time they wait for."""
+    wait_s = (page.again_at - naive(clients.clock.now())).total_seconds()
+    name = (*args.task_name, "again", page.passes)
+    page_task(job).enqueue(clients, args, name=name, delay_s=max(0.0, wait_s) + CLOCK_SLACK_S)
 
 
 def _link(clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage) -> None:
@@ -153,6 +177,7 @@ class _Attempt:
             items=list(read.names),
             receipts=WAITING * len(read.names),
             worked=not read.names,
+            moved=naive(self.clients.clock.now()),
         )
 
     def _lease(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
@@ -174,7 +199,9 @@ class _Attempt:
         if page.owner in (None, self.owner):
             return
         now = naive(self.clients.clock.now())
-        if page.lease_ends is not None and now < page.lease_ends:
+        longest = now + datetime.timedelta(seconds=2 * self.job.lease_s)
+        # A lease beyond that is from a clock that was far ahead, and means nothing.
+        if page.lease_ends is not None and now < page.lease_ends <= longest:
             raise Wait(f"page {self.key.id()} is being worked on")
         if self.job.deliver is not None:
             # Its owner died without a word: what it did last may have no receipt.
@@ -189,10 +216,10 @@ class _Attempt:
     # Work
 
     def work(self, page: ContinuationPage, items: Sequence[Any]) -> None:
-        """Work on what is open; return when every item has ended.
+        """Work on what is open; deferred items get a task for later.
 
         Raises:
-            Wait: some items were deferred, or the lease was lost.
+            Wait: the lease was lost.
         """
         try:
             if self.job.apply is not None:
@@ -202,9 +229,8 @@ class _Attempt:
         except Exception:
             self._commit_quietly()
             raise
-        if not page.worked and page.owner is None:
-            left = len(page.open_positions())
-            raise Wait(f"{left} items of page {self.key.id()} are to come again")
+        if not page.worked and page.again_at is not None:
+            _come_again(self.clients, self.job, self.args, page)
 
     def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         if self.job.deliver is None:
@@ -307,6 +333,8 @@ class _Attempt:
             found = dict(self.found)
             found.update(self._applied(applied))
             self._touch(page)
+            if found:
+                page.moved = page.touched
             self._record(page, found, is_last=is_last)
             page.committed_by = proof
             page.in_doubt += self.doubts
@@ -359,6 +387,8 @@ class _Attempt:
                 reasons[str(position)] = reason
         if is_last and RETRYING in receipts:
             page.passes += 1
+            delay_s = DEFERRED_S[min(page.passes, len(DEFERRED_S)) - 1]
+            page.again_at = page.touched + datetime.timedelta(seconds=delay_s)
             if page.passes >= self.job.passes:
                 receipts = [FAILED if letter == RETRYING else letter for letter in receipts]
         page.receipts = "".join(receipts)
@@ -366,8 +396,17 @@ class _Attempt:
         page.worked = not page.open_positions()
 
 
-# Not this item's fault: the whole attempt ends with them.
-_PASSED_ON = (Wait, Unwell, Park, rpc_errors.GoogleAPICallError)
+# Not this item's fault: the whole attempt ends with them. Other errors of Datastore, such as
+# an entity that is too large, are the item's, and nothing was written.
+_PASSED_ON = (
+    Wait,
+    Unwell,
+    Park,
+    *RETRIED,
+    rpc_errors.DeadlineExceeded,
+    rpc_errors.ResourceExhausted,
+    rpc_errors.RetryError,
+)
 
 
 def _unexpected(error: Exception) -> ItemError:
@@ -380,7 +419,10 @@ def _gone() -> ItemError:
 
 def _receipt(error: ItemError | None) -> tuple[str, str]:
     """Return an item's letter, and the reason when there is one."""
-    return _letter(error), str(error or "")[:300]
+    reason = str(error or "")
+    # A page of 500 reasons must fit into its row, where JSON writes other letters six times as
+    # long.
+    return _letter(error), reason[:300] if reason.isascii() else reason[:100]
 
 
 def _letter(error: ItemError | None) -> str:

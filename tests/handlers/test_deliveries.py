@@ -317,3 +317,23 @@ def test_a_parking_whose_reply_was_lost_counts_once(world: World, queue: Queue, 
 
     assert "Commit" in world.plan.fired
     assert [dead.count for dead in queue.dead_tasks()] == [1]
+
+
+def test_a_lost_race_after_an_outage_parks_nothing(world: World, app: Flask, work: Work) -> None:
+    """H3: deliveries that an outage used up are not counted against the task."""
+    world.app = app
+    task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=3)
+    task.enqueue(world.clients, Act("x"))
+    work.raises = Unwell("the relay is down")
+    for _ in range(6):
+        world.deliver_due()
+        world.clock.sleep(120)
+
+    work.raises = Wait("somebody else works on it")
+    world.deliver_due()
+    world.clock.sleep(120)
+    work.raises = None
+    world.settle()
+
+    assert Queue(world, app).dead_tasks() == []
+    assert world.engine.is_idle("", with_scheduled=True, with_retrying=True)

@@ -567,7 +567,7 @@ def test_the_page_says_what_became_of_every_row_and_mail(
 
     mails = [mail.recipients[0] for mail in world.services.mail.messages()]
     assert sorted(mails) == ["ann@example.com"] * 2 + ["bob@example.com"] * 2
-    assert "550" not in browser.get(PAGE).text
+    assert "550 " not in browser.get(PAGE).text
 
 
 def test_a_send_is_cancelled_and_resumed_by_buttons(world: World, browser: Browser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -278,3 +279,63 @@ def test_a_page_that_cannot_be_is_parked_at_once(world: World, wrong: dict[str, 
 
     with world.context():
         assert (status, dead_tasks.count_open()) == (204, 1)
+
+
+@pytest.mark.parametrize(("stored", "draft"), [(4, 2), (2, 4), (2, 3)])
+def test_a_second_start_that_would_cut_otherwise_changes_nothing(
+    world: World, stored: int, draft: int
+) -> None:
+    """A1: the chains of the stored run are launched, whoever starts it again and how."""
+    names = put_items(world, 60)
+    with world.context():
+        first = continuations.new_run(
+            world.clients, APPLY, Walk("run"), run_id="run", chains=stored
+        )
+        first.put()
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=draft)
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_an_item_that_datastore_refuses_fails_alone(services: Services) -> None:
+    """An error of the service that is for good is the item's: its page-mates are applied."""
+
+    def too_long(args: Walk, items: list[Item]) -> list[ItemError | None]:
+        if any(item.key.id() == names[0] for item in items):
+            ndb.Key(Item, "x" * 1600).get()
+        return count_items(args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=too_long, page_size=4, passes=2)
+    world = World(services, [job])
+    names = put_items(world, 4)
+
+    run_to_end(world, job, "run")
+
+    assert ledger(world, "run") == Counter(names[1:])
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+
+
+def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
+    """A relay that puts a mail off for minutes is asked again after minutes."""
+    tried: list[float] = []
+
+    def defer(args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world.clock.time_s)
+        return [DeferredItemError("greylisted") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    assert len(tried) == 5
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert all(wait >= least for wait, least in zip(waits, [5, 30, 120, 600], strict=True))
+    with world.context():
+        assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import email
 import email.policy
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from handlers.registry import APP
 from models.continuations import CANCELLED, FINISHED, RUNNING, ContinuationRun, run_key
 from models.dead_tasks import DeadTask
 from models.invitations import Guest, GuestImport, Party, guest_key, guests_of
-from models.uploads import UploadChunk
+from models.uploads import UploadChunk, put_upload
 from pipelines import continuations, invitations
 from pipelines.clock import naive
 from pipelines.guest_lists import BadFileError, Layout, row_of
@@ -831,3 +832,38 @@ def test_every_guest_counts_once_with_all_deliveries_doubled(
     world.doubles = True
 
     Explorer(world, scenario(world)).play()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ann <evil@example.org>, " + "word " * 12 + "wordddddd",
+        'Ann "x" <evil@example.org> ' + "word " * 30,
+        "Ann <evil@example.org>",
+        "a@b.example, " * 12,
+    ],
+)
+def test_a_name_adds_no_recipient(name: str) -> None:
+    """Whatever a guest is called, the mail has one recipient: the guest."""
+    message = mail_for(tell(), guest_named(name), "B <b@demo.example>")
+
+    parsed = on_the_wire(message)
+
+    assert [address.addr_spec for address in parsed["To"].addresses] == ["ann@example.com"]
+
+
+def test_another_file_under_the_same_form_does_not_mix_with_the_first(world: World) -> None:
+    """A file whose import never began leaves nothing to the next one but its form's id."""
+    long = "name,email\n" + "".join(f"G,g{i}@example.com\n" for i in range(5000))
+    with world.context():
+        invitations.create_party(world.clients, "p" * 32, DETAILS)
+        upload_id = f"{'i' * 32}-{hashlib.sha256(long.encode()).hexdigest()[:16]}"
+        put_upload(upload_id, long.encode(), datetime.datetime(2030, 1, 1))  # noqa: DTZ001
+        put_upload("i" * 32, long.encode(), datetime.datetime(2030, 1, 1))  # noqa: DTZ001
+        invitations.import_guests(
+            world.clients, "p" * 32, "i" * 32, b"name,email\nAnn,ann@example.com\n", "a.csv"
+        )
+    world.settle()
+
+    with world.context():
+        assert [guest.address for guest in guests_of("p" * 32)] == ["ann@example.com"]
