@@ -106,8 +106,9 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
 
 
 def _is_too_early(clients: Clients, page: ContinuationPage) -> bool:
-    again_at = page.again_at
-    return again_at is not None and naive(clients.clock.now()) < again_at
+    if page.worked or page.again_at is None:
+        return False  # A page without open items has only to be closed.
+    return naive(clients.clock.now()) < page.again_at  # type: ignore[no-any-return]
 
 
 def _come_again(

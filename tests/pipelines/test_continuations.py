@@ -339,3 +339,30 @@ def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
     assert all(wait >= least for wait, least in zip(waits, [5, 30, 120, 600], strict=True))
     with world.context():
         assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
+
+
+def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Services) -> None:
+    """A3: a crash after the last receipts costs a retry, not the time that items are deferred."""
+    job = Job(
+        "apply",
+        "fan-out",
+        Walk,
+        items_of,
+        apply=lambda args, items: [DeferredItemError("busy") for _ in items],
+        passes=1,
+    )
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    before_s = world.clock.time_s
+    world.plan.kind, world.plan.at = "crash-after", 7
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+
+    world.settle()
+
+    assert world.plan.fired == "crash-after at call 7 (Commit)"
+    assert world.clock.time_s - before_s < 5
+    with world.context():
+        assert progress("run").state == FINISHED
