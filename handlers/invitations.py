@@ -25,7 +25,7 @@ from pipelines.invitations import (
     NobodyInvitedError,
     UnknownPartyError,
 )
-from pipelines.progress import Mishap, Progress, UnknownRunError, mishaps, progress
+from pipelines.progress import Mishap, Progress, UnknownRunError, mishaps, progress, run_of
 from pipelines.rpc import Cost
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
@@ -325,7 +325,7 @@ def _latest_send(party: Party) -> Send | None:
 def _lineage(run_id: str) -> list[str]:
     """Return a run and the runs that tried its failed items again, oldest first."""
     ids = [run_id]
-    while child := progress(ids[-1], dots=False).retried_by:
+    while child := run_of(ids[-1]).retried_by:
         ids.append(child)
     return ids
 

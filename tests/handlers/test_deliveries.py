@@ -246,8 +246,8 @@ def test_a_task_is_not_parked_while_a_service_is_unwell(
     assert queue.dead_tasks() == []
 
 
-def test_an_outage_longer_than_max_attempts_ends_well(world: World, app: Flask, work: Work) -> None:
-    """H2, H3: through the real queue: 503 again and again, then the work is done."""
+def outlast_max_attempts(world: World, app: Flask, work: Work) -> None:
+    """Answer 503 to more deliveries of a task than it may have."""
     world.app = app
     task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=3)
     task.enqueue(world.clients, Act("x"))
@@ -255,6 +255,11 @@ def test_an_outage_longer_than_max_attempts_ends_well(world: World, app: Flask, 
     for _ in range(6):
         world.deliver_due()
         world.clock.sleep(120)
+
+
+def test_an_outage_longer_than_max_attempts_ends_well(world: World, app: Flask, work: Work) -> None:
+    """H2, H3: through the real queue: 503 again and again, then the work is done."""
+    outlast_max_attempts(world, app, work)
 
     work.raises = None
     world.settle()
@@ -321,13 +326,7 @@ def test_a_parking_whose_reply_was_lost_counts_once(world: World, queue: Queue, 
 
 def test_a_lost_race_after_an_outage_parks_nothing(world: World, app: Flask, work: Work) -> None:
     """H3: deliveries that an outage used up are not counted against the task."""
-    world.app = app
-    task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=3)
-    task.enqueue(world.clients, Act("x"))
-    work.raises = Unwell("the relay is down")
-    for _ in range(6):
-        world.deliver_due()
-        world.clock.sleep(120)
+    outlast_max_attempts(world, app, work)
 
     work.raises = Wait("somebody else works on it")
     world.deliver_due()
