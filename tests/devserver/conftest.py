@@ -29,6 +29,10 @@ def serve():
     def home():
         return "one"
 
+    @app.get("/worker")
+    def worker():
+        return str(os.getpid())
+
     @app.get("/environment")
     def environment():
         return dict(os.environ)

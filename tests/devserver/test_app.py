@@ -19,8 +19,23 @@ def app(app_folder, loop_thread):
     """A running app with two workers."""
     server = AppServer(app_folder, port=ports.free_port(), env=dict(os.environ))
     loop_thread.run(server.start())
+    both_have_loaded(server)
     yield server
     loop_thread.run(server.stop())
+
+
+def both_have_loaded(server):
+    """Wait until each of the two workers has answered.
+
+    One that loads a broken file while it boots ends gunicorn, whatever the other has.
+    """
+    seen = set()
+
+    def both():
+        seen.add(ask(server.address, "GET", "/worker").text)
+        return len(seen) == 2
+
+    eventually(both, "an answer of each worker")
 
 
 @pytest.fixture
