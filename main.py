@@ -25,6 +25,7 @@ from handlers.wiring import Wiring, is_machine_path
 from pipelines.cache import open_cache
 from pipelines.clients import Clients, open_cloud_tasks, open_datastore
 from pipelines.mail import SmtpMailer
+from pipelines.outbox import Behind
 from pipelines.rpc import Meter
 from pipelines.tasks import CloudTaskQueue
 
@@ -65,6 +66,7 @@ def open_clients(settings: Settings) -> Clients:
             settings.smtp_starttls,
         ),
         meter=meter,
+        relay=Behind(),
     )
 
 

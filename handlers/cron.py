@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.access import cron_only
 from handlers.deliveries import ANY_METHOD
 from handlers.wiring import clients, registry
-from pipelines import continuations
+from pipelines import continuations, outbox
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,16 @@ def sweep_continuations() -> ResponseReturnValue:
     if woken:
         log.warning("woke %d pages", woken)
     return jsonify(woken=woken)
+
+
+@bp.get("/outbox/sweep", provide_automatic_options=False)
+@cron_only
+def sweep_outbox() -> ResponseReturnValue:
+    """Create the tasks that were committed and never created."""
+    swept = outbox.sweep(clients())
+    if swept.created or swept.partitions:
+        log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
+    return jsonify(created=swept.created, partitions=swept.partitions)
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

@@ -8,20 +8,33 @@ it starts, and do nothing but read and write entities.
 ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
 up, and hides the real error in a RetryError. `transact` makes a few quick tries, about
 half a second in all, and raises what the service said.
+
+Inside the body, `current_transaction()` tells which call of `transact` it belongs to. Its id
+is the same in every try, so what a body names after it is written once. A listener hears of
+each try that failed, and of the commit when it is over; what listens can delay the caller, but
+never fail it, nor make the body run again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
+import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+L = TypeVar("L", bound="Listener")
 
 TRIES = 4
 FIRST_PAUSE_S = 0.03
@@ -34,6 +47,70 @@ RETRIED = (
     rpc_errors.InternalServerError,
     rpc_errors.Unknown,
 )
+
+
+class NoTransactionError(Exception):
+    """This belongs into the body of a transaction."""
+
+
+class Listener(Protocol):
+    """What follows a transaction from outside of it."""
+
+    def retried(self, cause: Exception) -> None:
+        """A try failed, and the body runs again. Unless cause is Aborted it may be committed."""
+        ...
+
+    def committed(self) -> None:
+        """The last try is committed."""
+        ...
+
+
+@dataclass
+class Transaction:
+    """One call of `transact`, through all tries of its body."""
+
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    listeners: dict[str, Listener] = field(default_factory=dict)
+
+    def listener(self, name: str, make: Callable[[], L]) -> L:
+        """Return this transaction's listener of a name; make it if there is none yet."""
+        return self.listeners.setdefault(name, make())  # type: ignore[return-value]
+
+    def retried(self, cause: Exception) -> None:
+        for listener in self.listeners.values():
+            listener.retried(cause)
+
+    def committed(self) -> None:
+        """Tell everybody. The commit stands, so nothing that they raise may look like a loss."""
+        for name, listener in self.listeners.items():
+            try:
+                listener.committed()
+            except Exception:
+                log.exception("%s failed after its transaction was committed", name)
+
+
+_local = threading.local()
+
+
+def current_transaction() -> Transaction:
+    """Return the transaction that this code runs in.
+
+    Raises:
+        NoTransactionError: it does not run in the body of `transact`.
+    """
+    transaction: Transaction | None = getattr(_local, "transaction", None)
+    if transaction is None:
+        raise NoTransactionError("call this in the body of models.transactions.transact")
+    return transaction
+
+
+@contextlib.contextmanager
+def _inside(transaction: Transaction) -> Iterator[None]:
+    _local.transaction = transaction
+    try:
+        yield
+    finally:
+        _local.transaction = None
 
 
 def transact(
@@ -57,12 +134,15 @@ def transact(
             class is not Aborted the commit may have taken effect all the same.
     """
     before = sys.exc_info()[1]
+    transaction = Transaction()
     for retry in range(tries):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
-        future = ndb.transaction_async(body, retries=0)
-        future.wait()
+        with _inside(transaction):
+            future = ndb.transaction_async(body, retries=0)
+            future.wait()
         error = future.exception()
         if error is None:
+            transaction.committed()
             return future.result()  # type: ignore[no-any-return]
         cause = _first_cause(error, before)
         if cause is None:
@@ -70,6 +150,7 @@ def transact(
         if retry == tries - 1:
             # Not "from error": cause stands in error's own chain, which would close on itself.
             raise cause from None
+        transaction.retried(cause)
         longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
         pause(spread(longest_s / 3, longest_s))
     raise ValueError(f"tries must be at least 1, not {tries}")

@@ -36,7 +36,13 @@ class Cache(Protocol):
 
     def delete(self, key: str) -> bool: ...
 
+    def count(self, key: str, delta: int, ttl_s: int) -> int | None:
+        """Add to a counter, which starts at 0; return what it is now, None: nobody knows."""
+        ...
+
     def ping(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class MemcachedCache:
@@ -74,8 +80,23 @@ class MemcachedCache:
     def delete(self, key: str) -> bool:
         return bool(self._attempt(lambda: self._client.delete(_hashed(key)), False))
 
+    def count(self, key: str, delta: int, ttl_s: int) -> int | None:
+        name, ttl_s = _hashed(key), _checked(ttl_s)
+
+        def incr() -> int | None:
+            counted = self._client.incr(name, delta)
+            if counted is None:  # There is no such key, and incr makes none.
+                self._client.add(name, b"0", ttl_s)
+                counted = self._client.incr(name, delta)
+            return int(counted) if counted is not None else None
+
+        return self._attempt(incr, None)
+
     def ping(self) -> bool:
         return bool(self._attempt(self._client.version, b""))
+
+    def close(self) -> None:
+        self._client.close()
 
     def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
         try:
@@ -100,8 +121,14 @@ class NoCache:
     def delete(self, key: str) -> bool:
         return False
 
+    def count(self, key: str, delta: int, ttl_s: int) -> int | None:
+        return None
+
     def ping(self) -> bool:
         return False
+
+    def close(self) -> None:
+        pass
 
 
 def open_cache(host: str | None) -> Cache:

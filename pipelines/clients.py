@@ -21,6 +21,7 @@ from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpc
 from pipelines.cache import Cache
 from pipelines.clock import Clock, SystemClock
 from pipelines.mail import Mailer
+from pipelines.outbox import AtOnce, Relay
 from pipelines.rpc import Deadlines, Meter
 from pipelines.tasks import TaskQueue
 
@@ -37,6 +38,7 @@ class Clients:
     cache: Cache
     mailer: Mailer
     meter: Meter
+    relay: Relay = field(default_factory=AtOnce)
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=random.SystemRandom)
 

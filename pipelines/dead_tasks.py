@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.dead_tasks import DeadTask, open_dead_tasks
 from models.transactions import transact
-from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.tasks import MOST_BODY_BYTES, Message, Park, Task, hashed_name
+
+if TYPE_CHECKING:
+    from pipelines.clients import Clients
 
 MOST_REASON_CHARS = 8_000
 MOST_LISTED = 1_000

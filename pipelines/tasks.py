@@ -20,7 +20,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_type_hints
@@ -35,9 +36,12 @@ from pydantic_core import PydanticSerializationError
 if TYPE_CHECKING:
     from pipelines.clients import Clients
 
+log = logging.getLogger(__name__)
+
 A = TypeVar("A")
 
 MOST_PER_CALL = 100
+MOST_BYTES_PER_CALL = 2_000_000
 LONGEST_DELAY_S = 30 * 24 * 3600
 # The service's documents say 1 MiB in one place and 100 KB in another: stay below both.
 MOST_BODY_BYTES = 100_000
@@ -56,6 +60,19 @@ class BadArgumentsError(Error, ValueError):
 
 class TooLargeError(Error, ValueError):
     """The task's body is larger than Cloud Tasks would take."""
+
+
+class NotTriedError(Error):
+    """The service did not answer for the messages before this one."""
+
+
+# This task will be refused again, whatever the service's health.
+REFUSALS = (
+    rpc_errors.InvalidArgument,
+    rpc_errors.NotFound,
+    rpc_errors.FailedPrecondition,
+    rpc_errors.OutOfRange,
+)
 
 
 class Outcome(Exception):
@@ -95,6 +112,10 @@ class TaskQueue(Protocol):
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
         """Create many, 100 a call; an answer per message, as of `create`."""
+        ...
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        """Create many, 100 a call; per message the answer, or why it was not created."""
         ...
 
     def ping(self) -> bool:
@@ -144,7 +165,7 @@ class Task(Generic[A]):
             BadArgumentsError, TooLargeError: nothing was enqueued.
         """
         message = self.message(
-            args, name=name, at=_due(clients, delay_s, at), max_attempts=max_attempts
+            args, name=name, at=self.due(clients, delay_s, at), max_attempts=max_attempts
         )
         return clients.tasks.create(message)
 
@@ -157,7 +178,7 @@ class Task(Generic[A]):
         delay_s: float = 0,
     ) -> list[bool]:
         """Create a task for each of many arguments, 100 a call; answers as `enqueue` does."""
-        due = _due(clients, delay_s, None)
+        due = self.due(clients, delay_s, None)
         unnamed = [None] * len(many)
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
         messages = [
@@ -184,6 +205,21 @@ class Task(Generic[A]):
         self.read(body)
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(self.path, self.queue, body, task_name, at, max_attempts)
+
+    @staticmethod
+    def due(
+        clients: Clients, delay_s: float, at: datetime.datetime | None
+    ) -> datetime.datetime | None:
+        """Return when a task is due: None for now, or an aware time, at most 30 days ahead."""
+        if at is None and delay_s <= 0:
+            return None
+        now = clients.clock.now()
+        due = at if at is not None else now + datetime.timedelta(seconds=delay_s)
+        if due.tzinfo is None:
+            raise BadArgumentsError("`at` must be an aware time")
+        if (due - now).total_seconds() > LONGEST_DELAY_S:
+            raise BadArgumentsError("a task may be scheduled at most 30 days ahead")
+        return due
 
     def read(self, body: bytes) -> A:
         """Return the arguments in a body.
@@ -235,20 +271,6 @@ def hashed_name(*parts: str | int) -> str:
     return hashlib.sha256(exact).hexdigest()[:40]
 
 
-def _due(
-    clients: Clients, delay_s: float, at: datetime.datetime | None
-) -> datetime.datetime | None:
-    if at is None and delay_s <= 0:
-        return None
-    now = clients.clock.now()
-    due = at if at is not None else now + datetime.timedelta(seconds=delay_s)
-    if due.tzinfo is None:
-        raise BadArgumentsError("`at` must be an aware time")
-    if (due - now).total_seconds() > LONGEST_DELAY_S:
-        raise BadArgumentsError("a task may be scheduled at most 30 days ahead")
-    return due
-
-
 @dataclass(frozen=True)
 class AppEngineTarget:
     """Deliver to this App Engine app; its front end proves that the queue is the caller."""
@@ -289,18 +311,25 @@ class CloudTaskQueue:
         return True
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
-        if len(messages) == 1:
-            return [self.create(messages[0])]
-        created: list[bool] = [False] * len(messages)
-        for queue in dict.fromkeys(message.queue for message in messages):
-            indexes = [i for i, message in enumerate(messages) if message.queue == queue]
-            for start in range(0, len(indexes), MOST_PER_CALL):
-                part = indexes[start : start + MOST_PER_CALL]
-                for i, new in zip(
-                    part, self._create_part([messages[i] for i in part]), strict=True
-                ):
-                    created[i] = new
+        created = []
+        for answer in self.create_each(messages):
+            if isinstance(answer, Exception):
+                raise answer
+            created.append(answer)
         return created
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        """Create many; one that is refused takes no other with it.
+
+        When the service itself does not answer, the rest is not tried.
+        """
+        answers: list[bool | Exception] = [NotTriedError()] * len(messages)
+        for part in _parts(messages):
+            for i, answer in zip(part, self._create_part([messages[i] for i in part]), strict=True):
+                answers[i] = answer
+            if all(isinstance(answers[i], rpc_errors.ServerError) for i in part):
+                break
+        return answers
 
     def ping(self) -> bool:
         parent = f"projects/{self._project}/locations/{self._location}"
@@ -312,29 +341,42 @@ class CloudTaskQueue:
             return False
         return True
 
-    def _create_part(self, messages: Sequence[Message]) -> list[bool]:
+    def _create_part(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create up to 100 tasks of one queue by one call.
 
         Some may fail and some not. "Already exists" is an answer; anything else goes out
-        once more by itself, so that its error is raised as `create` would raise it.
+        once more by itself, which tells its own error.
         """
+        if len(messages) == 1:
+            return [self._create_alone(messages[0])]
         parent = self._queue_path(messages[0].queue)
         requests = [self._request(message) for message in messages]
-        operation = self._client.batch_create_tasks(
-            tasks_v2.BatchCreateTasksRequest(parent=parent, requests=requests),
-            timeout=BATCH_TIMEOUT_S,
-        )
+        request = tasks_v2.BatchCreateTasksRequest(parent=parent, requests=requests)
+        failed: Mapping[int, Any] = {}
         try:
-            operation.result(timeout=BATCH_TIMEOUT_S)
-        except rpc_errors.GoogleAPICallError:
-            if not operation.metadata.failed_requests:
-                raise
-        failed = operation.metadata.failed_requests
-        created = [True] * len(messages)
+            operation = self._client.batch_create_tasks(request, timeout=BATCH_TIMEOUT_S)
+            try:
+                operation.result(timeout=BATCH_TIMEOUT_S)
+            finally:
+                failed = operation.metadata.failed_requests
+        except REFUSALS as error:
+            if not failed:
+                log.info("a batch was refused, now one by one: %s", error)
+                return [self._create_alone(message) for message in messages]
+        except (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError) as error:
+            if not failed:
+                return [error] * len(messages)
+        answers: list[bool | Exception] = [True] * len(messages)
         for index, status in failed.items():
             exists = status.code == code_pb2.ALREADY_EXISTS
-            created[index] = False if exists else self.create(messages[index])
-        return created
+            answers[index] = False if exists else self._create_alone(messages[index])
+        return answers
+
+    def _create_alone(self, message: Message) -> bool | Exception:
+        try:
+            return self.create(message)
+        except (rpc_errors.GoogleAPICallError, rpc_errors.RetryError) as error:
+            return error
 
     def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
         cloud_task = tasks_v2.Task()
@@ -368,6 +410,24 @@ class CloudTaskQueue:
 
     def _queue_path(self, queue: str) -> str:
         return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+def _parts(messages: Sequence[Message]) -> Iterator[list[int]]:
+    """Cut messages into calls: of one queue each, at most 100 and not too large; by index."""
+    for queue in dict.fromkeys(message.queue for message in messages):
+        part: list[int] = []
+        size = 0
+        for i, message in enumerate(messages):
+            if message.queue != queue:
+                continue
+            if len(part) == MOST_PER_CALL or (
+                part and size + len(message.body) > MOST_BYTES_PER_CALL
+            ):
+                yield part
+                part, size = [], 0
+            part.append(i)
+            size += len(message.body)
+        yield part
 
 
 def _timestamp(at: datetime.datetime) -> timestamp_pb2.Timestamp:

@@ -71,13 +71,16 @@ def services(
     memcached_address: str | None,
     mail_relay: Any,
     cloud_tasks: Any,
-) -> Services:
+) -> Iterator[Services]:
     """Everything that runs beside the app, on one emulator and then on the other."""
     kind = request.param
     mail_relay.clear()
     mail_relay.set_faults()
     cloud_tasks.engine.reset()
-    return Services(datastore_addresses[kind], kind, memcached_address, mail_relay, cloud_tasks)
+    services = Services(datastore_addresses[kind], kind, memcached_address, mail_relay, cloud_tasks)
+    yield services
+    for close in services.closers:
+        close()
 
 
 @pytest.fixture

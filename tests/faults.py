@@ -223,8 +223,14 @@ class FaultyCache:
     def delete(self, key: str) -> bool:
         return self._around("delete", lambda: self.cache.delete(key), False)
 
+    def count(self, key: str, delta: int, ttl_s: int) -> int | None:
+        return self._around("count", lambda: self.cache.count(key, delta, ttl_s), None)
+
     def ping(self) -> bool:
         return self.cache.ping()
+
+    def close(self) -> None:
+        self.cache.close()
 
     def _around(self, name: str, effect: Callable[[], Any], miss: Any) -> Any:
         try:

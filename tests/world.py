@@ -68,6 +68,7 @@ class Services:
     memcached: str | None
     mail: MailServer
     cloud_tasks: Any
+    closers: list[Callable[[], None]] = field(default_factory=list)
 
 
 @dataclass
@@ -84,6 +85,7 @@ class World:
         self.settings = settings_for(self.services)
         self.wire = FaultyWire(self.plan)
         self.clients = open_clients(self.services, self.plan, self.wire)
+        self.services.closers.append(self.clients.cache.close)
         self.app: Flask = main.create_app(
             self.settings, self.clients, Registry.of([*APP.jobs.values(), *self.jobs])
         )
@@ -194,7 +196,7 @@ class World:
 
     def sweep(self) -> None:
         """Run every sweep, as cron does."""
-        for path in ("/cron/continuations/sweep",):
+        for path in ("/cron/continuations/sweep", "/cron/outbox/sweep"):
             answer = self.app.test_client().get(path, headers=self.cron_headers())
             assert answer.status_code == 200, answer.status_code
 

@@ -1,0 +1,112 @@
+"""Tasks that were committed with data, and wait to be created in Cloud Tasks.
+
+OutboxTask
+    Key: "<partition>|<created>|<h or o>|<transaction>|<number>". The partition is the first hex
+    digit of the transaction's random id, so writes spread over 16 ranges; within a range rows
+    stand in the order of time. All parts are chosen before the transaction's first try,
+    so a body that runs again writes the same rows.
+    Queries: ranges of keys: the sweep, and the oldest row. topic = "..." or a range of topics, by
+    key: what still waits for one reader. Single-property index.
+    Growth: one row for each task that is waiting. A row of kind "o" goes when its task was
+    created, one of kind "h" (held) in the transaction that does what the task asks for.
+
+OutboxLease
+    Key: the partition. Who drains it now, so that two sweeps do not do the same work.
+    Queries: none. Growth: 16 rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+PARTITIONS = "0123456789abcdef"
+_TIME = "%Y%m%dT%H%M%S%f"
+
+
+class OutboxTask(ndb.Model):
+    """A task that was committed, and is not known to exist yet."""
+
+    path = ndb.TextProperty(required=True)
+    queue = ndb.TextProperty(required=True)
+    body = ndb.TextProperty(required=True)  # Its arguments, as JSON.
+    name = ndb.TextProperty()  # Chosen by who enqueued it; None: it gets the row's.
+    at = ndb.DateTimeProperty(indexed=False)
+    topic = ndb.StringProperty()
+
+
+class OutboxLease(ndb.Model):
+    """Who drains a partition."""
+
+    owner = ndb.TextProperty(required=True)
+    ends = ndb.DateTimeProperty(indexed=False, required=True)
+
+
+@dataclass(frozen=True)
+class RowId:
+    """The parts of a row's key.
+
+    >>> row = RowId("c0ffee", datetime.datetime(2030, 5, 1, 12), 3, held=True)
+    >>> row.text
+    'c|20300501T120000000000|h|c0ffee|0003'
+    >>> RowId.parse(row.text) == row
+    True
+    """
+
+    transaction: str
+    created: datetime.datetime
+    number: int
+    held: bool
+
+    @property
+    def text(self) -> str:
+        kind = "h" if self.held else "o"
+        created = f"{self.created:{_TIME}}"
+        return f"{self.transaction[0]}|{created}|{kind}|{self.transaction}|{self.number:04d}"
+
+    @classmethod
+    def parse(cls, text: str) -> RowId:
+        """Return the parts of a key's text.
+
+        Raises:
+            ValueError: it is none.
+        """
+        _, created, kind, transaction, number = text.split("|")
+        made = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Datastore's are naive.
+        return cls(transaction, made, int(number), kind == "h")
+
+
+def outbox_key(row: str) -> Any:
+    """Return the key of a row."""
+    return ndb.Key(OutboxTask, row)
+
+
+def outbox_rows(partition: str = "", *, after: str = "") -> Any:
+    """Return the query for the rows of a partition, or of all, oldest first in each."""
+    key = OutboxTask._key
+    query = OutboxTask.query().order(key)
+    if partition:
+        query = query.filter(key < outbox_key(partition + "}"))
+    if after or partition:
+        query = query.filter(key > outbox_key(after or partition + "|"))
+    return query
+
+
+def rows_of_topic(topic: str) -> Any:
+    """Return the query for the rows of a topic, by key."""
+    return OutboxTask.query(OutboxTask.topic == topic).order(OutboxTask._key)
+
+
+def rows_of_topics(prefix: str) -> Any:
+    """Return the query for the rows of all topics that begin with a prefix."""
+    topic = OutboxTask.topic
+    query = OutboxTask.query(topic >= prefix, topic < prefix + "\U0010ffff")
+    return query.order(topic)
+
+
+def lease_key(partition: str) -> Any:
+    """Return the key of a partition's lease."""
+    return ndb.Key(OutboxLease, partition)
