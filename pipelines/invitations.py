@@ -225,7 +225,7 @@ def _rows(args: ImportArgs) -> GuestListSource:
     return GuestListSource(lambda offset: read_upload(args.upload_id, offset), args.layout)
 
 
-def _invite(args: ImportArgs, rows: Sequence[Row]) -> list[ItemError | None]:
+def _invite(clients: Clients, args: ImportArgs, rows: Sequence[Row]) -> list[ItemError | None]:
     """Add the guests in some rows, inside a transaction; the rows' receipts commit with it."""
     keys = [guest_key(args.party_id, row.address) for row in rows if not row.problem]
     distinct = list(dict.fromkeys(keys))

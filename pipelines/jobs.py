@@ -45,7 +45,7 @@ class SkippedItemError(ItemError):
 Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
 # Runs inside the transaction, maybe more than once; per item None, or one of the three errors
 # above. The items are as they were read before: read again, there, what you change.
-Apply = Callable[[A, Sequence[I]], Sequence[ItemError | None]]
+Apply = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Job(Generic[A, I]):
     source: Callable[[A], Source[I]]
     deliver: Deliver[A, I] | None = None
     apply: Apply[A, I] | None = None
+    on_finished: Callable[[Clients, A], None] | None = None  # At least once; may come late.
     page_size: int = 100
     passes: int = 5  # Over a page, before an item that keeps being deferred has failed.
     lease_s: float = LEASE_S

@@ -87,7 +87,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     if run is None:
         raise Park(f"there is no run {args.run_id}")
     if run.state == FINISHED and run.totals is None:
-        keep_totals(args.run_id)  # Who ended the run did not get that far.
+        _finish(clients, job, run)  # Who ended the run did not get that far.
     if run.state != RUNNING:
         return
     if page is not None and _is_too_early(clients, page):
@@ -102,7 +102,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
         _link(clients, job, args, page)
     if not page.worked:
         attempt.work(page, items)
-    _close(clients, args)
+    _close(clients, job, run, args)
 
 
 def _is_too_early(clients: Clients, page: ContinuationPage) -> bool:
@@ -372,7 +372,7 @@ class _Attempt:
         there = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: _gone() for position, _ in group}
         if there and self.job.apply is not None:
-            answers = self.job.apply(self.job_args, [item for _, item in there])
+            answers = self.job.apply(self.clients, self.job_args, [item for _, item in there])
             errors.update(zip([position for position, _ in there], answers, strict=True))
         return {position: _receipt(error) for position, error in errors.items()}
 
@@ -438,15 +438,22 @@ def _letter(error: ItemError | None) -> str:
             return RETRYING
 
 
-def _close(clients: Clients, args: PageArgs) -> None:
+def _close(clients: Clients, job: Job[Any, Any], run: ContinuationRun, args: PageArgs) -> None:
     """Close this page if all before it are closed, then those behind it that wait for it."""
     run_id, chain, number = args.run_id, args.chain, args.number
     while page := _close_one(run_id, chain, number):
         if page.next is None:
             if transact(lambda: _end_chain(clients, run_id, chain)):
-                keep_totals(run_id)
+                _finish(clients, job, run)
             return
         number += 1
+
+
+def _finish(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> None:
+    """Tell the job, then keep the totals: as long as there are none, it has not been told."""
+    if job.on_finished is not None:
+        job.on_finished(clients, job.load(run.args))
+    keep_totals(run.key.id())
 
 
 def _close_one(run_id: str, chain: int, number: int) -> ContinuationPage | None:

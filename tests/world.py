@@ -30,7 +30,7 @@ from pipelines.clients import Clients, open_cloud_tasks, open_datastore
 from pipelines.jobs import Job
 from pipelines.mail import SmtpMailer
 from pipelines.rpc import Meter
-from pipelines.tasks import CloudTaskQueue, UrlTarget
+from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire
 
 PROJECT = "demo-tests"
@@ -77,6 +77,7 @@ class World:
 
     services: Services
     jobs: Sequence[Job[Any, Any]] = ()
+    tasks: Sequence[Task[Any]] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -86,9 +87,8 @@ class World:
         self.wire = FaultyWire(self.plan)
         self.clients = open_clients(self.services, self.plan, self.wire)
         self.services.closers.append(self.clients.cache.close)
-        self.app: Flask = main.create_app(
-            self.settings, self.clients, Registry.of([*APP.jobs.values(), *self.jobs])
-        )
+        registry = Registry.of([*APP.jobs.values(), *self.jobs], self.tasks)
+        self.app: Flask = main.create_app(self.settings, self.clients, registry)
         self.app.testing = False
         self.order: random.Random | None = None
         self.doubles = False

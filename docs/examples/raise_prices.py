@@ -40,7 +40,9 @@ class RaiseArgs:
     percent: int
 
 
-def raise_prices(args: RaiseArgs, books: Sequence[Book]) -> list[ItemError | None]:
+def raise_prices(
+    clients: Clients, args: RaiseArgs, books: Sequence[Book]
+) -> list[ItemError | None]:
     # Runs in a transaction, perhaps twice: what it changes, it reads again.
     fresh = [book for book in ndb.get_multi([book.key for book in books]) if book]
     for book in fresh:

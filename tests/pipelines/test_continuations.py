@@ -11,6 +11,7 @@ from google.cloud import ndb
 
 from models.continuations import CANCELLED, FINISHED, pages_of
 from pipelines import continuations, dead_tasks
+from pipelines.clients import Clients
 from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError
 from pipelines.pages import page_task
 from pipelines.progress import mishaps, progress
@@ -186,10 +187,10 @@ def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
     """A poison item is found by halving; the others are applied once."""
     names = put_items(world, 4)
 
-    def explode(args: Walk, items: list[Item]) -> list[ItemError | None]:
+    def explode(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
         if any(item.key.id() == names[0] for item in items):
             raise RuntimeError("poison")
-        return count_items(args, items)
+        return count_items(clients, args, items)
 
     job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4, passes=2)
     world = World(world.services, [job])
@@ -210,9 +211,10 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     names = put_items(world, 6)
     broken = set(names[:3])
 
-    def pick(args: Walk, items: list[Item]) -> list[ItemError | None]:
+    def pick(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
         bad = [item.key.id() in broken for item in items]
-        count_items(args, [item for item, is_bad in zip(items, bad, strict=True) if not is_bad])
+        good = [item for item, is_bad in zip(items, bad, strict=True) if not is_bad]
+        count_items(clients, args, good)
         return [RefusedItemError("no") if is_bad else None for is_bad in bad]
 
     job = Job("apply", "fan-out", Walk, items_of, apply=pick, page_size=2)
@@ -240,7 +242,7 @@ def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
     put_items(world, 1)
     seen: list[str] = []
 
-    def defer(args: Walk, items: list[Item]) -> list[ItemError | None]:
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
         seen.append("pass")
         return [DeferredItemError("busy") for _ in items]
 
@@ -303,10 +305,10 @@ def test_a_second_start_that_would_cut_otherwise_changes_nothing(
 def test_an_item_that_datastore_refuses_fails_alone(services: Services) -> None:
     """An error of the service that is for good is the item's: its page-mates are applied."""
 
-    def too_long(args: Walk, items: list[Item]) -> list[ItemError | None]:
+    def too_long(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
         if any(item.key.id() == names[0] for item in items):
             ndb.Key(Item, "x" * 1600).get()
-        return count_items(args, items)
+        return count_items(clients, args, items)
 
     job = Job("apply", "fan-out", Walk, items_of, apply=too_long, page_size=4, passes=2)
     world = World(services, [job])
@@ -324,7 +326,7 @@ def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
     """A relay that puts a mail off for minutes is asked again after minutes."""
     tried: list[float] = []
 
-    def defer(args: Walk, items: list[Item]) -> list[ItemError | None]:
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
         tried.append(world.clock.time_s)
         return [DeferredItemError("greylisted") for _ in items]
 
@@ -348,7 +350,7 @@ def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Servi
         "fan-out",
         Walk,
         items_of,
-        apply=lambda args, items: [DeferredItemError("busy") for _ in items],
+        apply=lambda clients, args, items: [DeferredItemError("busy") for _ in items],
         passes=1,
     )
     world = World(services, [job])

@@ -39,7 +39,7 @@ def items_of(args: Walk) -> EntitySource:
     return EntitySource(Item, named=f"{args.group}:")
 
 
-def count_items(args: Walk, items: list[Item]) -> list[ItemError | None]:
+def count_items(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
     keys = [ndb.Key(Ledger, f"{args.run_id}/{item.key.id()}") for item in items]
     rows = [row or Ledger(key=key) for key, row in zip(keys, ndb.get_multi(keys), strict=True)]
     for row in rows:
