@@ -1,0 +1,129 @@
+"""Views: rows that are derived from source entities, and what keeps them right.
+
+SourceMarker
+    Key: the source's key + ("SourceMarker", "m"). It goes through every save of its source: the
+    sequence of the last change, and what the source contributes to which rows of which tables. One
+    for all views. It outlives its source, so that a source made anew goes on counting; a TTL
+    policy on `forget_after` may remove it 60 days after that (docs/howto/declare-a-view.md).
+    Queries: none. Growth: one row a source.
+
+ViewRow
+    Key: "<table>:<row as JSON>". A table is one build of one view: "grades.1.3" is the third
+    build of its first definition. What a visitor reads.
+    Queries: ranges of keys. Growth: one row a group that has sources.
+
+RowMarker
+    Key: its row's key + "<source kind>:<source key>". Which change of which source the row holds.
+    It goes when the source leaves the row.
+    Queries: ranges of keys below a row; ranges of `ranks`, for the least, the greatest and the
+    distinct values of a row. Single-property index. Growth: one row for each source in each row.
+
+ViewCatalog
+    Key: "<group>:<shard>". Which tables are read and which are being built. Every save reads one
+    of the 64 equal copies in its transaction, so that none misses a table that begins; one row
+    for all would be a bottleneck (docs/adr/0008).
+    Queries: none. Growth: 64 rows a group of views.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from google.cloud import ndb
+
+CATALOG_SHARDS = 64
+# What sorts behind every text that begins with the same letters.
+_LAST = "\U0010ffff"
+
+
+class SourceMarker(ndb.Model):
+    """What the views know of one source."""
+
+    sequence = ndb.IntegerProperty(indexed=False, required=True)
+    # {table: {row: [sequence, {measure: value}]}}
+    contributions = ndb.JsonProperty(required=True)
+    forget_after = ndb.DateTimeProperty(indexed=False)
+
+
+class ViewRow(ndb.Model):
+    """A row of a table."""
+
+    counts = ndb.JsonProperty(required=True)  # {source kind: how many sources}
+    sums = ndb.JsonProperty(required=True)  # {measure: [how many, sum, sum of squares]}, exact
+    fingerprint = ndb.TextProperty(required=True)  # Of its markers, in whatever order they came.
+    applied = ndb.DateTimeProperty(indexed=False, required=True)  # The newest save it holds.
+
+
+class RowMarker(ndb.Model):
+    """A source in a row."""
+
+    sequence = ndb.IntegerProperty(indexed=False, required=True)
+    measures = ndb.JsonProperty(required=True)
+    ranks = ndb.StringProperty(repeated=True)
+
+
+class ViewCatalog(ndb.Model):
+    """A copy of the list of a group's tables."""
+
+    views = ndb.JsonProperty(required=True)  # {view: {"live": table, "building": table or null}}
+
+
+def marker_key(source: Any) -> Any:
+    """Return the key of a source's marker."""
+    return ndb.Key(SourceMarker, "m", parent=source)
+
+
+def row_key(table: str, row: str) -> Any:
+    """Return the key of a table's row, given as JSON."""
+    return ndb.Key(ViewRow, f"{table}:{row}")
+
+
+def row_marker_key(row: Any, source: str) -> Any:
+    """Return the key of a source's marker in a row."""
+    return ndb.Key(RowMarker, source, parent=row)
+
+
+def rows_of(table: str) -> Any:
+    """Return the query for a table's rows, by key."""
+    key = ViewRow._key
+    first, beyond = ndb.Key(ViewRow, f"{table}:"), ndb.Key(ViewRow, f"{table};")
+    return ViewRow.query(key > first, key < beyond).order(key)
+
+
+def markers_of(row: Any, *, kind: str = "", after: Any = None) -> Any:
+    """Return the query for a row's markers, by key; those of one kind of source, if given."""
+    key = RowMarker._key
+    query = RowMarker.query(ancestor=row).order(key)
+    if kind:
+        query = query.filter(key < row_marker_key(row, f"{kind};"))
+    if after is not None or kind:
+        query = query.filter(key > (after or row_marker_key(row, f"{kind}:")))
+    return query
+
+
+def markers_between(table: str) -> tuple[Any, Any]:
+    """Return two keys that enclose the markers of all rows of a table."""
+    return ndb.Key(ViewRow, f"{table}:"), ndb.Key(ViewRow, f"{table};")
+
+
+def rank_prefix(row: Any, measure: str) -> str:
+    """Return what a row's ranks by one measure begin with: spread, and the same for nobody else."""
+    return hashlib.sha256(f"{row.id()}|{measure}".encode()).hexdigest()[:24] + "|"
+
+
+def ranked(prefix: str, *, descending: bool = False) -> Any:
+    """Return the query for markers by one of their ranks."""
+    rank = RowMarker.ranks
+    query = RowMarker.query(rank >= prefix, rank < prefix + _LAST)
+    return query.order(-rank if descending else rank)
+
+
+def catalog_key(group: str, shard: int) -> Any:
+    """Return the key of a copy of a group's catalog."""
+    return ndb.Key(ViewCatalog, f"{group}:{shard:02d}")
+
+
+def catalog_keys(group: str) -> list[Any]:
+    """Return the keys of all copies."""
+    return [catalog_key(group, shard) for shard in range(CATALOG_SHARDS)]

@@ -1,0 +1,446 @@
+"""Materialized views: rows that follow their sources, and are always right in the end.
+
+    class StudentsByGrade(View):
+        source = Student
+
+        @staticmethod
+        def contributions(student: Student) -> Contributions:
+            return {student.grade: {"points": student.points}}
+
+    GRADES = Views("grades", StudentsByGrade)
+
+    token = GRADES.save(clients, Student(id="ada", grade=7, points=92))
+    GRADES.read(clients, StudentsByGrade, at_least=token)
+
+Saving a source commits, in one transaction, the source, its marker (the sequence of its last
+change, and what it contributes) and one update task for each row whose contribution changed.
+Applying an update commits the row together with the row's marker for that source. An update
+with a lower or equal sequence changes nothing, so any order and any number of repeats give
+the same row. A source that leaves a row takes its marker along; what an update may do to a row
+that knows nothing of its source, the source's own marker tells. So nothing has to be
+remembered for late tasks, and none of them can bring a row back.
+
+How updates travel is not this step's business: `apply` takes any number of updates of a row.
+Here they travel as held rows of the outbox, so what waits can be seen, and its age is known.
+
+Lost on failure: nothing. A crash costs one period of the outbox's sweep.
+Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
+Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
+
+Routes: POST /tasks/materialized-views/<group>/apply for each group.
+Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
+"Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.cloud import ndb
+
+from models.materialized_views import (
+    CATALOG_SHARDS,
+    RowMarker,
+    ViewRow,
+    catalog_key,
+    marker_key,
+    markers_of,
+    rank_prefix,
+    ranked,
+    row_key,
+    row_marker_key,
+    rows_of,
+)
+from models.outbox import RowId, outbox_key, rows_of_topic, rows_of_topics
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.tasks import Task, Wait
+from pipelines.view_catalog import Catalog, View, definition_of, kind_of, view_name
+from pipelines.view_reads import (
+    MOST_LISTED,
+    Freshness,
+    Reading,
+    Token,
+    distinct_after,
+    freshness_of,
+    row_order,
+)
+from pipelines.view_rows import (
+    BadContributionError,
+    Contributions,
+    Held,
+    Measures,
+    Row,
+    RowName,
+    Value,
+    checked,
+    empty_row,
+    ranks_of,
+    row_text,
+)
+from pipelines.view_updates import (
+    MOST_UPDATES,
+    Apply,
+    Change,
+    Update,
+    fold,
+    newest_of,
+    read_for_apply,
+    source_key,
+)
+
+__all__ = ["BadContributionError", "Contributions", "Row", "Token", "View", "Views"]
+
+LOOK_AGAIN_S = 0.02
+# The kind of a view's rows; as sources they go by the name of their view.
+VIEW_ROW_KIND = "ViewRow"
+
+
+class Views:
+    """A group of views over shared sources: what saves, applies and reads.
+
+    A kind of source belongs to one group, and is saved and deleted through it alone.
+    """
+
+    def __init__(self, group: str, *views: type[View], queue: str = "views") -> None:
+        """Gather views.
+
+        Args:
+            group: Names their catalog and their task.
+            queue: Where their updates travel.
+        """
+        self.group = group
+        self.views = {view.name: view for view in views}
+        self._by_kind: dict[str, list[type[View]]] = defaultdict(list)
+        for view in views:
+            for kind in view.functions():
+                self._by_kind[kind].append(view)
+        path = f"/tasks/materialized-views/{group}/apply"
+        self.task = Task(path, queue, Apply, self.apply)
+
+    # Save
+
+    def save(self, clients: Clients, *sources: Any) -> Token:
+        """Save sources with everything that follows from it; return what was set going.
+
+        Raises:
+            BadContributionError: a view cannot take a source; nothing was saved.
+        """
+        for source in sources:
+            if source.key is None or source.key.id() is None:
+                source.key = ndb.Key(source._get_kind(), clients.new_id())
+        return self._transact(clients, [(source.key, source) for source in sources])
+
+    def delete(self, clients: Clients, *keys: Any) -> Token:
+        """Delete sources with everything that follows from it; return what was set going."""
+        return self._transact(clients, [(key, None) for key in keys])
+
+    def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
+        held: set[str] = set()  # Also of a try that was committed although its reply was lost.
+        transact(lambda: held.update(self._write(clients, writes)))
+        return Token(frozenset(held))
+
+    def save_in_transaction(self, clients: Clients, *sources: Any) -> Token:
+        """Do what `save` does, in the transaction that this code runs in.
+
+        The token says nothing of an earlier try that was committed although its reply was lost.
+        """
+        writes = [(source.key, source) for source in sources]
+        return Token(frozenset(self._write(clients, writes)))
+
+    def delete_in_transaction(self, clients: Clients, *keys: Any) -> Token:
+        """Do what `delete` does, in the transaction that this code runs in."""
+        return Token(frozenset(self._write(clients, [(key, None) for key in keys])))
+
+    def refresh_in_transaction(self, clients: Clients, sources: Sequence[Any]) -> None:
+        """Contribute sources, as they are, to every table that does not have them yet."""
+        self._contribute(clients, [(source.key, source) for source in sources])
+
+    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+        writes = list(dict(writes).items())  # Of one source the last save counts.
+        for key, _ in writes:
+            if key.kind() not in self._by_kind:
+                raise LookupError(f"no view of {self.group} has {key.kind()} as a source")
+        held = self._contribute(clients, writes)
+        for key, source in writes:
+            if source is None:
+                key.delete()
+            else:
+                source.put()
+        return held
+
+    def _contribute(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+        """Bring the markers of sources up to date; enqueue the updates that follow.
+
+        Returns:
+            The outbox rows of the updates that a reader can wait for.
+        """
+        identities = [self._identity(key) for key, _ in writes]
+        shard = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS))
+        *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
+        catalog = Catalog(copy.views if copy else {})
+        updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
+        for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
+            change = Change(identity, marker)
+            change.become(self._contributed(catalog, identity.kind(), source))
+            change.keep(self._foreign(catalog, identity.kind(), change.before))
+            change.put(clients, is_gone=source is None)
+            for where, update in change.updates():
+                updates[where].append(update)
+        return self._enqueue(clients, catalog, updates)
+
+    def _identity(self, key: Any) -> Any:
+        """Return what a source is known by: a row of a view has no table in its name."""
+        if key.kind() != VIEW_ROW_KIND:
+            return key
+        table, _, row = key.id().partition(":")
+        return ndb.Key(view_name(table), row)
+
+    def _contributed(
+        self, catalog: Catalog, kind: str, source: Any
+    ) -> dict[str, dict[str, dict[str, Value]]]:
+        """Return what a source contributes to each table that this code knows how to fill."""
+        contributed: dict[str, dict[str, dict[str, Value]]] = {}
+        for view in self._by_kind[kind]:
+            if tables := catalog.tables(view):
+                rows = self._rows_for(view, kind, source)
+                contributed.update((table, rows) for table in tables)
+        return contributed
+
+    def _rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
+        if source is None:
+            return {}
+        if isinstance(source, ViewRow):
+            source = Row.of(source, kind_of(self.views[kind].source))
+        return checked(view.functions()[kind](source), view.ranked)
+
+    def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
+        """Return the tables that only another version of this code can fill: leave them alone."""
+        views = {view.name: view for view in self._by_kind[kind]}
+        return [
+            table
+            for table in tables
+            if (view := views.get(view_name(table)))
+            and catalog.is_listed(view, table)
+            and definition_of(table) != view.definition
+        ]
+
+    def _enqueue(
+        self,
+        clients: Clients,
+        catalog: Catalog,
+        updates: Mapping[tuple[str, str], Sequence[Update]],
+    ) -> list[str]:
+        held = []
+        for (table, row), many in updates.items():
+            view = self.views[view_name(table)]
+            for start in range(0, len(many), MOST_UPDATES):
+                part = list(many[start : start + MOST_UPDATES])
+                outbox_row = outbox.hold(
+                    clients,
+                    self.task,
+                    lambda held, t=table, r=row, p=part: Apply(t, r, p, held),  # type: ignore[misc]
+                    topic=f"{table}:{row}",
+                    at=_turn(clients, view, f"{table}:{row}"),
+                )
+                if table == catalog.live(view):
+                    held.append(outbox_row)
+        return held
+
+    # Apply
+
+    def apply(self, clients: Clients, args: Apply) -> None:
+        """Apply updates to a row, in one transaction with the row's markers.
+
+        Raises:
+            Wait: this code does not know the view: another version of it will come along.
+        """
+        view = self.views.get(view_name(args.table))
+        if view is None:
+            raise Wait(f"there is no view for {args.table} in this version")
+        transact(lambda: self._apply(clients, view, args))
+
+    def _apply(self, clients: Clients, view: type[View], args: Apply) -> None:
+        outbox.release(args.held)
+        key = row_key(args.table, args.row)
+        newest = newest_of(args.updates)
+        row, before, truth = read_for_apply(key, newest)
+        is_source = view.name in self._by_kind
+        catalog = self._catalog_here(clients) if is_source or row is None else None
+        if row is None:
+            if catalog is None or not catalog.is_listed(view, args.table):
+                return  # The table has been replaced, and its rows are gone.
+            row = empty_row(key)
+        changed = fold(row, newest, before, truth, args)
+        if not changed:
+            return
+        row.applied = max(row.applied, RowId.parse(args.held).created)
+        _put_row(view, row, changed)
+        if is_source and catalog is not None and catalog.live(view) == args.table:
+            self._contribute(clients, [(key, row if row.counts else None)])
+
+    def _catalog_here(self, clients: Clients) -> Catalog:
+        """Read the catalog in the transaction that this code runs in."""
+        copy = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS)).get()
+        return Catalog(copy.views if copy else {})
+
+    # Read
+
+    def catalog(self) -> Catalog:
+        """Return which tables there are."""
+        copy = catalog_key(self.group, 0).get()
+        return Catalog(copy.views if copy else {})
+
+    def read(
+        self,
+        clients: Clients,
+        view: type[View],
+        *,
+        at_least: Token | None = None,
+        within_s: float = 0.3,
+        most: int = MOST_LISTED,
+    ) -> Reading:
+        """Return a view's rows, in the order of their names, and how fresh they are.
+
+        Args:
+            at_least: Wait, up to within_s, until the rows hold what this token stands for.
+            most: Rows to return.
+        """
+        is_met = self.wait(clients, at_least, within_s) if at_least else True
+        table = self.catalog().live(view)
+        kind = kind_of(view.source)
+        # What waits is read first: then a change is told as waiting or in a row, or both.
+        waiting = rows_of_topics(f"{table}:").fetch(MOST_LISTED + 1, keys_only=True)
+        found = [Row.of(entity, kind) for entity in rows_of(table).fetch(most)]
+        rows = sorted((row for row in found if row.count), key=row_order)
+        return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
+
+    def row(self, view: type[View], name: RowName) -> Row | None:
+        """Return one row, None if no source is in it."""
+        entity = self._row_key(view, name).get()
+        row = Row.of(entity, kind_of(view.source)) if entity else None
+        return row if row and row.count else None
+
+    def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
+        """Return how far one row is behind."""
+        key = self._row_key(view, name)
+        waiting = rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True)
+        entity = key.get()
+        return freshness_of(clients, waiting, [entity.applied] if entity else [])
+
+    def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
+        """Wait until a token's changes are applied; False: they are not, after that long."""
+        deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
+        keys = [outbox_key(row) for row in token.held]
+        while any(ndb.get_multi(keys)):
+            if clients.clock.now() >= deadline:
+                return False
+            clients.clock.sleep(LOOK_AGAIN_S)
+        return True
+
+    def top(
+        self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False
+    ) -> list[tuple[Any, Value]]:
+        """Return the sources with the greatest values of a ranked measure, greatest first.
+
+        Args:
+            lowest: Return those with the least, least first.
+
+        Returns:
+            Pairs of a source's key and its value. One read each, however large the row is.
+        """
+        prefix = self._prefix(view, name, measure)
+        numbers = ranked(prefix + "n", descending=not lowest).fetch(most)
+        return [(source_key(marker.key.id()), marker.measures[measure]) for marker in numbers]
+
+    def distinct(self, view: type[View], name: RowName, measure: str) -> int:
+        """Return how many different values of a ranked measure a row has.
+
+        One index read for each of them, in pages.
+        """
+        prefix = self._prefix(view, name, measure)
+        count, after = 0, prefix
+        while True:
+            page = distinct_after(prefix, after)
+            count += len(page)
+            if len(page) < MOST_LISTED:
+                return count
+            after = page[-1]
+
+    def members(
+        self, view: type[View], name: RowName, source: Any, *, most: int = MOST_LISTED
+    ) -> list[tuple[Any, Measures]]:
+        """Return the sources of one kind in a row, by key: the other side of a join."""
+        markers = markers_of(self._row_key(view, name), kind=kind_of(source)).fetch(most)
+        return [(source_key(marker.key.id()), marker.measures) for marker in markers]
+
+    def waiting(
+        self, clients: Clients, view: type[View], *, most: int = 50
+    ) -> list[tuple[Apply, float]]:
+        """Return updates that wait, oldest first, and for how many seconds each has."""
+        table = self.catalog().live(view)
+        keys = rows_of_topics(f"{table}:").fetch(MOST_LISTED, keys_only=True)
+        oldest = sorted(keys, key=lambda key: RowId.parse(key.id()).created)[:most]
+        now = naive(clients.clock.now())
+        rows = [row for row in ndb.get_multi(oldest) if row is not None]
+        return [
+            (
+                self.task.read(row.body.encode()),
+                max(0.0, (now - RowId.parse(row.key.id()).created).total_seconds()),
+            )
+            for row in rows
+        ]
+
+    def _row_key(self, view: type[View], name: RowName) -> Any:
+        return row_key(self.catalog().live(view), row_text(name))
+
+    def _prefix(self, view: type[View], name: RowName, measure: str) -> str:
+        if measure not in view.ranked:
+            raise LookupError(f"{view.name} does not rank {measure}")
+        return rank_prefix(self._row_key(view, name), measure)
+
+
+def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:
+    """Store a row and its markers; a row without sources goes."""
+    prefixes = {measure: rank_prefix(row.key, measure) for measure in view.ranked}
+    for source, held in changed.items():
+        key = row_marker_key(row.key, source)
+        if held is None:
+            key.delete()
+            continue
+        ranks = ranks_of(held.measures, prefixes)
+        measures = dict(held.measures)
+        RowMarker(key=key, sequence=held.sequence, measures=measures, ranks=ranks).put()
+    if row.counts:
+        row.put()
+    else:
+        row.key.delete()
+
+
+def _turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | None:
+    """Return when the next update of a row has its turn; None: now.
+
+    A row's turns are counted in memcached, in milliseconds. Without it they come as they come.
+    """
+    if view.row_rate is None:
+        return None
+    now = clients.clock.now()
+    now_ms = int(now.timestamp() * 1000)
+    each_ms = max(1, round(1000 / view.row_rate))
+    key = f"views:turn:{topic}"
+    turn_ms = clients.cache.count(key, each_ms, ttl_s=3600)
+    if turn_ms is None:
+        return None
+    if turn_ms < now_ms:
+        clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
+        return None
+    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
+    if ahead_ms <= 0:
+        return None
+    longest_ms = 24 * 3600 * 1000
+    return now + datetime.timedelta(milliseconds=min(ahead_ms, longest_ms))

@@ -1,0 +1,101 @@
+"""What a view is, and which tables of it there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipelines.view_rows import Contributions
+
+
+class View:
+    """A view: which sources it has, and what each contributes to which rows.
+
+    Change `definition` whenever `contributions` would say something else than before; then
+    `rebuild` (pipelines/view_builds.py) makes the new table beside the old one.
+    """
+
+    name: ClassVar[str]  # Derived from the class's name if not given.
+    definition: ClassVar[int] = 1
+    source: ClassVar[Any]  # A kind of entity, or another view: then its rows are the sources.
+    joins: ClassVar[Mapping[Any, Any]] = {}  # More sources: {kind: function}.
+    # Measures that can be asked for their least, greatest and distinct values.
+    ranked: ClassVar[Sequence[str]] = ()
+    # Updates of one row a second, after a burst; None: as they come. A row in Datastore takes
+    # about one write a second for long.
+    row_rate: ClassVar[float | None] = 1.0
+    row_burst: ClassVar[int] = 10
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__dict__.get("name") or _snake(cls.__name__)
+
+    @staticmethod
+    def contributions(source: Any) -> Contributions:
+        """Return what a source contributes to which rows; pure, and the same each time."""
+        raise NotImplementedError
+
+    @classmethod
+    def functions(cls) -> dict[str, Any]:
+        """Return what to ask for contributions, by kind of source."""
+        joined = {kind_of(kind): function for kind, function in cls.joins.items()}
+        return {kind_of(cls.source): cls.contributions, **joined}
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def kind_of(source: Any) -> str:
+    """Return the kind of a source: of an entity, or the name of a view."""
+    if isinstance(source, type) and issubclass(source, View):
+        return source.name
+    return str(source._get_kind())
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Which table of each view is read, and which one is being built."""
+
+    views: Mapping[str, Mapping[str, str | None]]
+
+    def live(self, view: type[View]) -> str:
+        """Return the table that is read."""
+        return str(self._entry(view)["live"])
+
+    def building(self, view: type[View]) -> str | None:
+        """Return the table that is being built, if one is."""
+        return self._entry(view)["building"]
+
+    def tables(self, view: type[View]) -> list[str]:
+        """Return the tables that take what this definition of the view contributes."""
+        entry = self._entry(view)
+        known = [table for table in (entry["live"], entry["building"]) if table]
+        return [table for table in known if definition_of(table) == view.definition]
+
+    def is_listed(self, view: type[View], table: str) -> bool:
+        """Tell whether a table is read or being built."""
+        return table in self._entry(view).values()
+
+    def _entry(self, view: type[View]) -> Mapping[str, str | None]:
+        first = {"live": table_name(view.name, view.definition, 1), "building": None}
+        return self.views.get(view.name, first)
+
+
+def table_name(view: str, definition: int, build: int) -> str:
+    """Return the name of a build of a view.
+
+    >>> table_name("students_by_grade", 1, 3)
+    'students_by_grade.1.3'
+    """
+    return f"{view}.{definition}.{build}"
+
+
+def view_name(table: str) -> str:
+    """Return the view that a table belongs to."""
+    return table.partition(".")[0]
+
+
+def definition_of(table: str) -> int:
+    """Return the definition that a table was built by."""
+    return int(table.split(".")[1])

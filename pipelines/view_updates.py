@@ -1,0 +1,197 @@
+"""Updates of views: how a save becomes updates, and how a row takes them.
+
+Nothing here knows how an update travels from the one to the other.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.materialized_views import (
+    RowMarker,
+    SourceMarker,
+    ViewRow,
+    marker_key,
+    row_marker_key,
+)
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.view_rows import Held, Measures, Value, put_in, take_out
+
+# So many updates of one row travel together at most.
+MOST_UPDATES = 100
+# A source's marker may be forgotten so long after it: twice as long as Cloud Tasks keeps a task.
+FORGET_AFTER = datetime.timedelta(days=60)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A change of what one source contributes to one row; no measures: it leaves the row."""
+
+    source: str
+    sequence: int
+    measures: dict[str, Value] | None
+    is_first: bool  # The row does not know the source yet, as far as its marker tells.
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Updates of one row, and the outbox row that holds them."""
+
+    table: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.\d+\.\d+$")]
+    row: str
+    updates: Annotated[list[Update], Field(max_length=MOST_UPDATES)]
+    held: str
+
+
+class Change:
+    """What becomes of one source's marker."""
+
+    def __init__(self, source: Any, marker: SourceMarker | None) -> None:
+        self.source = source
+        self.marker = marker
+        self.before: dict[str, Any] = marker.contributions if marker else {}
+        self.sequence = (marker.sequence if marker else 0) + 1
+        self.after: dict[str, dict[str, Any]] = {}
+        self._updates: list[tuple[tuple[str, str], Update]] = []
+
+    def become(self, contributed: Mapping[str, Mapping[str, Mapping[str, Value]]]) -> None:
+        """Set what the source contributes from now on."""
+        for table, rows in contributed.items():
+            known = self.before.get(table, {})
+            self.after[table] = {
+                row: self._entered(table, row, dict(measures), known.get(row))
+                for row, measures in rows.items()
+            }
+            for row in known.keys() - rows.keys():
+                self._note(table, row, None, is_first=False)
+        self.after = {table: rows for table, rows in self.after.items() if rows}
+
+    def _entered(
+        self, table: str, row: str, measures: dict[str, Value], known: Sequence[Any] | None
+    ) -> list[Any]:
+        if known is not None and _is_same(known[1], measures):
+            return list(known)
+        self._note(table, row, measures, is_first=known is None)
+        return [self.sequence, measures]
+
+    def _note(
+        self, table: str, row: str, measures: dict[str, Value] | None, *, is_first: bool
+    ) -> None:
+        update = Update(source_name(self.source), self.sequence, measures, is_first)
+        self._updates.append(((table, row), update))
+
+    def keep(self, tables: Sequence[str]) -> None:
+        """Leave what it contributes to some tables as it is."""
+        self.after.update((table, self.before[table]) for table in tables)
+
+    def updates(self) -> Iterator[tuple[tuple[str, str], Update]]:
+        """Return a row of a table, and what changes there, for each."""
+        return iter(self._updates)
+
+    def put(self, clients: Clients, *, is_gone: bool) -> None:
+        """Store the marker, if it says anything new."""
+        was_gone = self.marker is not None and self.marker.forget_after is not None
+        if self.after == self.before and is_gone == was_gone:
+            return
+        if self.marker is None and not self.after:
+            return
+        SourceMarker(
+            key=marker_key(self.source),
+            sequence=self.sequence,
+            contributions=self.after,
+            forget_after=naive(clients.clock.now()) + FORGET_AFTER if is_gone else None,
+        ).put()
+
+
+def _is_same(known: Measures, measures: Measures) -> bool:
+    """Tell whether two contributions are the same, 1 and 1.0 not being."""
+    return known == measures and all(type(known[name]) is type(measures[name]) for name in known)
+
+
+def source_name(key: Any) -> str:
+    """Return a source's key as text, its kind first."""
+    return f"{key.kind()}:{key.urlsafe().decode()}"
+
+
+def source_key(name: str) -> Any:
+    """Return the key in a source's name."""
+    return ndb.Key(urlsafe=name.partition(":")[2].encode())
+
+
+def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
+    """Return the last update of each source."""
+    newest: dict[str, Update] = {}
+    for update in updates:
+        known = newest.get(update.source)
+        if known is None:
+            newest[update.source] = update
+        elif update.sequence > known.sequence:
+            newest[update.source] = replace(update, is_first=known.is_first or update.is_first)
+    return newest
+
+
+def read_for_apply(
+    key: Any, newest: Mapping[str, Update]
+) -> tuple[ViewRow | None, dict[str, RowMarker | None], dict[str, SourceMarker | None]]:
+    """Read a row, its markers, and the sources' markers where the row knows nothing of them."""
+    sources = list(newest)
+    likely = [source for source in sources if newest[source].is_first]
+    own = [row_marker_key(key, source) for source in sources]
+    theirs = [marker_key(source_key(source)) for source in likely]
+    row, *found = ndb.get_multi([key, *own, *theirs])
+    before = dict(zip(sources, found[: len(sources)], strict=True))
+    truth = dict(zip(likely, found[len(sources) :], strict=True))
+    unlikely = [source for source in sources if before[source] is None and source not in truth]
+    if unlikely:
+        more = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
+        truth.update(zip(unlikely, more, strict=True))
+    return row, before, truth
+
+
+def fold(
+    row: ViewRow,
+    newest: Mapping[str, Update],
+    before: Mapping[str, RowMarker | None],
+    truth: Mapping[str, SourceMarker | None],
+    args: Apply,
+) -> dict[str, Held | None]:
+    """Bring a row up to date; return what it holds now of each source that changed."""
+    changed: dict[str, Held | None] = {}
+    for source, update in newest.items():
+        marker = before[source]
+        if marker is not None and marker.sequence >= update.sequence:
+            continue
+        held = _held(update) if marker is not None else _told(source, truth[source], args)
+        if marker is not None:
+            take_out(row, Held(source, marker.sequence, marker.measures))
+        elif held is None:
+            continue
+        if held is not None:
+            put_in(row, held)
+        changed[source] = held
+    return changed
+
+
+def _held(update: Update) -> Held | None:
+    if update.measures is None:
+        return None
+    return Held(update.source, update.sequence, update.measures)
+
+
+def _told(source: str, marker: SourceMarker | None, args: Apply) -> Held | None:
+    """Return what a source contributes to a row that knows nothing of it, by its own marker.
+
+    The row may never have heard of the source, or have forgotten it when it left. Only the
+    source's marker tells an update that is due from one that comes too late.
+    """
+    if marker is None:
+        return None
+    known = marker.contributions.get(args.table, {}).get(args.row)
+    return Held(source, known[0], known[1]) if known else None
