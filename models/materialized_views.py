@@ -84,11 +84,11 @@ def row_marker_key(row: Any, source: str) -> Any:
     return ndb.Key(RowMarker, source, parent=row)
 
 
-def rows_of(table: str) -> Any:
-    """Return the query for a table's rows, by key."""
+def rows_from(first: str) -> Any:
+    """Return the query for the rows whose names begin with a text: "<table>:" for a table's."""
     key = ViewRow._key
-    first, beyond = ndb.Key(ViewRow, f"{table}:"), ndb.Key(ViewRow, f"{table};")
-    return ViewRow.query(key > first, key < beyond).order(key)
+    query = ViewRow.query(key > ndb.Key(ViewRow, first), key < ndb.Key(ViewRow, first + _LAST))
+    return query.order(key)
 
 
 def markers_of(row: Any, *, kind: str = "", after: Any = None) -> Any:

@@ -52,7 +52,7 @@ from models.materialized_views import (
     ranked,
     row_key,
     row_marker_key,
-    rows_of,
+    rows_from,
 )
 from models.outbox import RowId, outbox_key, rows_of_topic, rows_of_topics
 from models.transactions import transact
@@ -82,6 +82,7 @@ from pipelines.view_rows import (
     empty_row,
     ranks_of,
     row_text,
+    under_text,
 )
 from pipelines.view_updates import (
     MOST_UPDATES,
@@ -303,20 +304,22 @@ class Views:
         *,
         at_least: Token | None = None,
         within_s: float = 0.3,
+        under: tuple[str | int, ...] = (),
         most: int = MOST_LISTED,
     ) -> Reading:
         """Return a view's rows, in the order of their names, and how fresh they are.
 
         Args:
             at_least: Wait, up to within_s, until the rows hold what this token stands for.
+            under: Only rows whose names are tuples that begin with these parts.
             most: Rows to return.
         """
         is_met = self.wait(clients, at_least, within_s) if at_least else True
-        table = self.catalog().live(view)
+        first = f"{self.catalog().live(view)}:{under_text(under)}"
         kind = kind_of(view.source)
         # What waits is read first: then a change is told as waiting or in a row, or both.
-        waiting = rows_of_topics(f"{table}:").fetch(MOST_LISTED + 1, keys_only=True)
-        found = [Row.of(entity, kind) for entity in rows_of(table).fetch(most)]
+        waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
+        found = [Row.of(entity, kind) for entity in rows_from(first).fetch(most)]
         rows = sorted((row for row in found if row.count), key=row_order)
         return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
 
@@ -380,11 +383,16 @@ class Views:
         return [(source_key(marker.key.id()), marker.measures) for marker in markers]
 
     def waiting(
-        self, clients: Clients, view: type[View], *, most: int = 50
+        self,
+        clients: Clients,
+        view: type[View],
+        *,
+        under: tuple[str | int, ...] = (),
+        most: int = 50,
     ) -> list[tuple[Apply, float]]:
         """Return updates that wait, oldest first, and for how many seconds each has."""
-        table = self.catalog().live(view)
-        keys = rows_of_topics(f"{table}:").fetch(MOST_LISTED, keys_only=True)
+        first = f"{self.catalog().live(view)}:{under_text(under)}"
+        keys = rows_of_topics(first).fetch(MOST_LISTED, keys_only=True)
         oldest = sorted(keys, key=lambda key: RowId.parse(key.id()).created)[:most]
         now = naive(clients.clock.now())
         rows = [row for row in ndb.get_multi(oldest) if row is not None]

@@ -66,6 +66,15 @@ def row_name(text: str) -> RowName:
     return tuple(name) if isinstance(name, list) else name
 
 
+def under_text(parts: tuple[str | int, ...]) -> str:
+    """Return what the stored names of all tuples that begin with some parts begin with.
+
+    >>> under_text(("a", 1))
+    '["a",1,'
+    """
+    return row_text(parts)[:-1] + "," if parts else ""
+
+
 def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, dict[str, Value]]:
     """Return contributions as they are stored.
 
