@@ -1,10 +1,11 @@
 """Tasks that were committed with data, and wait to be created in Cloud Tasks.
 
 OutboxTask
-    Key: "<partition>|<created>|<h or o>|<transaction>|<number>". The partition is the first hex
-    digit of the transaction's random id, so writes spread over 16 ranges; within a range rows
-    stand in the order of time. All parts are chosen before the transaction's first try,
-    so a body that runs again writes the same rows.
+    Key: "<partition>|<created>|<h or o>|<transaction>|<number>|<digest>". The partition is the
+    first hex digit of the transaction's random id, so writes spread over 16 ranges; within a
+    range rows stand in the order of time. The digest is of what the task is asked to do; all
+    other parts are chosen before the transaction's first try. So a body that runs again
+    writes the same rows, and one that decides otherwise then writes others.
     Queries: ranges of keys: the sweep, and the oldest row. topic = "..." or a range of topics, by
     key: what still waits for one reader. Single-property index.
     Growth: one row for each task that is waiting. A row of kind "o" goes when its task was
@@ -49,9 +50,9 @@ class OutboxLease(ndb.Model):
 class RowId:
     """The parts of a row's key.
 
-    >>> row = RowId("c0ffee", datetime.datetime(2030, 5, 1, 12), 3, held=True)
+    >>> row = RowId("c0ffee", datetime.datetime(2030, 5, 1, 12), 3, held=True, digest="1a2b3c4d")
     >>> row.text
-    'c|20300501T120000000000|h|c0ffee|0003'
+    'c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d'
     >>> RowId.parse(row.text) == row
     True
     """
@@ -60,12 +61,14 @@ class RowId:
     created: datetime.datetime
     number: int
     held: bool
+    digest: str = ""
 
     @property
     def text(self) -> str:
         kind = "h" if self.held else "o"
-        created = f"{self.created:{_TIME}}"
-        return f"{self.transaction[0]}|{created}|{kind}|{self.transaction}|{self.number:04d}"
+        time = f"{self.created:{_TIME}}"
+        parts = (self.transaction[0], time, kind, self.transaction, f"{self.number:04d}")
+        return "|".join((*parts, self.digest))
 
     @classmethod
     def parse(cls, text: str) -> RowId:
@@ -74,9 +77,9 @@ class RowId:
         Raises:
             ValueError: it is none.
         """
-        _, created, kind, transaction, number = text.split("|")
+        _, created, kind, transaction, number, digest = text.split("|")
         made = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Datastore's are naive.
-        return cls(transaction, made, int(number), kind == "h")
+        return cls(transaction, made, int(number), kind == "h", digest)
 
 
 def outbox_key(row: str) -> Any:

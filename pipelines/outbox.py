@@ -29,11 +29,13 @@ transactional tasks, which the platform had then. Why not its successors': docs/
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from google.cloud import ndb
@@ -69,7 +71,6 @@ A = TypeVar("A")
 
 # A row that its own process should have relayed by now.
 STALE_S = 15.0
-# Held rows are looked at when their age has doubled; so far back a missed sweep is made up for.
 SWEEP_S = 60.0
 # A refusal may be a deployment under way: the queue comes after the code.
 PARK_AFTER_S = 600.0
@@ -152,8 +153,7 @@ def enqueue(
         BadArgumentsError, TooLargeError: nothing was enqueued.
     """
     message = task.message(args, name=name, at=task.due(clients, delay_s, at))
-    outgoing = _outgoing(clients)
-    outgoing.put(outgoing.next_id(held=False), message)
+    _outgoing(clients).put(lambda row: message, held=False)
 
 
 def hold(
@@ -167,16 +167,16 @@ def hold(
     """Enqueue a task whose row stays until the task's own transaction releases it.
 
     Args:
-        make_args: Returns the task's arguments, given the row that it must release.
+        make_args: Returns the task's arguments, given the row that it must release. Called
+            twice: the row is named after what the task does, too.
         topic: Under which the row is found as long as it waits.
 
     Returns:
         The row: gone once the task has done its work.
     """
-    outgoing = _outgoing(clients)
-    row = outgoing.next_id(held=True)
-    outgoing.put(row, task.message(make_args(row.text), at=at), topic)
-    return row.text
+    return _outgoing(clients).put(
+        lambda row: task.message(make_args(row), at=at), held=True, topic=topic
+    )
 
 
 def release(row: str) -> None:
@@ -194,12 +194,17 @@ class _Outgoing:
     rows: list[OutboxTask] = field(default_factory=list)
     doubtful: list[OutboxTask] = field(default_factory=list)  # Of tries that may be committed.
 
-    def next_id(self, *, held: bool) -> RowId:
-        return RowId(self.transaction.id, self.created, len(self.rows), held)
+    def put(self, make: Callable[[str], Message], *, held: bool, topic: str | None = None) -> str:
+        """Write a row; `make` returns its message, given the row.
 
-    def put(self, row: RowId, message: Message, topic: str | None = None) -> None:
+        A body that runs again writes the same rows. One that then decides otherwise takes no
+        row away from the try before, which may be committed: the key tells what is asked for.
+        """
+        draft = RowId(self.transaction.id, self.created, len(self.rows), held)
+        row = replace(draft, digest=_digest(make(draft.text), topic)).text
+        message = make(row)
         entity = OutboxTask(
-            key=outbox_key(row.text),
+            key=outbox_key(row),
             path=message.path,
             queue=message.queue,
             body=message.body.decode(),
@@ -209,6 +214,7 @@ class _Outgoing:
         )
         entity.put()
         self.rows.append(entity)
+        return row
 
     def retried(self, cause: Exception) -> None:
         self.doubtful += self.rows
@@ -220,6 +226,12 @@ class _Outgoing:
             rows.update((row.key, row) for row in ndb.get_multi(doubtful) if row is not None)
         if rows:
             self.clients.relay.send(self.clients, list(rows.values()))
+
+
+def _digest(message: Message, topic: str | None) -> str:
+    """Return what tells two messages apart; not their time, which moves on between two tries."""
+    parts = [message.path, message.queue, message.body.decode(), message.name, topic]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 def _outgoing(clients: Clients) -> _Outgoing:
@@ -271,8 +283,8 @@ def _task_name(row: OutboxTask, now: datetime.datetime) -> str:
     if row.name is not None:
         return str(row.name)
     row_id = _id(row)
-    age_s = (now - row_id.created).total_seconds()
-    wake = int(age_s // 3600) + 1 if row_id.held and age_s > PARK_AFTER_S else 0
+    age_s = _age_s(row_id, now)
+    wake = int(age_s // 3600) + 1 if row_id.held and age_s >= PARK_AFTER_S else 0
     return hashed_name("outbox", row.key.id(), wake)
 
 
@@ -375,7 +387,7 @@ def _is_due(row: RowId, now: datetime.datetime) -> bool:
     """Tell whether a row has waited so long that somebody else must care for it.
 
     A held row's task mostly exists and waits in its queue, so it is looked at ever more
-    rarely: when its age has reached another power of two of STALE_S.
+    rarely: when it is 5, 10, 20 minutes old and so on, twice, in case one sweep was missed.
     """
     age_s = _age_s(row, now)
     if age_s < STALE_S:
@@ -384,7 +396,8 @@ def _is_due(row: RowId, now: datetime.datetime) -> bool:
 
 
 def _doublings(age_s: float) -> int:
-    return int(max(0.0, age_s) / STALE_S).bit_length()
+    """Return how often an age has doubled since a 32nd of ten minutes, when it is 1."""
+    return int(max(0.0, age_s) * 32 / PARK_AFTER_S).bit_length()
 
 
 def _age_s(row: RowId, now: datetime.datetime) -> float:

@@ -6,14 +6,14 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from google.cloud import ndb
 
 from models.outbox import OutboxTask, RowId
-from models.transactions import transact
+from models.transactions import Transaction, transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.tasks import Message
@@ -99,20 +99,22 @@ def _deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outbox._Outgoing.next_id
+    sound = outbox._Outgoing.put
 
-    def next_id(self: Any, **options: Any) -> RowId:
-        return replace(sound(self, **options), transaction=secrets.token_hex(12))
+    def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
+        self.transaction = Transaction()
+        return sound(self, make, **options)
 
-    monkeypatch.setattr(outbox._Outgoing, "next_id", next_id)
+    monkeypatch.setattr(outbox._Outgoing, "put", put)
 
 
 def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = outbox._Outgoing.put
 
-    def put(self: Any, row: RowId, message: Message, topic: str | None = None) -> None:
-        sound(self, row, message, topic)
+    def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
+        row = sound(self, make, **options)
         self.clients.tasks.create(outbox._message(self.rows[-1], self.created))
+        return row
 
     monkeypatch.setattr(outbox._Outgoing, "put", put)
 
