@@ -77,16 +77,19 @@ class Transaction:
         return self.listeners.setdefault(name, make())  # type: ignore[return-value]
 
     def retried(self, cause: Exception) -> None:
-        for listener in self.listeners.values():
-            listener.retried(cause)
+        """Tell everybody that the body runs again."""
+        self._tell(lambda listener: listener.retried(cause))
 
     def committed(self) -> None:
         """Tell everybody. The commit stands, so nothing that they raise may look like a loss."""
+        self._tell(lambda listener: listener.committed())
+
+    def _tell(self, news: Callable[[Listener], None]) -> None:
         for name, listener in self.listeners.items():
             try:
-                listener.committed()
+                news(listener)
             except Exception:
-                log.exception("%s failed after its transaction was committed", name)
+                log.exception("%s failed to follow a transaction, which goes on", name)
 
 
 _local = threading.local()
@@ -106,11 +109,12 @@ def current_transaction() -> Transaction:
 
 @contextlib.contextmanager
 def _inside(transaction: Transaction) -> Iterator[None]:
+    outer = getattr(_local, "transaction", None)  # Refused in a moment, by ndb; then it goes on.
     _local.transaction = transaction
     try:
         yield
     finally:
-        _local.transaction = None
+        _local.transaction = outer
 
 
 def transact(

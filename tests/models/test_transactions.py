@@ -9,7 +9,12 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.transactions import TRIES, transact
+from models.transactions import (
+    TRIES,
+    NoTransactionError,
+    current_transaction,
+    transact,
+)
 from tests.faults import ERROR, REPLY_LOST
 from tests.world import World, in_threads
 
@@ -244,3 +249,142 @@ def test_two_threads_on_one_entity_end_exact(world: World) -> None:
 
     with world.context():
         assert counted() == 6
+
+
+# Who listens
+
+
+class Ear:
+    """A listener that writes down what it hears, and may fail at it."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.heard: list[str] = []
+        self.error = error
+
+    def retried(self, cause: Exception) -> None:
+        self.hear(type(cause).__name__)
+
+    def committed(self) -> None:
+        self.hear("committed")
+
+    def hear(self, word: str) -> None:
+        self.heard.append(word)
+        if self.error:
+            raise self.error
+
+
+def listen(*ears: Ear) -> None:
+    """Let ears follow the transaction under way, as a body does on each of its runs."""
+    for i, ear in enumerate(ears):
+        current_transaction().listener(f"ear {i}", lambda ear=ear: ear)
+
+
+@pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
+def test_a_listener_hears_each_failed_try_and_the_commit(here: World, kind: str) -> None:
+    """Each once, in order, and of a call of `transact` there is one listener of a name."""
+    break_call(here, "Commit", kind)
+    ear = Ear()
+    others = iter([ear, Ear()])
+
+    def body() -> None:
+        current_transaction().listener("one", lambda: next(others))
+        count_up_once()
+
+    transact(body, pause=no_pause)
+
+    assert ear.heard == ["ServiceUnavailable", "committed"]
+
+
+def test_a_listener_hears_of_no_commit_that_nobody_knows_of(here: World) -> None:
+    """B2: after the last try nothing is committed that the caller could rely on."""
+    ear = Ear()
+
+    def lose() -> None:
+        listen(ear)
+        raise rpc_errors.Aborted("lost the race")
+
+    with pytest.raises(rpc_errors.Aborted):
+        transact(lose, pause=no_pause)
+
+    assert ear.heard == ["Aborted"] * (TRIES - 1)
+
+
+def test_a_listener_hears_nothing_of_a_bug(here: World) -> None:
+    """B2: an error of the body's own is neither tried again nor committed."""
+    ear = Ear()
+
+    def fail() -> None:
+        listen(ear)
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        transact(fail)
+
+    assert ear.heard == []
+
+
+def test_a_listener_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptureFixture) -> None:
+    """B1: the commit stands: the caller gets its result, and the other listeners hear of it."""
+    break_call(here, "Commit", ERROR)
+    runs: list[int] = []
+    deaf, ear = Ear(RuntimeError("a bug of the listener")), Ear()
+
+    def body() -> int:
+        runs.append(1)
+        listen(deaf, ear)
+        return count_up()
+
+    counts = transact(body, pause=no_pause)
+
+    assert (counts, counted(), len(runs)) == (1, 1, 2)
+    assert deaf.heard == ear.heard == ["ServiceUnavailable", "committed"]
+    assert "a bug of the listener" in caplog.text
+
+
+def test_a_transaction_has_one_id_for_all_tries(here: World) -> None:
+    """B6: what a body names after it is written once; another call has another id."""
+    break_call(here, "Commit", REPLY_LOST)
+    ids: list[str] = []
+
+    transact(lambda: ids.append(current_transaction().id), pause=no_pause)
+    transact(lambda: ids.append(current_transaction().id), pause=no_pause)
+
+    first, again, other = ids
+    assert first == again != other
+
+
+def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
+    """Before, after, in a pause between two tries, and on another thread: refused."""
+    refused: list[str] = []
+
+    def ask(where: object = "elsewhere") -> None:
+        try:
+            current_transaction()
+        except NoTransactionError:
+            refused.append(str(where))
+
+    def body() -> None:
+        in_threads(lambda: ask("thread"))
+        raise rpc_errors.Aborted("lost the race")
+
+    ask("before")
+    with world.context(), pytest.raises(rpc_errors.Aborted):
+        transact(body, tries=2, pause=lambda seconds: ask("pause"))
+    ask("after")
+
+    assert refused == ["before", "thread", "pause", "thread", "after"]
+
+
+def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(here: World) -> None:
+    """Transactions do not nest; a body that was told so may go on."""
+    ids: list[str] = []
+
+    def body() -> None:
+        ids.append(current_transaction().id)
+        with pytest.raises(NotImplementedError):
+            transact(count_up)
+        ids.append(current_transaction().id)
+
+    transact(body)
+
+    assert ids[0] == ids[1]

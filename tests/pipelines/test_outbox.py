@@ -279,9 +279,9 @@ def test_what_an_aborted_transaction_enqueued_is_never_delivered(
 def test_tasks_of_a_try_that_was_not_committed_are_not_delivered(here: World) -> None:
     """B2: the first commit fails, and the second run decides otherwise."""
     break_call(here, "Commit", ERROR)
-    whats = iter(["pack", "print"])
+    steps = iter(["pack", "print"])
 
-    transact(lambda: outbox.enqueue(here.clients, step, Step("o", next(whats))), pause=no_pause)
+    transact(lambda: outbox.enqueue(here.clients, step, Step("o", next(steps))), pause=no_pause)
 
     assert here.plan.fired
     assert steps_sent(here) == ["print"]
