@@ -37,6 +37,14 @@ def sweep_outbox() -> ResponseReturnValue:
     return jsonify(created=swept.created, partitions=swept.partitions)
 
 
+@bp.get("/materialized-views/sweep", provide_automatic_options=False)
+@cron_only
+def sweep_views() -> ResponseReturnValue:
+    """Go on with the tables that are being built or dropped."""
+    busy = sum(builds.sweep(clients()) for builds in registry().builds)
+    return jsonify(busy=busy)
+
+
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
 @cron_only
 def unknown(rest: str) -> ResponseReturnValue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +11,33 @@ from pipelines.dead_tasks import replay_task
 from pipelines.jobs import Job
 from pipelines.pages import page_task
 from pipelines.tasks import Task
+from pipelines.view_builds import Builds
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Jobs by name, and tasks by path: the jobs', the outbox's, and the replay of dead ones."""
+    """Jobs by name, and tasks by path: the jobs', the views', the outbox's, the replay."""
 
     jobs: Mapping[str, Job[Any, Any]]
     tasks: Mapping[str, Task[Any]]
+    builds: Sequence[Builds] = ()
 
     @classmethod
-    def of(cls, jobs: Iterable[Job[Any, Any]], tasks: Iterable[Task[Any]] = ()) -> Registry:
-        """Return the registry for some jobs, and for tasks that belong to none."""
-        by_name = {job.name: job for job in jobs}
-        known: list[Task[Any]] = [*map(page_task, by_name.values()), outbox.drain, *tasks]
+    def of(
+        cls,
+        jobs: Iterable[Job[Any, Any]],
+        tasks: Iterable[Task[Any]] = (),
+        builds: Sequence[Builds] = (),
+    ) -> Registry:
+        """Return the registry for some jobs, for tasks that belong to none, and for views."""
+        views = [job for group in builds for job in group.jobs]
+        by_name = {job.name: job for job in [*jobs, *views]}
+        pages = [page_task(job) for job in by_name.values()]
+        applies = [group.views.task for group in builds]
+        known: list[Task[Any]] = [*pages, *applies, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
-        return cls(by_name, {**by_path, replay.path: replay})
+        return cls(by_name, {**by_path, replay.path: replay}, builds)
 
 
 APP = Registry.of([invitations.IMPORT, invitations.TELL])

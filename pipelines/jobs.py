@@ -1,7 +1,8 @@
 """Jobs: what a continuation walks over, and what it does to each item.
 
 Give a job `deliver` for effects outside Datastore (a mail, a call): it acts first, and the
-receipts follow. Give it `apply` for effects in Datastore: they commit with the receipts.
+receipts follow. Give it `apply` for effects in Datastore: they commit with the receipts. Give it
+`check` when it only looks.
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
 # Runs inside the transaction, maybe more than once; per item None, or one of the three errors
 # above. The items are as they were read before: read again, there, what you change.
 Apply = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
+# Runs outside of any transaction; answers as Apply does. A crash repeats it.
+Check = Apply[A, I]
 
 
 @dataclass(frozen=True)
 class Job(Generic[A, I]):
     """A kind of run: what it walks over and what it does to each item.
 
-    Give `deliver` for effects outside Datastore, `apply` for effects in it.
+    Give `deliver` for effects outside Datastore, `apply` for effects in it, `check` for none.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Job(Generic[A, I]):
     source: Callable[[A], Source[I]]
     deliver: Deliver[A, I] | None = None
     apply: Apply[A, I] | None = None
+    check: Check[A, I] | None = None
     on_finished: Callable[[Clients, A], None] | None = None  # At least once; may come late.
     page_size: int = 100
     passes: int = 5  # Over a page, before an item that keeps being deferred has failed.

@@ -181,7 +181,7 @@ class Views:
         Returns:
             The outbox rows of the updates that a reader can wait for.
         """
-        identities = [self._identity(key) for key, _ in writes]
+        identities = [self.identity(key) for key, _ in writes]
         shard = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS))
         *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
         catalog = Catalog(copy.views if copy else {})
@@ -195,7 +195,7 @@ class Views:
                 updates[where].append(update)
         return self._enqueue(clients, catalog, updates)
 
-    def _identity(self, key: Any) -> Any:
+    def identity(self, key: Any) -> Any:
         """Return what a source is known by: a row of a view has no table in its name."""
         if key.kind() != VIEW_ROW_KIND:
             return key
@@ -209,11 +209,12 @@ class Views:
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self._by_kind[kind]:
             if tables := catalog.tables(view):
-                rows = self._rows_for(view, kind, source)
+                rows = self.rows_for(view, kind, source)
                 contributed.update((table, rows) for table in tables)
         return contributed
 
-    def _rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
+    def rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
+        """Return what a source of a kind contributes to a view, as it is stored."""
         if source is None:
             return {}
         if isinstance(source, ViewRow):

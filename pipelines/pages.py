@@ -31,6 +31,7 @@ from models.transactions import RETRIED, transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.jobs import (
+    Apply,
     DeferredItemError,
     ItemError,
     Job,
@@ -225,6 +226,8 @@ class _Attempt:
         try:
             if self.job.apply is not None:
                 page = self._apply_all(page, items)
+            elif self.job.check is not None:
+                page = self._check_all(page, items, self.job.check)
             else:
                 page = self._deliver_all(page, items)
         except Exception:
@@ -235,7 +238,7 @@ class _Attempt:
 
     def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         if self.job.deliver is None:
-            raise TypeError(f"job {self.job.name} has neither `deliver` nor `apply`")
+            raise TypeError(f"job {self.job.name} has none of `deliver`, `apply` and `check`")
         with self.job.deliver(self.clients, self.job_args) as deliver:
             for position in page.open_positions():
                 self._check_lease(page)
@@ -245,6 +248,14 @@ class _Attempt:
                     if page.owner is None:
                         return page  # Cancelled.
             return self._commit(is_last=True)  # Before the line is closed: that may take long.
+
+    def _check_all(
+        self, page: ContinuationPage, items: Sequence[Any], check: Apply[Any, Any]
+    ) -> ContinuationPage:
+        """Look at all items at once; only what was found is committed."""
+        group = [(position, items[position]) for position in page.open_positions()]
+        self.found.update(self._answers(group, check))
+        return self._commit(is_last=True)
 
     def _check_lease(self, page: ContinuationPage) -> None:
         """Stop an attempt that was held up for so long that another may have begun."""
@@ -369,10 +380,15 @@ class _Attempt:
 
     def _applied(self, group: Sequence[tuple[int, Any]]) -> dict[int, tuple[str, str]]:
         """Apply the job to a group, inside the transaction; return what became of each."""
+        return self._answers(group, self.job.apply) if self.job.apply is not None else {}
+
+    def _answers(
+        self, group: Sequence[tuple[int, Any]], ask: Apply[Any, Any]
+    ) -> dict[int, tuple[str, str]]:
         there = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: _gone() for position, _ in group}
-        if there and self.job.apply is not None:
-            answers = self.job.apply(self.clients, self.job_args, [item for _, item in there])
+        if there:
+            answers = ask(self.clients, self.job_args, [item for _, item in there])
             errors.update(zip([position for position, _ in there], answers, strict=True))
         return {position: _receipt(error) for position, error in errors.items()}
 

@@ -68,17 +68,25 @@ class EntitySource:
     elsewhere do not move it. Equality filters need no composite index in this order.
     """
 
-    def __init__(self, kind: type[ndb.Model], *filters: Any, named: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: type[ndb.Model],
+        *filters: Any,
+        named: str | None = None,
+        between: tuple[Any, Any] | None = None,
+    ) -> None:
         """Name the entities.
 
         Args:
             filters: Equality filters of ndb, e.g. `Guest.party == "p1"`.
             named: Only root entities whose key name begins with this and goes on with a hash
                 in hex. Such a range can be split without looking at it.
+            between: Only entities whose keys lie between these two.
         """
         self._kind = kind
         self._filters = filters
         self._named = named
+        self._between = between
 
     def split(self, most: int) -> list[Span]:
         cuts = self._hex_cuts(most) if self._named is not None else self._sampled_cuts(most)
@@ -98,6 +106,9 @@ class EntitySource:
     def _query(self, span: Span) -> Any:
         key = self._kind._key
         query = self._kind.query(*self._filters).order(key)
+        if self._between is not None:
+            first, beyond = self._between
+            query = query.filter(key > first, key < beyond)
         if after := self._bound(span.after, self._named):
             query = query.filter(key > after)
         # ":" + "\U0010ffff" sorts behind every name that begins with ":".
@@ -132,7 +143,7 @@ class EntitySource:
 
         The Firestore emulator keeps none: one span then.
         """
-        if most < 2:
+        if most < 2 or self._between is not None:
             return []
         scatter = ndb.query.PropertyOrder("__scatter__")
         query = self._kind.query(order_by=[scatter])

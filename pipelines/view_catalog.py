@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from pipelines.view_rows import Contributions
@@ -54,32 +54,57 @@ def kind_of(source: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Catalog:
-    """Which table of each view is read, and which one is being built."""
+class Entry:
+    """The tables of a view.
 
-    views: Mapping[str, Mapping[str, str | None]]
+    `live` is read, `building` is being made, `dropping` are on their way out; `builds` is the
+    number of the last one begun.
+    """
+
+    live: str
+    building: str | None = None
+    builds: int = 1
+    dropping: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Which tables the views of a group have, by the name of the view."""
+
+    views: Mapping[str, Mapping[str, Any]]
+
+    def entry(self, view: type[View]) -> Entry:
+        """Return a view's tables; a view that nobody has built yet has an empty first one."""
+        if view.name in self.views:
+            return Entry(**self.views[view.name])
+        return Entry(table_name(view.name, view.definition, 1))
 
     def live(self, view: type[View]) -> str:
         """Return the table that is read."""
-        return str(self._entry(view)["live"])
+        return self.entry(view).live
 
     def building(self, view: type[View]) -> str | None:
         """Return the table that is being built, if one is."""
-        return self._entry(view)["building"]
+        return self.entry(view).building
+
+    def dropping(self, view: type[View]) -> Sequence[str]:
+        """Return the tables that are on their way out."""
+        return self.entry(view).dropping
 
     def tables(self, view: type[View]) -> list[str]:
         """Return the tables that take what this definition of the view contributes."""
-        entry = self._entry(view)
-        known = [table for table in (entry["live"], entry["building"]) if table]
+        entry = self.entry(view)
+        known = [table for table in (entry.live, entry.building) if table]
         return [table for table in known if definition_of(table) == view.definition]
 
     def is_listed(self, view: type[View], table: str) -> bool:
         """Tell whether a table is read or being built."""
-        return table in self._entry(view).values()
+        entry = self.entry(view)
+        return table in (entry.live, entry.building)
 
-    def _entry(self, view: type[View]) -> Mapping[str, str | None]:
-        first = {"live": table_name(view.name, view.definition, 1), "building": None}
-        return self.views.get(view.name, first)
+    def with_entry(self, view: type[View], **changed: Any) -> dict[str, Any]:
+        """Return all views' tables as they are stored, with changes to one view's."""
+        return {**self.views, view.name: asdict(replace(self.entry(view), **changed))}
 
 
 def table_name(view: str, definition: int, build: int) -> str:

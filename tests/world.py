@@ -31,6 +31,7 @@ from pipelines.jobs import Job
 from pipelines.mail import SmtpMailer
 from pipelines.rpc import Meter
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
+from pipelines.view_builds import Builds
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire
 
 PROJECT = "demo-tests"
@@ -38,6 +39,12 @@ LOCATION = "us-central1"
 ACCOUNT = "tasks@demo-tests.iam.gserviceaccount.com"
 BASE_URL = "http://app.test"
 SECRET = "tests-only-0123456789abcdef-0123456789abcdef"
+
+SWEEPS = (
+    "/cron/continuations/sweep",
+    "/cron/outbox/sweep",
+    "/cron/materialized-views/sweep",
+)
 
 _namespaces = itertools.count(random.randrange(2**40))
 
@@ -78,6 +85,7 @@ class World:
     services: Services
     jobs: Sequence[Job[Any, Any]] = ()
     tasks: Sequence[Task[Any]] = ()
+    builds: Sequence[Builds] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -87,7 +95,9 @@ class World:
         self.wire = FaultyWire(self.plan)
         self.clients = open_clients(self.services, self.plan, self.wire)
         self.services.closers.append(self.clients.cache.close)
-        registry = Registry.of([*APP.jobs.values(), *self.jobs], self.tasks)
+        tasks = [*APP.tasks.values(), *self.tasks]
+        jobs = [*APP.jobs.values(), *self.jobs]
+        registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds])
         self.app: Flask = main.create_app(self.settings, self.clients, registry)
         self.app.testing = False
         self.order: random.Random | None = None
@@ -196,7 +206,7 @@ class World:
 
     def sweep(self) -> None:
         """Run every sweep, as cron does."""
-        for path in ("/cron/continuations/sweep", "/cron/outbox/sweep"):
+        for path in SWEEPS:
             answer = self.app.test_client().get(path, headers=self.cron_headers())
             assert answer.status_code == 200, answer.status_code
 

@@ -18,6 +18,7 @@ from models.materialized_views import (
     row_marker_key,
 )
 from pipelines.materialized_views import Contributions, View, Views
+from pipelines.view_builds import Builds
 from pipelines.view_rows import Held, Row, row_text
 from pipelines.view_updates import source_name
 from tests.world import Services, World
@@ -83,11 +84,12 @@ class GradesBySize(View):
 
 
 SCHOOL = Views("school", ByGrade, ByHouse, GradesBySize, queue="default")
+BUILDS = Builds(SCHOOL, queue="default")
 
 
 def school_world(services: Services, views: Views = SCHOOL) -> World:
     """Return a world that delivers the updates of these views."""
-    return World(services, tasks=[views.task])
+    return World(services, builds=[BUILDS if views is SCHOOL else Builds(views)])
 
 
 def facts(world: World, view: type[View] = ByGrade, views: Views = SCHOOL) -> dict[Any, Any]:

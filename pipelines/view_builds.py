@@ -1,0 +1,483 @@
+"""Builds of views: made anew from the sources beside the table that is read, and verified.
+
+`rebuild` begins a new table. From that commit on every save contributes to it, too: saves
+read the catalog in their own transaction. What was saved before is walked through once (fill).
+A second walk (settle) waits until all that was contributed is applied. Then one commit
+makes the new table the one that is read, and the old one is dropped. Writes go on
+meanwhile, and readers see the old table until they see the new one.
+
+`verify` recomputes, while writes go on: what each source contributes against its marker and
+the rows' markers, and what each row's markers add up to against the row. It lists every
+difference; there must be none. What is merely under way is looked at again.
+
+Lost on failure: nothing. Each step is done again by the sweep if who began it died.
+
+Routes: POST /tasks/continuations/views-<group>-<step> for each step: fill, settle, drop, verify.
+GET /cron/materialized-views/sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from models.continuations import FINISHED
+from models.materialized_views import (
+    CATALOG_SHARDS,
+    RowMarker,
+    SourceMarker,
+    ViewCatalog,
+    ViewRow,
+    catalog_key,
+    marker_key,
+    markers_between,
+    markers_of,
+    row_key,
+    row_marker_key,
+)
+from models.outbox import rows_of_topic
+from models.transactions import transact
+from pipelines import continuations
+from pipelines.clients import Clients
+from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from pipelines.materialized_views import BadContributionError, Views
+from pipelines.progress import Progress, UnknownRunError, mishaps, progress
+from pipelines.sources import EntitySource
+from pipelines.tasks import hashed_name
+from pipelines.view_catalog import View, kind_of, table_name
+from pipelines.view_rows import Held, empty_row, put_in
+from pipelines.view_updates import source_key, source_name
+
+log = logging.getLogger(__name__)
+
+FILL, SETTLE, DROP, VERIFY = "fill", "settle", "drop", "verify"
+ROWS = "rows"  # In place of a kind of source: the table's own rows.
+MARKERS = "markers"  # The markers of its rows.
+SCANNED = 500
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a run walks over: the sources of one kind, or the rows or markers of a table."""
+
+    view: str
+    table: str
+    kind: str
+    source_table: str = ""  # When the sources are a view's rows: of which table.
+
+
+@dataclass(frozen=True)
+class BuildStatus:
+    """How far the table is that is being built. `phase`: "fill", "settle" or "failed"."""
+
+    table: str
+    phase: str
+    done: int
+    expected: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a view is not what its sources say, and how."""
+
+    where: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a verification has found so far. `state`: "running" or "finished"."""
+
+    state: str
+    checked: int
+    expected: int
+    differences: Sequence[Difference]
+
+
+class Builds:
+    """Rebuilds and verifies the views of a group."""
+
+    def __init__(self, views: Views, *, queue: str = "imports") -> None:
+        """Make the jobs of a group; list them with the app's.
+
+        Args:
+            queue: Where they walk. Their updates travel with all others.
+        """
+        self.views = views
+        self.fill = self._job(queue, FILL, apply=self._fill, on_finished=self._walked, page_size=50)
+        self.settle = self._job(
+            queue, SETTLE, check=self._settle, on_finished=self._walked, passes=100
+        )
+        self.drop = self._job(queue, DROP, apply=_drop, on_finished=self._dropped)
+        self.check = self._job(queue, VERIFY, check=self._verify, lease_s=120.0, page_size=50)
+        self.jobs = [self.fill, self.settle, self.drop, self.check]
+
+    def _job(self, queue: str, step: str, **how: Any) -> Job[Walk, Any]:
+        return Job(f"views-{self.views.group}-{step}", queue, Walk, self._walked_over, **how)
+
+    # Rebuild
+
+    def rebuild(self, clients: Clients, view: type[View]) -> str:
+        """Begin to build a view anew, unless that is going on; return the table being built."""
+        status = self.rebuilding(clients, view)
+        given_up = status.table if status and status.phase == FAILED else None
+        table = transact(lambda: self._begin(view, given_up))
+        self.advance(clients, view)
+        return table
+
+    def rebuilding(self, clients: Clients, view: type[View]) -> BuildStatus | None:
+        """Return how far the table is that is being built, None if none is."""
+        table = self.views.catalog().building(view)
+        if table is None:
+            return None
+        runs = _runs(self._walks(view, table), SETTLE)
+        phase = SETTLE
+        if not runs:
+            runs, phase = _runs(self._walks(view, table), FILL), FILL
+        failed = sum(run.totals.failed for run in runs)
+        return BuildStatus(
+            table,
+            FAILED if failed and all(run.state == FINISHED for run in runs) else phase,
+            sum(run.totals.ended for run in runs),
+            sum(run.expected for run in runs),
+            failed,
+        )
+
+    def advance(self, clients: Clients, view: type[View]) -> None:
+        """Take the next steps that are due in a view's build; doing it again does no harm."""
+        catalog = self.views.catalog()
+        for old in catalog.dropping(view):
+            self._start(clients, self.drop, Walk(view.name, old, ROWS))
+        table = catalog.building(view)
+        if table is None:
+            return
+        walks = self._walks(view, table)
+        if not self._is_done(clients, self.fill, walks, FILL):
+            return
+        if not self._is_done(clients, self.settle, walks, SETTLE):
+            return
+        transact(lambda: self._swap(view, table))
+        self.advance(clients, view)
+        for follower in self.views.views.values():
+            if follower.source is view:
+                self.rebuild(clients, follower)
+
+    def sweep(self, clients: Clients) -> int:
+        """Go on with what is being built or dropped; return how many views that is."""
+        catalog = self.views.catalog()
+        busy = [
+            view
+            for view in self.views.views.values()
+            if catalog.building(view) or catalog.dropping(view)
+        ]
+        for view in busy:
+            self.advance(clients, view)
+        return len(busy)
+
+    def _begin(self, view: type[View], given_up: str | None) -> str:
+        """Begin a table, in a transaction; return it, or the one that is being built already."""
+        catalog = self.views.catalog()
+        entry = catalog.entry(view)
+        if entry.building is not None and entry.building != given_up:
+            return entry.building
+        build = entry.builds + 1
+        table = table_name(view.name, view.definition, build)
+        dropping = [*entry.dropping, *([given_up] if entry.building else [])]
+        self._put(catalog.with_entry(view, building=table, builds=build, dropping=dropping))
+        return table
+
+    def _swap(self, view: type[View], table: str) -> None:
+        """Let a table be the one that is read, in a transaction."""
+        catalog = self.views.catalog()
+        entry = catalog.entry(view)
+        if entry.building == table:
+            dropping = [*entry.dropping, entry.live]
+            self._put(catalog.with_entry(view, live=table, building=None, dropping=dropping))
+
+    def _put(self, views: Mapping[str, Any]) -> None:
+        copies = range(CATALOG_SHARDS)
+        ndb.put_multi(
+            [ViewCatalog(key=catalog_key(self.views.group, copy), views=views) for copy in copies]
+        )
+
+    def _walks(self, view: type[View], table: str) -> list[Walk]:
+        """Return a walk for each kind of source of a view."""
+        catalog = self.views.catalog()
+        source = view.source
+        is_view = isinstance(source, type) and issubclass(source, View)
+        own = Walk(view.name, table, kind_of(source), catalog.live(source) if is_view else "")
+        return [own, *(Walk(view.name, table, kind_of(kind)) for kind in view.joins)]
+
+    def _start(self, clients: Clients, job: Job[Walk, Any], walk: Walk) -> None:
+        step = job.name.rpartition("-")[2]
+        continuations.start(
+            clients, job, walk, run_id=_run_id(step, walk), expected=self._guess(walk)
+        )
+
+    def _is_done(
+        self, clients: Clients, job: Job[Walk, Any], walks: Sequence[Walk], step: str
+    ) -> bool:
+        """Tell whether all walks of a step have ended well; begin those that have not begun."""
+        runs = _runs(walks, step)
+        if len(runs) < len(walks):
+            for walk in walks:
+                self._start(clients, job, walk)
+            return False
+        return all(run.state == FINISHED and not run.totals.failed for run in runs)
+
+    def _guess(self, walk: Walk) -> int | None:
+        """Return about how many items a walk will meet, by what is in the table that is read."""
+        if walk.kind in (ROWS, MARKERS):
+            return None
+        view = self.views.views[walk.view]
+        live = self.views.catalog().live(view)
+        first, beyond = row_key(live, ""), row_key(live, "\U0010ffff")
+        rows = ViewRow.query(ViewRow._key > first, ViewRow._key < beyond).fetch(1_000)
+        return sum(row.counts.get(walk.kind, 0) for row in rows) or None
+
+    def _walked_over(self, walk: Walk) -> Any:
+        if walk.kind == ROWS:
+            return EntitySource(ViewRow, named=f"{walk.table}:")
+        if walk.kind == MARKERS:
+            return EntitySource(RowMarker, between=markers_between(walk.table))
+        if walk.source_table:
+            return EntitySource(ViewRow, named=f"{walk.source_table}:")
+        return EntitySource(self._kinds(walk.view)[walk.kind])
+
+    def _kinds(self, view: str) -> dict[str, Any]:
+        known = self.views.views[view]
+        return {kind_of(kind): kind for kind in (known.source, *known.joins)}
+
+    def _walked(self, clients: Clients, walk: Walk) -> None:
+        self.advance(clients, self.views.views[walk.view])
+
+    def _dropped(self, clients: Clients, walk: Walk) -> None:
+        """Drop the markers after the rows: a row that is gone takes no more updates."""
+        if walk.kind == ROWS:
+            self._start(clients, self.drop, Walk(walk.view, walk.table, MARKERS))
+            return
+        transact(lambda: self._forget(self.views.views[walk.view], walk.table))
+
+    def _forget(self, view: type[View], table: str) -> None:
+        catalog = self.views.catalog()
+        dropping = catalog.dropping(view)
+        if table in dropping:
+            rest = [other for other in dropping if other != table]
+            self._put(catalog.with_entry(view, dropping=rest))
+
+    def _fill(
+        self, clients: Clients, walk: Walk, items: Sequence[Any]
+    ) -> Sequence[ItemError | None]:
+        """Contribute sources to the table, in the page's transaction."""
+        sources = [source for source in ndb.get_multi([item.key for item in items]) if source]
+        self.views.refresh_in_transaction(clients, sources)
+        return [None] * len(items)
+
+    def _settle(
+        self, clients: Clients, walk: Walk, items: Sequence[Any]
+    ) -> Sequence[ItemError | None]:
+        """Defer the sources whose contributions are not in their rows yet."""
+        identities = [self.views.identity(item.key) for item in items]
+        markers = ndb.get_multi([marker_key(identity) for identity in identities])
+        wanted: dict[Any, int] = {}
+        of_item: list[list[Any]] = []
+        for identity, marker in zip(identities, markers, strict=True):
+            rows = marker.contributions.get(walk.table, {}) if marker else {}
+            keys = [_held_key(walk.table, row, identity) for row in rows]
+            wanted.update(zip(keys, [known[0] for known in rows.values()], strict=True))
+            of_item.append(keys)
+        found = dict(zip(wanted, ndb.get_multi(list(wanted)), strict=True))
+        there = {key for key, held in found.items() if held and held.sequence >= wanted[key]}
+        return [
+            None if there.issuperset(keys) else DeferredItemError("its update waits")
+            for keys in of_item
+        ]
+
+    # Verify
+
+    def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
+        """Begin to verify the table that is read, once for each verify_id."""
+        for run_id, walk in self._verify_walks(view, verify_id):
+            continuations.start(
+                clients, self.check, walk, run_id=run_id, expected=self._guess(walk)
+            )
+
+    def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:
+        """Return what a verification has found so far.
+
+        Raises:
+            UnknownRunError: it was not begun.
+        """
+        runs = [progress(run_id) for run_id, _ in self._verify_walks(view, verify_id)]
+        found = [
+            Difference(_where(mishap.name), mishap.reason)
+            for run in runs
+            if run.totals.failed
+            for mishap in mishaps(run.run_id)
+            if mishap.outcome == FAILED
+        ]
+        is_over = all(run.state == FINISHED for run in runs)
+        return Verification(
+            FINISHED if is_over else "running",
+            sum(run.totals.ended for run in runs),
+            sum(run.expected for run in runs),
+            found,
+        )
+
+    def _verify_walks(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:
+        table = self.views.catalog().live(view)
+        walks = [*self._walks(view, table), Walk(view.name, table, ROWS)]
+        return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
+
+    def _verify(
+        self, clients: Clients, walk: Walk, items: Sequence[Any]
+    ) -> Sequence[ItemError | None]:
+        look = self._look_at_rows if walk.kind == ROWS else self._look_at_sources
+        keys = [item.key for item in items]
+        first = look(walk, keys)
+        doubtful = [key for key in keys if first[key]]
+        second = look(walk, doubtful) if doubtful else {}
+        return [_judged(first[key], second.get(key)) for key in keys]
+
+    def _look_at_sources(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
+        """Compare sources with their markers, and those with the rows'."""
+        identities = [self.views.identity(key) for key in keys]
+        both = ndb.get_multi([*keys, *map(marker_key, identities)])
+        sources, markers = both[: len(keys)], both[len(keys) :]
+        held_keys = [
+            _held_key(walk.table, row, identity)
+            for identity, marker in zip(identities, markers, strict=True)
+            for row in _known(marker, walk.table)
+        ]
+        held = dict(zip(held_keys, ndb.get_multi(held_keys), strict=True))
+        view = self.views.views[walk.view]
+        doubts: dict[Any, _Doubt | None] = {}
+        for key, identity, source, marker in zip(keys, identities, sources, markers, strict=True):
+            try:
+                rows = self.views.rows_for(view, identity.kind(), source)
+            except BadContributionError as error:
+                doubts[key] = _Doubt(str(error), None)
+            else:
+                doubts[key] = _doubt_source(walk.table, identity, rows, marker, held)
+        return doubts
+
+    def _look_at_rows(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
+        return {key: _doubt_row(walk.table, key) for key in keys}
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """Something that does not fit: `state` changes when anybody writes meanwhile."""
+
+    words: str
+    state: Any
+    waits: bool = False  # An update is under way that may explain it.
+
+
+def _judged(first: _Doubt | None, second: _Doubt | None) -> ItemError | None:
+    """Say what becomes of an item that was looked at twice."""
+    if first is None or second is None:
+        return None
+    if first.waits or second.waits or first != second:
+        return DeferredItemError(f"{second.words}: it is being changed")
+    return RefusedItemError(second.words)
+
+
+def _doubt_source(
+    table: str,
+    source: Any,
+    rows: Mapping[str, Any],
+    marker: SourceMarker | None,
+    held: Mapping[Any, RowMarker | None],
+) -> _Doubt | None:
+    known = _known(marker, table)
+    state = (marker.sequence if marker else 0, sorted(rows))
+    noted = {row: measures for row, (_, measures) in known.items()}
+    if noted != rows:
+        return _Doubt(f"its marker says {noted}, it contributes {dict(rows)}", state)
+    for row, (sequence, measures) in known.items():
+        there = held[_held_key(table, row, source)]
+        if there is None or there.sequence < sequence:
+            has = there.sequence if there else "nothing of it"
+            words = f"row {row} does not hold its change {sequence}, it has {has}"
+            return _Doubt(words, state, waits=_waits(table, row))
+        if there.sequence == sequence and there.measures != measures:
+            return _Doubt(f"row {row} holds {there.measures}, not {measures}", state)
+    return None
+
+
+def _doubt_row(table: str, key: Any) -> _Doubt | None:
+    """Compare a row with what its markers add up to, and those with their sources' markers."""
+    row = key.get() or empty_row(key)
+    sum_of = empty_row(key)
+    name = key.id().partition(":")[2]
+    strangers: Counter[str] = Counter()
+    after = None
+    while True:
+        page = markers_of(key, after=after).fetch(SCANNED)
+        sources = ndb.get_multi([marker_key(source_key(marker.key.id())) for marker in page])
+        for marker, source in zip(page, sources, strict=True):
+            put_in(sum_of, Held(marker.key.id(), marker.sequence, marker.measures))
+            if _known(source, table).get(name) != [marker.sequence, marker.measures]:
+                strangers[marker.key.id()] += 1
+        if len(page) < SCANNED:
+            break
+        after = page[-1].key
+    state = (row.fingerprint, sum_of.fingerprint, sorted(strangers))
+    says, should = (row.counts, row.sums), (sum_of.counts, sum_of.sums)
+    if says != should or row.fingerprint != sum_of.fingerprint:
+        return _Doubt(f"row {name} says {says}, its markers add up to {should}", state)
+    if strangers:
+        some = ", ".join(str(source_key(source)) for source in list(strangers)[:3])
+        words = f"row {name} holds {len(strangers)} sources that do not say so: {some}"
+        return _Doubt(words, state, waits=_waits(table, name))
+    return None
+
+
+def _known(marker: SourceMarker | None, table: str) -> dict[str, list[Any]]:
+    return marker.contributions.get(table, {}) if marker else {}
+
+
+def _waits(table: str, row: str) -> bool:
+    """Tell whether updates of a row wait: applied and released is one commit."""
+    return bool(rows_of_topic(f"{table}:{row}").fetch(1, keys_only=True))
+
+
+def _held_key(table: str, row: str, source: Any) -> Any:
+    return row_marker_key(row_key(table, row), source_name(source))
+
+
+def _drop(clients: Clients, walk: Walk, items: Sequence[Any]) -> Sequence[ItemError | None]:
+    ndb.delete_multi([item.key for item in items])
+    return [None] * len(items)
+
+
+def _where(name: str) -> str:
+    """Return a source's or a row's name as people know it."""
+    try:
+        key = ndb.Key(urlsafe=name.encode())
+    except Exception:
+        return name
+    return "/".join(str(part) for part in key.flat())
+
+
+def _run_id(step: str, walk: Walk) -> str:
+    return hashed_name("views", step, walk.table, walk.kind)
+
+
+def _runs(walks: Sequence[Walk], step: str) -> list[Progress]:
+    """Return the runs of a step that have begun."""
+    runs = []
+    for walk in walks:
+        try:
+            runs.append(progress(_run_id(step, walk), dots=False))
+        except UnknownRunError:
+            continue
+    return runs
