@@ -1,10 +1,10 @@
-"""Every route of the app: pages, tasks, cron, health."""
+"""Every route of the app: pages, tasks, cron, health, metrics."""
 
 from __future__ import annotations
 
 from flask import Flask
 
-from handlers import breakages, cron, deliveries, health, home, invitations, words
+from handlers import breakages, cron, deliveries, health, home, invitations, metrics, words
 
 
 def register(app: Flask) -> None:
@@ -15,4 +15,5 @@ def register(app: Flask) -> None:
     app.register_blueprint(deliveries.bp)
     app.register_blueprint(cron.bp)
     app.register_blueprint(health.bp)
+    app.register_blueprint(metrics.bp)
     words.register(app)

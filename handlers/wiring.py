@@ -11,7 +11,7 @@ from handlers.settings import Settings
 from handlers.tokens import TokenVerifier
 from pipelines.clients import Clients
 
-MACHINE_PREFIXES = ("/tasks/", "/cron/")
+MACHINE_PREFIXES = ("/tasks/", "/cron/", "/metrics")
 
 
 @dataclass(frozen=True)

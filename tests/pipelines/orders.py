@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from flask import request
 from google.cloud import ndb
@@ -57,6 +58,18 @@ def settle(clients: Clients, args: Settle) -> None:
         outbox.release(args.row)
 
     transact(body)
+
+
+class Never:
+    """A relay of a process that dies right after its commits."""
+
+    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        pass
+
+
+def dying(world: World) -> Clients:
+    """Return clients of a process that relays nothing."""
+    return replace(world.clients, relay=Never())
 
 
 TASKS = (step, settle)

@@ -48,6 +48,7 @@ from tests.pipelines.orders import (
     Order,
     Settle,
     Step,
+    dying,
     place,
     ran,
     rows_here,
@@ -58,13 +59,6 @@ from tests.pipelines.orders import (
 from tests.world import LOCATION, PROJECT, Services, World, in_threads
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
-
-
-class Never:
-    """A relay of a process that dies right after its commits."""
-
-    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        pass
 
 
 @dataclass
@@ -97,11 +91,6 @@ def here(world: World) -> Iterator[World]:
     """The same, in a context that is open and with its calls counted."""
     with world.clients.context(), world.plan.watched():
         yield world
-
-
-def dying(world: World) -> Clients:
-    """Return clients of a process that relays nothing."""
-    return replace(world.clients, relay=Never())
 
 
 def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:

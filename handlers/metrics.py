@@ -1,0 +1,63 @@
+"""A few numbers for whoever watches the app, in the text format of Prometheus.
+
+The caller proves itself as the scheduler does. On App Engine that is cron alone; elsewhere
+whoever asks with a token of the service account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+
+from handlers.access import cron_only
+from handlers.wiring import clients
+from pipelines import dead_tasks, outbox
+
+bp = Blueprint("metrics", __name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A number as it stands now.
+
+    >>> print(Gauge("tasks_open", "Tasks that wait.", 3).text)
+    # HELP tasks_open Tasks that wait.
+    # TYPE tasks_open gauge
+    tasks_open 3
+    """
+
+    name: str
+    help: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        lines = (f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge")
+        return "\n".join((*lines, f"{self.name} {self.value:g}"))
+
+
+@bp.get("/metrics", provide_automatic_options=False)
+@cron_only
+def metrics() -> ResponseReturnValue:
+    """Say how much waits."""
+    depth = outbox.depth(clients())
+    gauges = (
+        Gauge("outbox_waiting", f"Rows; at most {outbox.MOST_COUNTED} are counted.", depth.waiting),
+        Gauge("outbox_oldest_seconds", "Age of the oldest row.", depth.oldest_s),
+        Gauge(
+            "outbox_relayed_per_second",
+            "Tasks created from rows, over the last full minute; 0 without memcached.",
+            depth.relayed_per_s,
+        ),
+        Gauge(
+            "dead_tasks_open",
+            f"Dead tasks that wait for somebody; at most {dead_tasks.MOST_LISTED} are counted.",
+            dead_tasks.count_open(),
+        ),
+    )
+    text = "".join(f"{gauge.text}\n" for gauge in gauges)
+    return Response(text, content_type=CONTENT_TYPE)
