@@ -17,7 +17,7 @@ from handlers.wiring import clients, registry, settings
 from models.continuations import CANCELLED, RUNNING
 from models.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations, invitations
-from pipelines.guest_lists import MOST_BYTES, BadFileError
+from pipelines.csv_files import MOST_BYTES, BadFileError
 from pipelines.invitations import (
     Details,
     ForeignImportError,

@@ -1,43 +1,30 @@
-"""Guest lists: CSV files as people have them, read in pages and line by line.
+"""Guest lists: CSV files of names and mail addresses, with or without a header.
 
-UTF-8 with or without BOM, commas or semicolons or tabs, with or without a header, quoted
-commas and newlines. A row that cannot be read costs that row and no other; it is named by
-the line it starts on.
-
-A position in a file is "<byte offset>:<line>", always at the start of a row.
+How the rows of a file are read: pipelines/csv_files.py.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from email_validator import EmailNotValidError, validate_email
 
-from pipelines.sources import Slice, Span
+from pipelines.csv_files import (
+    BadFileError,
+    CsvSource,
+    Record,
+    cell,
+    column_of,
+    on_one_line,
+    start_of,
+)
 
-MOST_BYTES = 10 * 1024 * 1024
-MOST_ROWS = 100_000
 MOST_NAME_CHARS = 200
 # No mail address is longer; checking a megabyte would take seconds.
 MOST_ADDRESS_CHARS = 254
-# A row longer than this has lost its closing quote, or is no row.
-MOST_ROW_BYTES = 16_384
-MOST_ROW_LINES = 50
-SNIFFED_BYTES = 65_536
-
-UTF8_BOM = b"\xef\xbb\xbf"
-OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
-DELIMITERS = (",", ";", "\t")
 ADDRESS_WORDS = ("email", "e-mail", "mail", "address", "メール", "アドレス", "メールアドレス")
 NAME_WORDS = ("name", "guest", "full name", "名前", "氏名", "お名前")
-CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
-UNCLOSED = "a quote is opened and not closed"
-
-
-class BadFileError(ValueError):
-    """The file cannot be read at all; its text says why."""
 
 
 @dataclass(frozen=True)
@@ -60,200 +47,38 @@ class Row:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Record:
-    """A row as it stands in the file: its cells or a problem, and the position behind it."""
-
-    line: int
-    cells: Sequence[str]
-    problem: str
-    end: str
-
-
-def normalized(content: bytes) -> bytes:
-    """Return a file's bytes with line ends that can be read, or say why it is no guest list.
-
-    Raises:
-        BadFileError: empty, too large, or not text in UTF-8.
-    """
-    if not content.strip():
-        raise BadFileError("the file is empty")
-    if len(content) > MOST_BYTES:
-        raise BadFileError(f"the file is larger than {MOST_BYTES // 2**20} MiB")
-    if content.startswith(OTHER_BOMS) or b"\0" in content[:SNIFFED_BYTES]:
-        raise BadFileError('this is not UTF-8 text; save it as "CSV UTF-8" and try again')
-    if content.count(b"\n") > MOST_ROWS:
-        raise BadFileError(f"the file has more than {MOST_ROWS} rows; cut it into several")
-    if b"\n" not in content and b"\r" in content:
-        return content.replace(b"\r", b"\n")
-    return content
-
-
 def layout_of(content: bytes) -> Layout:
     """Find out how a file is to be read.
 
     Raises:
         BadFileError: no column holds mail addresses.
     """
-    offset = len(UTF8_BOM) if content.startswith(UTF8_BOM) else 0
-    first_line = content[offset : offset + SNIFFED_BYTES].split(b"\n", 1)[0]
-    text = first_line.decode(errors="replace")
-    delimiter = max(DELIMITERS, key=text.count)
-    record = next(records(_from(content), f"{offset}:1", delimiter), None)
-    if record is None:
-        raise BadFileError("the file has no rows")
-    cells = [cell.strip() for cell in record.cells]
+    start = start_of(content)
+    cells = start.cells
     addresses = [i for i, cell in enumerate(cells) if "@" in cell]
     if addresses:  # No header: this is a guest already.
         names = [i for i in range(len(cells)) if i != addresses[0]]
-        return Layout(delimiter, names[0] if names else addresses[0], addresses[0], f"{offset}:1")
-    address = _column(cells, ADDRESS_WORDS)
+        name = names[0] if names else addresses[0]
+        return Layout(start.delimiter, name, addresses[0], start.position)
+    address = column_of(cells, ADDRESS_WORDS)
     if address is None:
         raise BadFileError(
             'no column for mail addresses: name one "email" in the first row, '
             "or start with a row that holds an address"
         )
-    name = _column(cells, NAME_WORDS)
-    return Layout(delimiter, address if name is None else name, address, record.end)
+    found = column_of(cells, NAME_WORDS)
+    return Layout(start.delimiter, address if found is None else found, address, start.record.end)
 
 
-def _column(cells: Sequence[str], words: Sequence[str]) -> int | None:
-    folded = [cell.casefold() for cell in cells]
-    return next((folded.index(word) for word in words if word in folded), None)
+def guest_rows(chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> CsvSource[Row]:
+    """Return the rows of a stored file, as a continuation walks over them."""
 
-
-def _from(content: bytes) -> Callable[[int], Iterator[bytes]]:
-    """Return a reader of a file in memory, in pieces."""
-    return lambda offset: (
-        content[start : start + SNIFFED_BYTES]
-        for start in range(offset, len(content), SNIFFED_BYTES)
-    )
-
-
-def records(
-    chunks_from: Callable[[int], Iterable[bytes]], start: str, delimiter: str
-) -> Iterator[Record]:
-    """Yield the rows of a file from a position on; blank lines are passed over.
-
-    Args:
-        chunks_from: Yields the file's bytes from an offset on.
-    """
-    offset, line = _position(start)
-    lines = _Lines(chunks_from(offset))
-    while first := lines.next():
-        record = _record(lines, first, offset, line, delimiter)
-        offset, line = _position(record.end)
-        if record.problem or any(cell.strip() for cell in record.cells):
-            yield record
-
-
-def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> Record:
-    taken = [first]
-    if len(first) > MOST_ROW_BYTES:
-        problem = f"the row is longer than {MOST_ROW_BYTES // 1024} KiB"
-        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
-    while True:
-        raw = b"".join(taken)
-        try:
-            cells = _cells(raw, delimiter)
-        except UnicodeDecodeError:
-            problem = "not UTF-8 text" if len(taken) == 1 else UNCLOSED
-        except csv.Error as error:
-            is_open = "unexpected end" in str(error)
-            if is_open and _may_grow(taken) and (more := lines.next()):
-                taken.append(more)
-                continue
-            problem = UNCLOSED if is_open else f"not CSV: {error}"
-        else:
-            return Record(line, cells, "", f"{offset + len(raw)}:{line + len(taken)}")
-        # Only the first line is given up: what follows it may be sound.
-        lines.give_back(taken[1:])
-        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
-
-
-def _cells(raw: bytes, delimiter: str) -> Sequence[str]:
-    text = raw.decode().rstrip("\r\n")
-    if '"' not in text:
-        return text.split(delimiter)
-    return next(csv.reader([text], delimiter=delimiter, strict=True, skipinitialspace=True), [])
-
-
-def _may_grow(taken: Sequence[bytes]) -> bool:
-    return len(taken) < MOST_ROW_LINES and sum(map(len, taken)) < MOST_ROW_BYTES
-
-
-def _position(position: str) -> tuple[int, int]:
-    offset, line = position.split(":")
-    return int(offset), int(line)
-
-
-class _Lines:
-    """The lines of a stream of chunks, with their line ends."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._buffer = b""
-        self._read_to = 0
-        self._returned: list[bytes] = []
-
-    def next(self) -> bytes:
-        """Return the next line; nothing at the end."""
-        if self._returned:
-            return self._returned.pop(0)
-        while (end := self._buffer.find(b"\n", self._read_to) + 1) == 0:
-            chunk = next(self._chunks, b"")
-            self._buffer, self._read_to = self._buffer[self._read_to :] + chunk, 0
-            if not chunk:
-                end = len(self._buffer)
-                break
-        line = self._buffer[self._read_to : end]
-        self._read_to = end
-        return line
-
-    def give_back(self, lines: Sequence[bytes]) -> None:
-        self._returned[:0] = lines
-
-
-class GuestListSource:
-    """The rows of a stored file, as a continuation walks over them."""
-
-    def __init__(self, chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> None:
-        self._chunks_from = chunks_from
-        self._layout = layout
-
-    def split(self, most: int) -> list[Span]:
-        """One span: where a row starts is known only from the rows before it."""
-        return [Span(after=self._layout.start)]
-
-    def read(self, span: Span, size: int) -> Slice[Row]:
-        rows: list[Row] = []
-        ends: list[str] = []
-        for record in self._records(span.after):
-            if len(rows) == size:
-                break
-            rows.append(self._row(record))
-            ends.append(record.end)
-        else:
-            return Slice([str(row.line) for row in rows], rows, span.after, None)
-        return Slice([str(row.line) for row in rows], rows, span.after, ends[-1])
-
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[Row | None]:
-        wanted = {int(name) for name in names}
-        found: dict[int, Row] = {}
-        for record in self._records(origin):
-            if record.line in wanted:
-                found[record.line] = self._row(record)
-            if len(found) == len(wanted):
-                break
-        return [found.get(int(name)) for name in names]
-
-    def _records(self, start: str) -> Iterator[Record]:
-        return records(self._chunks_from, start, self._layout.delimiter)
-
-    def _row(self, record: Record) -> Row:
+    def read(record: Record) -> Row:
         if record.problem:
             return Row(record.line, problem=record.problem)
-        return row_of(record.line, record.cells, self._layout)
+        return row_of(record.line, record.cells, layout)
+
+    return CsvSource(chunks_from, layout.delimiter, layout.start, read)
 
 
 def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
@@ -264,9 +89,9 @@ def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
     >>> row_of(8, ["Ann"], Layout(",", 0, 1, "0:1")).problem
     'no mail address'
     """
-    address = _cell(cells, layout.address_column)
+    address = cell(cells, layout.address_column)
     # A name goes into a mail's header: line breaks and control characters become blanks.
-    name = " ".join(_cell(cells, layout.name_column).translate(CONTROLS).split())
+    name = on_one_line(cell(cells, layout.name_column))
     if not address:
         return Row(line, problem="no mail address")
     if len(name) > MOST_NAME_CHARS:
@@ -278,7 +103,3 @@ def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
     except EmailNotValidError as error:
         return Row(line, problem=f"{address[:80]}: {error}")
     return Row(line, name or valid.local_part, valid.ascii_email or valid.normalized)
-
-
-def _cell(cells: Sequence[str], column: int) -> str:
-    return cells[column].strip() if column < len(cells) else ""

@@ -44,7 +44,8 @@ from models.uploads import put_upload, read_upload
 from pipelines import continuations, mail
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.guest_lists import GuestListSource, Layout, Row, layout_of, normalized
+from pipelines.csv_files import CsvSource, normalized
+from pipelines.guest_lists import Layout, Row, guest_rows, layout_of
 from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError, SkippedItemError
 from pipelines.progress import progress
 from pipelines.sources import EntitySource
@@ -164,7 +165,7 @@ def import_guests(
     """Store a file and start reading it, once per import_id; True if this call did.
 
     Raises:
-        pipelines.guest_lists.BadFileError: it is no guest list; nothing was stored.
+        pipelines.csv_files.BadFileError: it is no guest list; nothing was stored.
         ImportGoingOnError: the party's last file is still being read.
         ForeignImportError: the id is that of another party's file.
     """
@@ -221,8 +222,8 @@ def _is_running(run_id: str) -> bool:
     return run is not None and run.state == RUNNING
 
 
-def _rows(args: ImportArgs) -> GuestListSource:
-    return GuestListSource(lambda offset: read_upload(args.upload_id, offset), args.layout)
+def _rows(args: ImportArgs) -> CsvSource[Row]:
+    return guest_rows(lambda offset: read_upload(args.upload_id, offset), args.layout)
 
 
 def _invite(clients: Clients, args: ImportArgs, rows: Sequence[Row]) -> list[ItemError | None]:

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.guest_lists import (
-    MOST_BYTES,
-    MOST_NAME_CHARS,
-    MOST_ROW_BYTES,
-    BadFileError,
-    GuestListSource,
-    Row,
-    layout_of,
-    normalized,
-)
+from pipelines.csv_files import MOST_BYTES, MOST_ROW_BYTES, BadFileError, normalized
+from pipelines.guest_lists import MOST_NAME_CHARS, Row, guest_rows, layout_of
 from pipelines.sources import Span
 
 
@@ -32,7 +24,7 @@ def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list
         cuts = [offset, *range(offset + first, len(content), chunk), len(content)]
         return [content[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
-    source = GuestListSource(chunks_from, layout_of(content))
+    source = guest_rows(chunks_from, layout_of(content))
     [span] = source.split(8)
     rows: list[Row] = []
     position: str | None = span.after

@@ -26,7 +26,8 @@ from models.invitations import Guest, GuestImport, Party, guest_key, guests_of
 from models.uploads import UploadChunk, put_upload
 from pipelines import continuations, invitations
 from pipelines.clock import naive
-from pipelines.guest_lists import BadFileError, Layout, row_of
+from pipelines.csv_files import BadFileError
+from pipelines.guest_lists import Layout, row_of
 from pipelines.invitations import (
     Details,
     ForeignImportError,
