@@ -75,7 +75,7 @@ SWEEP_S = 60.0
 # A refusal may be a deployment under way: the queue comes after the code.
 PARK_AFTER_S = 600.0
 LEASE_S = 60.0
-PAGES_PER_DRAIN = 10
+MOST_PER_DRAIN = 1_000
 MOST_WAITING = 10_000
 MOST_COUNTED = 1_000
 _LISTENER = "outbox"
@@ -336,14 +336,13 @@ def drain(clients: Clients, args: Drain) -> None:
     """Walk through a partition, oldest row first; pass on to another task what is too much."""
     if not transact(lambda: _take(clients, args)):
         return
-    after = args.after
-    for _ in range(PAGES_PER_DRAIN):
-        keys = outbox_rows(args.partition, after=after).fetch(MOST_PER_CALL, keys_only=True)
-        _relay_due(clients, keys)
-        if len(keys) < MOST_PER_CALL:
-            transact(lambda: _give_back(args))
-            return
-        after = keys[-1].id()
+    keys = outbox_rows(args.partition, after=args.after).fetch(MOST_PER_DRAIN, keys_only=True)
+    for i in range(0, len(keys), MOST_PER_CALL):
+        _relay_due(clients, keys[i : i + MOST_PER_CALL])
+    if len(keys) < MOST_PER_DRAIN:
+        transact(lambda: _give_back(args))
+        return
+    after = keys[-1].id()
     drain.enqueue(
         clients,
         Drain(args.partition, args.walk, after),
