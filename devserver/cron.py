@@ -206,7 +206,7 @@ class Cron:
         job.running = True
         started, clock = self.now(), time.monotonic()
         try:
-            status, said = await self._get(job.url)
+            status, said = await self.ask(job.url)
         finally:
             job.running = False
         duration_ms = (time.monotonic() - clock) * 1000
@@ -215,8 +215,8 @@ class Cron:
         job.failures += not job.last_run.ok
         return job.last_run
 
-    async def _get(self, url: str) -> tuple[int | None, str]:
-        """Return the answer's status and the start of its text."""
+    async def ask(self, url: str) -> tuple[int | None, str]:
+        """Ask the app as the scheduler does; return the status and the start of the text."""
         if self._session is None:
             raise DevserverError("Cron is not started.")
         headers = {"X-Appengine-Cron": "true", "User-Agent": _USER_AGENT}

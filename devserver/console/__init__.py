@@ -4,6 +4,7 @@
 - guards: who may ask (this machine, this origin, with a token on every form).
 - pages: the HTML pages; works without JavaScript.
 - api: JSON next to the Cloud Tasks emulator's own control API.
-- work, dead_tasks: what the pages show of queues, tasks and dead tasks.
+- work, dead_tasks, outbox: what the pages show of queues, tasks and what the app stored.
+- stored: the connection to Datastore.
 - words: how times, sizes, states and bodies are written for people.
 """

@@ -6,17 +6,13 @@ one again: a replay is a task of its own, sent through Cloud Tasks like any othe
 
 import asyncio
 import json
-import os
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from google.api_core.retry import Retry
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import datastore
-
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.engine import Engine
+from devserver.console.stored import CALL_OPTIONS, Stored
 from devserver.console.words import Body, body
 
 KIND = "DeadTask"
@@ -24,9 +20,6 @@ REPLAY_PATH = "/tasks/dead/replay"
 REPLAY_QUEUE = "default"
 PAGE_DEAD = 100
 _MOST_READ = 1000
-_CALL_TIMEOUT_S = 5.0
-# None would mean the client's own: it tries for a minute, and the page would wait.
-_NO_RETRY = Retry(predicate=lambda error: False)
 
 
 @dataclass(frozen=True)
@@ -45,13 +38,11 @@ class DeadTask:
 
 
 class DeadTasks:
-    """Reads dead tasks from the emulator and asks the app to replay them."""
+    """Reads dead tasks from the emulator."""
 
-    def __init__(self, project: str) -> None:
-        """Describe the reader; it connects when first used."""
-        self.project = project
-        self._client: Any = None
-        self._address = ""
+    def __init__(self, stored: Stored) -> None:
+        """Read through this connection."""
+        self._stored = stored
 
     async def newest(self, address: str, *, unresolved_only: bool = False) -> list[DeadTask]:
         """Return the newest dead tasks of the Datastore at this address.
@@ -61,32 +52,15 @@ class DeadTasks:
         """
         return await asyncio.to_thread(self._newest, address, unresolved_only)
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
     def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
-        query = self._connected(address).query(kind=KIND)
-        rows = query.fetch(limit=_MOST_READ, timeout=_CALL_TIMEOUT_S, retry=_NO_RETRY)
+        query = self._stored.client(address).query(kind=KIND)
+        rows = query.fetch(limit=_MOST_READ, **CALL_OPTIONS)
         found = [_dead_task(row) for row in rows]
         if unresolved_only:
             found = [dead for dead in found if not dead.resolved]
         found.sort(key=lambda dead: (dead.resolved, -(dead.updated or dead.created or 0.0)))
         return found[:PAGE_DEAD]
-
-    def _connected(self, address: str) -> Any:
-        if self._client is None or self._address != address:
-            # The client refuses credentials when the variable is set, and looks
-            # for real ones when it is not.
-            inherits = bool(os.environ.get("DATASTORE_EMULATOR_HOST"))
-            credentials = None if inherits else AnonymousCredentials()
-            self._client = datastore.Client(project=self.project, credentials=credentials)
-            self._client.base_url = f"http://{address}"
-            self._address = address
-        return self._client
 
 
 def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str) -> str:

@@ -4,6 +4,7 @@
 | /         | services, load, what needs attention      |                             |
 | /queues   | state, load and limits of each queue      | pause, resume, purge        |
 | /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
+| /outbox   | tasks committed and not created yet       | sweep now                   |
 | /dead     | what the app parked                       | replay                      |
 | /mail     | received mail                             | clear                       |
 | /cron     | schedules and last results                | run now, pause, resume      |
@@ -12,8 +13,9 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from aiohttp import web
@@ -24,6 +26,7 @@ from devserver.cloudtasks.faults import KINDS, FaultRuleError
 from devserver.cloudtasks.refusals import Refused
 from devserver.console import words, work
 from devserver.console.dead_tasks import PAGE_DEAD, DeadTask, enqueue_replay
+from devserver.console.outbox import METRICS_PATH, SWEEP_URL, Shown, Waiting, relayed_per_s
 from devserver.console.words import counted
 from devserver.console.work import Attention
 from devserver.errors import DevserverError
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from devserver.console.server import Console
 
 _PAGE_MAILS = 50
-_DEAD_PATIENCE_S = 2.0
+_PATIENCE_S = 2.0
 
 # What a page says after an action: the address holds the key, never the text.
 NOTICES = {
@@ -43,6 +46,8 @@ NOTICES = {
     "retried": "Due again at once.",
     "deleted": "Deleted.",
     "replayed": "Replay enqueued: the app runs the task again.",
+    "swept": "Swept: what had waited for 15 seconds is being created.",
+    "not-swept": "The sweep failed: see its last result on the page Cron.",
     "cleared": "All mail is gone.",
     "fault-on": "The fault is on.",
     "fault-off": "The fault is off.",
@@ -63,6 +68,7 @@ FAULT_WORDS = {
     "kill_worker": "The worker is killed some seconds into the attempt",
 }
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -86,6 +92,8 @@ class Pages:
             ("GET", "/tasks", self.tasks),
             ("GET", "/tasks/{queue}/{task}", self.task),
             ("POST", "/tasks/{queue}/{task}/{verb:run|retry|delete}", self.change_task),
+            ("GET", "/outbox", self.outbox),
+            ("POST", "/outbox/sweep", self.sweep_outbox),
             ("GET", "/dead", self.dead),
             ("POST", "/dead/{id}/replay", self.replay),
             ("GET", "/mail", self.mail),
@@ -106,7 +114,7 @@ class Pages:
     async def overview(self, request: web.Request) -> web.Response:
         """Show services, load, and what needs attention."""
         rows = work.queue_rows(self.engine)
-        dead = await self._dead_or_none()
+        dead, late = await asyncio.gather(self._dead_or_none(), self._late_or_none())
         samples = self.console.samples
         graphs = [
             ("Depth", "tasks", list(samples.depth)),
@@ -121,12 +129,15 @@ class Pages:
             graphs=graphs,
             dead_count=None if dead is None else len(dead),
             mail_count=self.platform.mail.count(),
-            attention=self._attention(rows, dead),
+            attention=self._attention(rows, dead, late),
             environment=self.platform.shell_environment(),
         )
 
     def _attention(
-        self, rows: list[dict[str, Any]], dead: list[DeadTask] | None
+        self,
+        rows: list[dict[str, Any]],
+        dead: list[DeadTask] | None,
+        late: list[Waiting] | None,
     ) -> list[Attention]:
         found = [
             Attention("✕", "failed", f"{service.name} has stopped", "/")
@@ -137,6 +148,10 @@ class Pages:
         if dead:
             text = f"{counted(len(dead), 'dead task')} to be decided on"
             found.append(Attention("✕", "failed", text, "/dead"))
+        if late:
+            since = words.age(time.time() - late[0].created)
+            text = f"{counted(len(late), 'row')} in the outbox, the oldest for {since}"
+            found.append(Attention("◷", "retrying", text, "/outbox"))
         for job in self.platform.cron.jobs.values():
             if job.last_run is not None and not job.last_run.ok:
                 text = f"Cron {job.url} failed last time"
@@ -239,6 +254,36 @@ class Pages:
     def _task_name(self, request: web.Request) -> str:
         return f"{self._queue_name(request)}/tasks/{request.match_info['task']}"
 
+    # --- outbox -----------------------------------------------------------
+
+    async def outbox(self, request: web.Request) -> web.Response:
+        """Show what was committed and waits to be created."""
+        problem, shown = "", Shown([], [])
+        try:
+            shown = await self.console.outbox.oldest(self.platform.datastore_address)
+        except GoogleAPIError as error:
+            problem = f"Datastore does not answer: {error}"
+        rate = await self._relayed_per_s()
+        return self._page(request, "outbox.html", shown=shown, rate=rate, problem=problem)
+
+    async def sweep_outbox(self, request: web.Request) -> web.Response:
+        """Run the outbox's entry of cron.yaml now."""
+        run = await self.platform.cron.run_now(SWEEP_URL)
+        raise await _back(request, "/outbox", "swept" if run.ok else "not-swept")
+
+    async def _relayed_per_s(self) -> float | None:
+        """Return the relay's rate, None if the app does not say in time."""
+        try:
+            asking = self.platform.cron.ask(METRICS_PATH)
+            return relayed_per_s((await asyncio.wait_for(asking, _PATIENCE_S))[1])
+        except TimeoutError:
+            return None
+
+    async def _late_or_none(self) -> list[Waiting] | None:
+        """Return what has waited too long, None if Datastore does not say in time."""
+        reading = self.console.outbox.late(self.platform.datastore_address)
+        return await _in_time(reading)
+
     # --- dead tasks -------------------------------------------------------
 
     async def dead(self, request: web.Request) -> web.Response:
@@ -265,11 +310,7 @@ class Pages:
     async def _dead_or_none(self) -> list[DeadTask] | None:
         """Return the unresolved dead tasks, None if Datastore does not say in time."""
         address = self.platform.datastore_address
-        reading = self.console.dead_tasks.newest(address, unresolved_only=True)
-        try:
-            return await asyncio.wait_for(reading, _DEAD_PATIENCE_S)
-        except (GoogleAPIError, TimeoutError):
-            return None
+        return await _in_time(self.console.dead_tasks.newest(address, unresolved_only=True))
 
     # --- mail -------------------------------------------------------------
 
@@ -413,6 +454,14 @@ class Pages:
         page = self._page(request, "error.html", status=status, message=message)
         page.set_status(status)
         return page
+
+
+async def _in_time(reading: Awaitable[T]) -> T | None:
+    """Return what is read from Datastore, None if it does not answer in time."""
+    try:
+        return await asyncio.wait_for(reading, _PATIENCE_S)
+    except (GoogleAPIError, TimeoutError):
+        return None
 
 
 async def _back(request: web.Request, usual: str, notice: str) -> web.HTTPSeeOther:

@@ -140,6 +140,7 @@ class RecordingApp:
     url: str
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     status: int = 200
+    said: str = "掃除した"
 
 
 @contextmanager
@@ -151,7 +152,7 @@ def recording_app() -> Iterator[RecordingApp]:
             app.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
             self.send_response(app.status)
             self.end_headers()
-            self.wfile.write("掃除した".encode())
+            self.wfile.write(app.said.encode())
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Say nothing."""
