@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 import time
-import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ from pipelines.invitations import (
 )
 from pipelines.progress import Mishap, Progress, UnknownRunError, mishaps, progress, run_of
 from pipelines.rpc import Cost
+from pipelines.texts import can_be_shown
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 
@@ -36,8 +36,6 @@ MISHAPS_SHOWN = 200
 LONGEST = {"title": 120, "host": 120, "place": 200, "note": 2000}
 WORDS = {"title": "What", "host": "Host", "place": "Where", "when": "When", "note": "Note"}
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
-# Control characters, halves of characters, and what ends a line or a paragraph.
-HIDDEN = ("Cc", "Cs", "Zl", "Zp")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -373,7 +371,7 @@ def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:
     for name, longest in LONGEST.items():
         if len(form[name]) > longest:
             errors[name] = f"{WORDS[name]} is longer than {longest} characters."
-        elif not _can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
+        elif not can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
             errors[name] = f"{WORDS[name]} has characters that cannot be shown."
     when = _read_when(form["when"])
     if when is None:
@@ -381,18 +379,6 @@ def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:
     if errors or when is None:
         return form, errors, None
     return form, {}, Details(form["title"], form["host"], form["place"], when, form["note"])
-
-
-def _can_be_shown(text: str) -> bool:
-    """Tell whether a text is without line breaks and control characters.
-
-    Wide blanks and joiners are letters' everyday company in Japanese and in emoji, although
-    `str.isprintable` turns them down.
-
-    >>> [_can_be_shown(text) for text in ("庭の　パーティー", "a\\u2028b", "a\\x00b")]
-    [True, False, False]
-    """
-    return all(unicodedata.category(char) not in HIDDEN for char in text)
 
 
 def _read_when(text: str) -> datetime.datetime | None:
