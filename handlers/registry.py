@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines import invitations, outbox
+from pipelines import comparisons, grades, invitations, outbox
 from pipelines.dead_tasks import replay_task
 from pipelines.jobs import Job
 from pipelines.pages import page_task
@@ -40,4 +40,8 @@ class Registry:
         return cls(by_name, {**by_path, replay.path: replay}, builds)
 
 
-APP = Registry.of([invitations.IMPORT, invitations.TELL])
+APP = Registry.of(
+    [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparisons.FILL],
+    [comparisons.measure],
+    [grades.BUILDS],
+)

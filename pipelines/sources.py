@@ -152,6 +152,27 @@ class EntitySource:
         return [self._name(key) for key in sample[every::every]][: most - 1]
 
 
+class NumberSource:
+    """The whole numbers from 1 to a count: for what is made up. A position is a number."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def split(self, most: int) -> list[Span]:
+        cuts = sorted({self._count * i // most for i in range(1, most)} - {0})
+        bounds = ["", *map(str, cuts), ""]
+        return [Span(after, until) for after, until in itertools.pairwise(bounds)]
+
+    def read(self, span: Span, size: int) -> Slice[int]:
+        first, last = int(span.after or 0) + 1, int(span.until or self._count)
+        numbers = range(first, min(first + size, last + 1))
+        names = [str(number) for number in numbers]
+        return Slice(names, numbers, "", names[-1] if first + size <= last else None)
+
+    def load(self, origin: str, names: Sequence[str]) -> Sequence[int]:
+        return [int(name) for name in names]
+
+
 class FailedItems(Generic[I]):
     """The failed items of an ended run, as a source: one slice per page that had any."""
 

@@ -1,0 +1,360 @@
+"""Students by grade: a chart that costs one read a bar, however many students there are.
+
+Every save of a student goes through `GRADES`, so each bar follows: from an added student, a
+change, a student that is gone, and from lists of thousands, whose pages save a hundred
+students in one commit.
+
+What a form asks for is done once for its id. A student is known by the form that made them; a
+student of a list by the list and the place in it.
+
+Lost on failure: nothing. See pipelines/materialized_views.py.
+
+Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
+"Example materialized view": students per grade.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from google.cloud import ndb
+
+from models.continuations import RUNNING, ContinuationRun, run_key
+from models.grades import (
+    School,
+    Student,
+    Teacher,
+    school_key,
+    student_key,
+    students_of,
+    teacher_key,
+    teachers_of,
+)
+from models.materialized_views import marker_key
+from models.transactions import transact
+from models.uploads import put_upload, read_upload
+from pipelines import continuations
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.csv_files import CsvSource, normalized
+from pipelines.jobs import ItemError, Job, RefusedItemError
+from pipelines.materialized_views import Contributions, Row, Token, View, Views
+from pipelines.sources import NumberSource
+from pipelines.student_lists import GRADES_TAUGHT, Details, Layout, layout_of, student_rows
+from pipelines.student_lists import Row as ListRow
+from pipelines.tasks import hashed_name
+from pipelines.view_builds import Builds
+
+DEMO = "demo"
+MOST_LISTS_KEPT = 20
+MOST_TEACHERS = 60
+FIRST_NAMES = ("Ada", "Grace", "Emmy", "Chidi", "Lucía", "Linus", "Barbara", "Edsger")
+LAST_NAMES = ("Lovelace", "Hopper", "Noether", "Okafor", "García", "Berg", "Liskov", "Novak")
+FAMILY_NAMES = ("佐藤", "鈴木", "高橋", "田中", "山本", "渡辺")
+GIVEN_NAMES = ("花子", "一郎", "美咲", "蓮", "陽葵", "健太")
+TEACHERS = ("Ms. Curie", "Mr. Euler", "湯川先生", "Dr. Johnson", "Mr. Faraday", "猿橋先生")
+
+
+class Error(Exception):
+    """Base class for errors of this module."""
+
+
+class UnknownStudentError(Error, LookupError):
+    """There was never a student of this id."""
+
+
+class ListGoingOnError(Error):
+    """Another list of this school is still being added."""
+
+
+class TooManyTeachersError(Error):
+    """A school has no room for more teachers."""
+
+
+# Views
+
+
+class StudentsByGrade(View):
+    """How many students a grade of a school has, and their points."""
+
+    source = Student
+    ranked = ("points",)
+    # A list of a thousand is ten updates a row, and its bars must not wait for them: twenty at
+    # once, then ten a second. Datastore promises a row one a second for long; a school that
+    # fills up for minutes loses a race now and then, and what lost it comes again.
+    row_rate = 10.0
+    row_burst = 20
+
+    @staticmethod
+    def contributions(student: Student) -> Contributions:
+        return {(student.school, student.grade): {"points": student.points}}
+
+
+class ClassSizes(View):
+    """Grades with their students, joined with their teachers.
+
+    It is made of the rows of the other view, so a hundred new students are one change here.
+    """
+
+    source = StudentsByGrade
+    row_rate = 10.0
+    row_burst = 20
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {row.name: {"students": row.count}}
+
+    @staticmethod
+    def from_teacher(teacher: Teacher) -> Contributions:
+        return {(teacher.school, teacher.grade): {}}
+
+    joins: ClassVar[Mapping[Any, Any]] = {Teacher: from_teacher}
+
+
+GRADES = Views("grades", StudentsByGrade, ClassSizes)
+BUILDS = Builds(GRADES)
+
+
+# Students, one at a time
+
+
+def add_student(clients: Clients, school: str, form_id: str, details: Details) -> Token:
+    """Add a student, once for each form; an empty token says that this was done before."""
+    key = student_key(school, form_id)
+    student = Student(key=key, name=details.name, grade=details.grade, points=details.points)
+    return _save_new(clients, student)
+
+
+def change_student(
+    clients: Clients, school: str, student_id: str, *, grade: int, points: int
+) -> Token:
+    """Move a student to a grade, with so many points; doing it again changes nothing.
+
+    Raises:
+        UnknownStudentError: there is none of this id now.
+    """
+    key = student_key(school, student_id)
+
+    def body() -> Token:
+        student = key.get()
+        if student is None:
+            raise UnknownStudentError(student_id)
+        student.grade, student.points = grade, points
+        return GRADES.save_in_transaction(clients, student)
+
+    return _in_transaction(body)
+
+
+def delete_student(clients: Clients, school: str, student_id: str) -> Token:
+    """Delete a student; an empty token says that they are gone already.
+
+    Raises:
+        UnknownStudentError: there was never one of this id.
+    """
+    key = student_key(school, student_id)
+
+    def body() -> Token:
+        if key.get() is not None:
+            return GRADES.delete_in_transaction(clients, key)
+        if marker_key(key).get() is None:
+            raise UnknownStudentError(student_id)
+        return Token()
+
+    return _in_transaction(body)
+
+
+def students_page(school: str, *, after: str, size: int) -> tuple[list[Student], str | None]:
+    """Return some students in key order, and where the next page starts, if there is one."""
+    found = students_of(school, after=after).fetch(size + 1)
+    return found[:size], found[size - 1].student_id if len(found) > size else None
+
+
+# Teachers
+
+
+def add_teacher(clients: Clients, school: str, form_id: str, grade: int) -> Token:
+    """Add a made-up teacher to a grade, once for each form.
+
+    Raises:
+        TooManyTeachersError: nothing was added.
+    """
+    if len(teachers_of(school).fetch(MOST_TEACHERS, keys_only=True)) == MOST_TEACHERS:
+        raise TooManyTeachersError(school)
+    name = random.Random(form_id).choice(TEACHERS)
+    return _save_new(clients, Teacher(key=teacher_key(school, form_id), name=name, grade=grade))
+
+
+def delete_teacher(clients: Clients, school: str, teacher_id: str) -> Token:
+    """Delete a teacher, if there is one."""
+    key = teacher_key(school, teacher_id)
+
+    def body() -> Token:
+        return GRADES.delete_in_transaction(clients, key) if key.get() else Token()
+
+    return _in_transaction(body)
+
+
+def _save_new(clients: Clients, source: Student | Teacher) -> Token:
+    """Save a source unless there is, or ever was, one of its key: its marker would know."""
+
+    def body() -> Token:
+        if marker_key(source.key).get() is not None:
+            return Token()
+        return GRADES.save_in_transaction(clients, source)
+
+    return _in_transaction(body)
+
+
+def _in_transaction(body: Callable[[], Token]) -> Token:
+    """Run a body; its token holds what any try has set going: one may be committed unheard."""
+    held: set[str] = set()
+    transact(lambda: held.update(body().held))
+    return Token(frozenset(held))
+
+
+# Students, by the list
+
+
+@dataclass(frozen=True)
+class MadeUpArgs:
+    """How many students to make up for a school, and in whose name."""
+
+    school: str
+    list_id: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ListArgs:
+    """A stored file of students, and how it is to be read."""
+
+    school: str
+    list_id: str
+    layout: Layout
+    upload_id: str
+
+
+def add_many(clients: Clients, school: str, list_id: str, count: int) -> bool:
+    """Start to add made-up students, once for each list_id; True if this call did.
+
+    Raises:
+        ListGoingOnError: the school's last list is still being added.
+    """
+    args = MadeUpArgs(school, list_id, count)
+    run = continuations.new_run(clients, ADD_MANY, args, run_id=list_id, expected=count)
+    return _begin(clients, ADD_MANY, school, run, f"{count:,} made-up students")
+
+
+def import_students(
+    clients: Clients, school: str, list_id: str, content: bytes, file_name: str
+) -> bool:
+    """Store a file and start to add its students, once for each list_id; True if this call did.
+
+    Raises:
+        pipelines.csv_files.BadFileError: it is no list of students; nothing was stored.
+        ListGoingOnError: the school's last list is still being added.
+    """
+    if run_key(list_id).get() is not None:
+        return False
+    content = normalized(content)
+    layout = layout_of(content)
+    _check_no_list_goes_on(school_key(school).get())
+    # Named by its content too: another file under the same form must not mix with this one.
+    upload_id = f"{list_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+    put_upload(upload_id, content, naive(clients.clock.now()))
+    args = ListArgs(school, list_id, layout, upload_id)
+    run = continuations.new_run(clients, IMPORT, args, run_id=list_id)
+    return _begin(clients, IMPORT, school, run, file_name[:200])
+
+
+def _begin(
+    clients: Clients,
+    job: Job[MadeUpArgs, int] | Job[ListArgs, ListRow],
+    school: str,
+    run: ContinuationRun,
+    name: str,
+) -> bool:
+    """Store a run and the school's note of it, then launch it."""
+
+    def begin() -> bool:
+        if run.key.get() is not None:
+            return False
+        noted = school_key(school).get() or School(key=school_key(school))
+        _check_no_list_goes_on(noted)
+        noted.lists = [*noted.lists, {"run_id": run.key.id(), "name": name}][-MOST_LISTS_KEPT:]
+        ndb.put_multi([noted, run])
+        return True
+
+    is_new = transact(begin)
+    continuations.launch(clients, job, run.key.id())
+    return is_new
+
+
+def _check_no_list_goes_on(school: School | None) -> None:
+    if school is None or not school.lists:
+        return
+    last = run_key(school.lists[-1]["run_id"]).get()
+    if last is not None and last.state == RUNNING:
+        raise ListGoingOnError(school.key.id())
+
+
+def _make_up(clients: Clients, args: MadeUpArgs, numbers: Sequence[int]) -> list[ItemError | None]:
+    """Save some made-up students, inside the transaction that holds their receipts."""
+    students = [made_up(args.school, args.list_id, number) for number in numbers]
+    GRADES.save_in_transaction(clients, *students)
+    return [None] * len(numbers)
+
+
+def made_up(school: str, list_id: str, number: int) -> Student:
+    """Return a student, the same each time; more in the lower grades, better in the upper."""
+    dice = random.Random(f"{list_id}:{number}")
+    grade = dice.choices(GRADES_TAUGHT, weights=(9, 9, 10, 9, 8, 9, 8, 7, 7, 6, 5, 4))[0]
+    points = min(100, max(0, round(dice.gauss(48 + 2 * grade, 16))))
+    name = f"{dice.choice(FIRST_NAMES)} {dice.choice(LAST_NAMES)}"
+    if dice.random() < 0.3:
+        name = f"{dice.choice(FAMILY_NAMES)} {dice.choice(GIVEN_NAMES)}"
+    return Student(key=_listed_key(school, list_id, number), name=name, grade=grade, points=points)
+
+
+def _add_rows(clients: Clients, args: ListArgs, rows: Sequence[ListRow]) -> list[ItemError | None]:
+    """Save the students in some rows, inside the transaction that holds their receipts."""
+    students = [
+        Student(
+            key=_listed_key(args.school, args.list_id, row.line),
+            name=row.details.name,
+            grade=row.details.grade,
+            points=row.details.points,
+        )
+        for row in rows
+        if row.details
+    ]
+    GRADES.save_in_transaction(clients, *students)
+    return [None if row.details else RefusedItemError(row.problem) for row in rows]
+
+
+def _listed_key(school: str, list_id: str, number: int) -> ndb.Key:
+    return student_key(school, hashed_name("listed", list_id, number)[:32])
+
+
+def _rows(args: ListArgs) -> CsvSource[ListRow]:
+    return student_rows(lambda offset: read_upload(args.upload_id, offset), args.layout)
+
+
+ADD_MANY = Job(
+    name="add-students",
+    queue="imports",
+    args=MadeUpArgs,
+    source=lambda args: NumberSource(args.count),
+    apply=_make_up,
+)
+IMPORT = Job(
+    name="import-students",
+    queue="imports",
+    args=ListArgs,
+    source=_rows,
+    apply=_add_rows,
+)
