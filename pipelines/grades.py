@@ -18,12 +18,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from models.continuations import RUNNING, ContinuationRun, run_key
+from models.continuations import FINISHED, RUNNING, ContinuationRun, run_key
 from models.grades import (
     School,
     Student,
@@ -43,11 +43,12 @@ from pipelines.clock import naive
 from pipelines.csv_files import CsvSource, normalized
 from pipelines.jobs import ItemError, Job, RefusedItemError
 from pipelines.materialized_views import Contributions, Row, Token, View, Views
+from pipelines.progress import UnknownRunError
 from pipelines.sources import NumberSource
 from pipelines.student_lists import GRADES_TAUGHT, Details, Layout, layout_of, student_rows
 from pipelines.student_lists import Row as ListRow
 from pipelines.tasks import hashed_name
-from pipelines.view_builds import Builds
+from pipelines.view_builds import Builds, Verification
 
 DEMO = "demo"
 MOST_LISTS_KEPT = 20
@@ -125,14 +126,11 @@ BUILDS = Builds(GRADES)
 def add_student(clients: Clients, school: str, form_id: str, details: Details) -> Token:
     """Add a student, once for each form; an empty token says that this was done before."""
     key = student_key(school, form_id)
-    student = Student(key=key, name=details.name, grade=details.grade, points=details.points)
-    return _save_new(clients, student)
+    return _save_new(clients, Student(key=key, **asdict(details)))
 
 
-def change_student(
-    clients: Clients, school: str, student_id: str, *, grade: int, points: int
-) -> Token:
-    """Move a student to a grade, with so many points; doing it again changes nothing.
+def change_student(clients: Clients, school: str, student_id: str, details: Details) -> Token:
+    """Give a student other details, or move them; doing it again changes nothing.
 
     Raises:
         UnknownStudentError: there is none of this id now.
@@ -143,7 +141,7 @@ def change_student(
         student = key.get()
         if student is None:
             raise UnknownStudentError(student_id)
-        student.grade, student.points = grade, points
+        student.populate(**asdict(details))
         return GRADES.save_in_transaction(clients, student)
 
     return _in_transaction(body)
@@ -323,12 +321,7 @@ def made_up(school: str, list_id: str, number: int) -> Student:
 def _add_rows(clients: Clients, args: ListArgs, rows: Sequence[ListRow]) -> list[ItemError | None]:
     """Save the students in some rows, inside the transaction that holds their receipts."""
     students = [
-        Student(
-            key=_listed_key(args.school, args.list_id, row.line),
-            name=row.details.name,
-            grade=row.details.grade,
-            points=row.details.points,
-        )
+        Student(key=_listed_key(args.school, args.list_id, row.line), **asdict(row.details))
         for row in rows
         if row.details
     ]
@@ -358,3 +351,40 @@ IMPORT = Job(
     source=_rows,
     apply=_add_rows,
 )
+
+
+# Verify
+
+
+def verify(clients: Clients, school: str, verify_id: str) -> None:
+    """Begin to verify both views, all schools at once, unless that is going on."""
+    if (last := verification(clients, school)) is not None and last.state == RUNNING:
+        return
+
+    def note() -> None:
+        noted = school_key(school).get() or School(key=school_key(school))
+        noted.verify_id = verify_id
+        noted.put()
+
+    transact(note)
+    for view in GRADES.views.values():
+        BUILDS.verify(clients, view, verify_id)
+
+
+def verification(clients: Clients, school: str) -> Verification | None:
+    """Return what the last verification that began here has found; None: there was none."""
+    noted = school_key(school).get()
+    if noted is None or noted.verify_id is None:
+        return None
+    try:
+        found = [
+            BUILDS.verification(clients, view, noted.verify_id) for view in GRADES.views.values()
+        ]
+    except UnknownRunError:
+        return None  # Whoever asked for it died over it.
+    return Verification(
+        RUNNING if any(each.state == RUNNING for each in found) else FINISHED,
+        sum(each.checked for each in found),
+        sum(each.expected for each in found),
+        [difference for each in found for difference in each.differences],
+    )
