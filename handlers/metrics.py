@@ -47,7 +47,16 @@ def metrics() -> ResponseReturnValue:
     depth = outbox.depth(clients())
     gauges = (
         Gauge("outbox_waiting", f"Rows; at most {outbox.MOST_COUNTED} are counted.", depth.waiting),
-        Gauge("outbox_oldest_seconds", "Age of the oldest row.", depth.oldest_s),
+        Gauge(
+            "outbox_oldest_seconds",
+            "Age of the oldest row whose task is not known to exist.",
+            depth.oldest_s,
+        ),
+        Gauge(
+            "outbox_held_oldest_seconds",
+            "Age of the oldest row that is held until its task has done its work.",
+            depth.held_oldest_s,
+        ),
         Gauge(
             "outbox_relayed_per_second",
             "Tasks created from rows, over the last full minute; 0 without memcached.",

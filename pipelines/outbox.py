@@ -424,25 +424,31 @@ def _park(clients: Clients, row: OutboxTask, error: Exception) -> None:
 
 @dataclass(frozen=True)
 class Depth:
-    """How much waits. `is_more`: it was not counted to the end."""
+    """How much waits, and for how long. `is_more`: it was not counted to the end."""
 
     waiting: int
     is_more: bool
     oldest_s: float
+    held_oldest_s: float
     relayed_per_s: float
 
 
 def depth(clients: Clients) -> Depth:
-    """Return how many rows wait, for how long, and the rate of the last full minute."""
+    """Return how many rows wait, for how long, and the rate of the last full minute.
+
+    Held rows have an age of their own: they wait for their tasks, and the others for nothing.
+    """
     now = clients.clock.now()
     firsts = [outbox_rows(p).get_async(keys_only=True) for p in PARTITIONS]
     keys = outbox_rows().fetch(MOST_COUNTED + 1, keys_only=True)
-    oldest = [key.get_result() for key in firsts]
-    ages = [_age_s(RowId.parse(key.id()), naive(now)) for key in oldest if key is not None]
+    oldest = [key for first in firsts if (key := first.get_result()) is not None]
+    rows = [RowId.parse(key.id()) for key in (*keys, *oldest)]
+    ages = {held: [_age_s(r, naive(now)) for r in rows if r.held is held] for held in (False, True)}
     relayed = clients.cache.get(_rate_key(now - datetime.timedelta(minutes=1)))
     return Depth(
         waiting=min(len(keys), MOST_COUNTED),
         is_more=len(keys) > MOST_COUNTED,
-        oldest_s=max(0.0, *ages, 0.0),
+        oldest_s=max([0.0, *ages[False]]),
+        held_oldest_s=max([0.0, *ages[True]]),
         relayed_per_s=int(relayed or 0) / 60,
     )

@@ -37,6 +37,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
     assert numbers(answer) == {
         "outbox_waiting": 0,
         "outbox_oldest_seconds": 0,
+        "outbox_held_oldest_seconds": 0,
         "outbox_relayed_per_second": 0,
         "dead_tasks_open": 0,
     }
@@ -76,6 +77,7 @@ def test_the_numbers_are_those_of_the_outbox_and_of_the_dead_tasks(world: World)
     assert found.pop("outbox_oldest_seconds") == pytest.approx(60, abs=1)
     assert found == {
         "outbox_waiting": 2,
+        "outbox_held_oldest_seconds": 0,
         "outbox_relayed_per_second": 3 / 60 if world.services.memcached else 0,
         "dead_tasks_open": 1,
     }

@@ -872,6 +872,22 @@ def test_the_depth_tells_how_much_waits_and_for_how_long(world: World) -> None:
     assert after.relayed_per_s == (3 / 60 if world.services.memcached else 0)
 
 
+def test_held_rows_have_an_age_of_their_own(world: World) -> None:
+    """A row that waits for its task is no sign that the relay is stuck."""
+    with world.context():
+        transact(lambda: hold_one(world.clients))
+    world.clock.sleep(500)
+    strand(world, 1)
+    world.clock.sleep(40)
+
+    with world.context():
+        depth = outbox.depth(world.clients)
+
+    assert depth.waiting == 2
+    assert depth.oldest_s == pytest.approx(40, abs=1)
+    assert depth.held_oldest_s == pytest.approx(540, abs=1)
+
+
 def test_the_depth_of_very_many_is_not_counted_to_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
