@@ -21,7 +21,7 @@ from google.cloud import ndb
 from gunicorn.config import Config
 
 import main
-from docs.examples import raise_prices
+from docs.examples import raise_prices, ship_purchases
 from handlers.registry import APP
 from handlers.settings import Settings
 from pipelines.sources import EntitySource, Span
@@ -388,6 +388,30 @@ def test_the_example_does_what_the_readme_says(
     said, prices = raise_prices.walk(clients, cloud_tasks)
 
     assert f"{said}; prices in cents: {prices}\n" in text_of("README.md")
+
+
+def test_the_howto_shows_the_example_of_the_outbox_as_it_runs() -> None:
+    """The code in the howto is the code of the example, to the letter."""
+    source = text_of("docs/examples/ship_purchases.py")
+    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
+    howto = text_of("docs/howto/enqueue-in-a-transaction.md")
+    assert shown.strip()
+    assert f"<!-- docs/examples/ship_purchases.py -->\n```python\n{shown.strip()}\n```\n" in howto
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_the_outbox_does_what_the_howto_says(
+    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+) -> None:
+    """What was committed is shipped, what was aborted is not, and a dead process loses nothing."""
+    cloud_tasks.engine.reset()
+    clients = raise_prices.open_clients(
+        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+    )
+
+    said = ship_purchases.play(clients, cloud_tasks)
+
+    assert f"{said}\n" in text_of("docs/howto/enqueue-in-a-transaction.md")
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:
