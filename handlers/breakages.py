@@ -17,7 +17,7 @@ from handlers.wiring import settings
 bp = Blueprint("breakages", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
-PARTY_PAGE = re.compile(r"/invitations/[0-9a-f]{32}")
+PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades")
 # What each switch asks for. `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
@@ -71,4 +71,4 @@ def ask_platform(method: str, path: str, body: dict[str, Any] | None) -> Any:
 def _back() -> str:
     """Return the page of ours that the form was on, or the front page."""
     path = request.form.get("back", "")
-    return path if PARTY_PAGE.fullmatch(path) else "/"
+    return path if PAGES.fullmatch(path) else "/"
