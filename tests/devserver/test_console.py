@@ -228,7 +228,7 @@ def test_every_answer_carries_the_security_headers(browser, path):
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
 
 
 def test_the_cookie_is_for_the_console_alone(console):
@@ -589,7 +589,7 @@ def test_the_outbox_is_shown_oldest_first(browser, stored):
 
     assert "<dd>4</dd>" in page
     assert [*re.findall(r"<summary>Body</summary>.*?山田", page, re.DOTALL)][3:]
-    assert re.findall(r'data-label="Waits"><time[^>]*>([^<]*)<', page) == [
+    assert re.findall(r'data-label="Since"><time[^>]*>([^<]*)<', page) == [
         "2 h ago",
         "5 min ago",
         "1 min ago",
@@ -611,7 +611,7 @@ def test_a_long_outbox_shows_the_oldest_and_counts_no_further_than_it_must(brows
     page = browser.get("/outbox").text
 
     assert "<dd>1000 or more</dd>" in page
-    assert page.count('data-label="Waits"') == 50
+    assert page.count('data-label="Since"') == 50
     assert "Only the oldest 50 are shown." in page
 
 
