@@ -19,7 +19,8 @@ works as it does in `Task.enqueue`: "already exists" means that somebody enqueue
 seen (`topic`), its age is known, and the effect commits with its proof.
 
 Lost on failure: nothing. A crash costs one period of the sweep. A task that Cloud Tasks refuses
-blocks no other; after ten minutes it is parked as a dead task, with its reason.
+blocks no other; after ten minutes it is parked as a dead task, with its reason. A held row stays
+even then.
 
 Routes: POST /tasks/outbox/drain; GET /cron/outbox/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010:
@@ -406,17 +407,17 @@ def _age_s(row: RowId, now: datetime.datetime) -> float:
 
 
 def _park(clients: Clients, row: OutboxTask, error: Exception) -> None:
-    name = _task_name(row, naive(clients.clock.now()))
-    reason = f"Cloud Tasks refuses it. {type(error).__name__}: {error}"
+    """Keep a dead task of a row. A held row stays: what it stands for is not done."""
     dead_tasks.park(
         clients,
         path=row.path,
         queue=row.queue,
-        task_name=name,
+        task_name=row.name or hashed_name("outbox", row.key.id()),
         body=row.body.encode(),
-        reason=reason,
+        reason=f"Cloud Tasks refuses it. {type(error).__name__}: {error}",
     )
-    row.key.delete()
+    if not _id(row).held:
+        row.key.delete()
 
 
 # What people see

@@ -590,6 +590,29 @@ def test_a_row_that_was_parked_can_be_replayed(world: World, missing_queue: str)
     assert [dead.resolved for dead in dead_tasks_of(world)] == [True]
 
 
+def test_a_held_row_stays_when_its_task_is_parked(world: World, missing_queue: str) -> None:
+    """B7: what it stands for is not done, so it is not taken for done; a replay does it."""
+    task = replace(settle, queue=missing_queue)
+    with world.context():
+        transact(lambda: outbox.hold(world.clients, task, lambda row: Settle("o", row), topic="t"))
+        Order(id="o").put()
+    for _ in range(100):
+        world.clock.sleep(60)
+        world.sweep()
+    [dead] = dead_tasks_of(world)
+    left = len(waiting(world))
+    make_queue(world, missing_queue)
+
+    with world.context():
+        replay_task({}).enqueue(world.clients, Replay(dead.key.id()))
+    world.settle()
+
+    assert left == 1
+    assert ran(world, "o") == Counter(["settle"])
+    assert waiting(world) == []
+    assert [dead.resolved for dead in dead_tasks_of(world)] == [True]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_parking_a_row_is_counted_once_and_loses_nothing_under_faults(
     world: World, kind: str
