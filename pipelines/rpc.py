@@ -12,14 +12,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import grpc
+from google.cloud.datastore_v1.types import EntityResult
 
 
 @dataclass
 class Cost:
     """What a piece of work asked of the services, in billable operations.
 
-    `reads` counts entities looked up or returned by a query, `writes` entities put or
-    deleted, `tasks` tasks created, `round_trips` remote calls of any kind.
+    `reads` counts entities looked up or returned by a query (keys alone are a small operation,
+    and no read), `writes` entities put or deleted, `tasks` tasks created, `round_trips` remote
+    calls of any kind.
     """
 
     reads: int = 0
@@ -99,6 +101,8 @@ def _returned(call: Any) -> Cost:
     if call.exception() is not None:
         return Cost()
     batch = call.result().batch
+    if batch.entity_result_type == EntityResult.ResultType.KEY_ONLY:
+        return Cost()
     return Cost(reads=len(batch.entity_results) + batch.skipped_results)
 
 

@@ -391,6 +391,22 @@ def test_a_sample_school_is_filled_once_and_measured(world: World) -> None:
     assert sum(count for count, _ in bars(world, school).values()) == SAMPLES[school]
 
 
+def test_what_waits_adds_nothing_to_the_reads_of_a_chart(world: World) -> None:
+    """A read a bar and one for the catalog, while changes wait as when none does."""
+    asked(world, grades.add_many, DEMO, LIST, 50)
+    with world.context():
+        grades.add_many(world.clients, DEMO, "2" * 32, 50)
+    world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        before = world.clients.meter.cost()
+        reading = GRADES.read(world.clients, StudentsByGrade, under=(DEMO,))
+        cost = world.clients.meter.cost() - before
+
+    assert reading.freshness.waiting > 0
+    assert (cost.reads, cost.writes) == (len(reading.rows) + 1, 0)
+
+
 def standing(world: World, school: str) -> Any:
     with world.context():
         return comparisons.standing(world.clients, school)
