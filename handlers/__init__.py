@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers import breakages, cron, deliveries, health, home, invitations, metrics, words
+from handlers import breakages, cron, deliveries, grades, health, home, invitations, metrics, words
 
 
 def register(app: Flask) -> None:
     """Mount every blueprint."""
     app.register_blueprint(home.bp)
     app.register_blueprint(invitations.bp)
+    app.register_blueprint(grades.bp)
     app.register_blueprint(breakages.bp)
     app.register_blueprint(deliveries.bp)
     app.register_blueprint(cron.bp)
