@@ -300,18 +300,13 @@ def _stage(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
     reading = GRADES.read(clients(), StudentsByGrade, under=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before
-    chips = [
-        Chip.of(update, age_s)
-        for update, age_s in GRADES.waiting(
-            clients(), StudentsByGrade, under=(school,), most=CHANGES_READ
-        )
-    ]
+    chips = _chips(school) if reading.freshness.waiting else []
     classes, classes_wait = _classes(school)
     noted = school_key(school).get() or School()
     lists = _lists(noted)
     builds = _builds()
     verification = grades.verification(clients(), school)
-    compared = [comparisons.standing(clients(), sample) for sample in _samples()]
+    compared = comparisons.standings(clients(), _samples())
     return {
         "school": school,
         "is_demo": school == DEMO,
@@ -333,6 +328,11 @@ def _stage(school: str) -> dict[str, Any]:
         or classes_wait
         or _is_busy(lists, builds, verification, compared),
     }
+
+
+def _chips(school: str) -> list[Chip]:
+    waiting = GRADES.waiting(clients(), StudentsByGrade, under=(school,), most=CHANGES_READ)
+    return [Chip.of(update, age_s) for update, age_s in waiting]
 
 
 def _is_busy(

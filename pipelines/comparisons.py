@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
@@ -41,6 +41,8 @@ T = TypeVar("T")
 SAMPLES = {"sample-100": 100, "sample-10000": 10_000, "sample-100000": 100_000}
 # One after the other is too slow, eight at a time leave others no room.
 FILL_CHAINS = 2
+# A commit takes 500 entities: two a student, one a grade, and the page's row.
+FILL_PAGE_SIZE = 200
 ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
 STUDENTS_A_PAGE = 1_000
 # An aggregation costs one read for so many entries of the index.
@@ -72,13 +74,17 @@ class Standing:
     comparison: Comparison | None
 
 
-def standing(clients: Clients, school: str) -> Standing:
-    """Return where a school's comparison stands."""
+def standings(clients: Clients, schools: Sequence[str]) -> list[Standing]:
+    """Return where the comparisons of some schools stand."""
+    found = ndb.get_multi([comparison_key(school) for school in schools])
+    return [_standing(clients, *each) for each in zip(schools, found, strict=True)]
+
+
+def _standing(clients: Clients, school: str, comparison: Comparison | None) -> Standing:
     try:
         filled = progress(_fill_id(school), now=clients.clock.now(), dots=False)
     except UnknownRunError:
         return Standing(school, SAMPLES[school], "empty", None, None)
-    comparison = comparison_key(school).get()
     if filled.state == RUNNING:
         state = "filling"
     elif comparison is None or comparison.asked != comparison.measured:
@@ -126,7 +132,7 @@ def _filled(clients: Clients, args: MadeUpArgs) -> None:
     _ask(clients, args.school, args.list_id)
 
 
-FILL = replace(ADD_MANY, name="fill-school", on_finished=_filled)
+FILL = replace(ADD_MANY, name="fill-school", on_finished=_filled, page_size=FILL_PAGE_SIZE)
 
 
 @task("/tasks/grades/measure", queue="imports")
@@ -155,7 +161,8 @@ def measure(clients: Clients, args: Measure) -> None:
 
 
 def _is_behind(clients: Clients, school: str) -> bool:
-    return bool(GRADES.waiting(clients, StudentsByGrade, under=(school,), most=1))
+    freshness = GRADES.read(clients, StudentsByGrade, under=(school,), most=1).freshness
+    return freshness.waiting > 0
 
 
 # The ways to count

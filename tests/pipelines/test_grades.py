@@ -369,9 +369,9 @@ def test_a_sample_school_is_filled_once_and_measured(world: World) -> None:
     """All ways say the same; reading the view costs a read a bar, counting one a student."""
     school = "sample-100"
     with world.context():
-        assert comparisons.standing(world.clients, school).state == "empty"
+        assert comparisons.standings(world.clients, [school])[0].state == "empty"
         comparisons.compare(world.clients, school, "m1")
-        assert comparisons.standing(world.clients, school).state == "filling"
+        assert comparisons.standings(world.clients, [school])[0].state == "filling"
     world.settle()
     measured = standing(world, school)
     assert measured.state == "measured"
@@ -409,7 +409,8 @@ def test_what_waits_adds_nothing_to_the_reads_of_a_chart(world: World) -> None:
 
 def standing(world: World, school: str) -> Any:
     with world.context():
-        return comparisons.standing(world.clients, school)
+        [found] = comparisons.standings(world.clients, [school])
+        return found
 
 
 def test_a_measurement_is_kept_once(world: World) -> None:
@@ -418,7 +419,7 @@ def test_a_measurement_is_kept_once(world: World) -> None:
     with world.context():
         comparisons.compare(world.clients, "sample-100", "m2")
         comparisons.compare(world.clients, "sample-100", "m2")
-        assert comparisons.standing(world.clients, "sample-100").state == "measuring"
+        assert comparisons.standings(world.clients, ["sample-100"])[0].state == "measuring"
     world.settle()
     before = standing(world, "sample-100").comparison
 
