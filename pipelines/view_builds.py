@@ -49,7 +49,7 @@ from pipelines.materialized_views import BadContributionError, Views
 from pipelines.progress import Progress, UnknownRunError, mishaps, progress
 from pipelines.sources import EntitySource
 from pipelines.tasks import hashed_name
-from pipelines.view_catalog import View, kind_of, table_name
+from pipelines.view_catalog import Catalog, View, kind_of, table_name
 from pipelines.view_rows import Held, empty_row, put_in
 from pipelines.view_updates import source_key, source_name
 
@@ -164,10 +164,8 @@ class Builds:
         if not self._is_done(clients, self.settle, walks, SETTLE):
             return
         transact(lambda: self._swap(view, table))
-        self.advance(clients, view)
-        for follower in self.views.views.values():
-            if follower.source is view:
-                self.rebuild(clients, follower)
+        for each in (view, *self._followers(view)):
+            self.advance(clients, each)
 
     def sweep(self, clients: Clients) -> int:
         """Go on with what is being built or dropped; return how many views that is."""
@@ -184,25 +182,33 @@ class Builds:
     def _begin(self, view: type[View], given_up: str | None) -> str:
         """Begin a table, in a transaction; return it, or the one that is being built already."""
         catalog = self.views.catalog()
-        entry = catalog.entry(view)
-        if entry.building is not None and entry.building != given_up:
-            return entry.building
-        build = entry.builds + 1
-        table = table_name(view.name, view.definition, build)
-        dropping = [*entry.dropping, *([given_up] if entry.building else [])]
-        self._put(catalog.with_entry(view, building=table, builds=build, dropping=dropping))
-        return table
+        building = catalog.building(view)
+        if building is not None and building != given_up:
+            return building
+        catalog = _begun(catalog, view)
+        self._put(catalog)
+        return str(catalog.building(view))
 
     def _swap(self, view: type[View], table: str) -> None:
-        """Let a table be the one that is read, in a transaction."""
+        """Let a table be the one that is read, in a transaction.
+
+        Views of this view begin anew in the same commit: their sources are other rows now.
+        """
         catalog = self.views.catalog()
         entry = catalog.entry(view)
-        if entry.building == table:
-            dropping = [*entry.dropping, entry.live]
-            self._put(catalog.with_entry(view, live=table, building=None, dropping=dropping))
+        if entry.building != table:
+            return
+        dropping = [*entry.dropping, entry.live]
+        catalog = catalog.changed(view, live=table, building=None, dropping=dropping)
+        for follower in self._followers(view):
+            catalog = _begun(catalog, follower)
+        self._put(catalog)
 
-    def _put(self, views: Mapping[str, Any]) -> None:
-        copies = range(CATALOG_SHARDS)
+    def _followers(self, view: type[View]) -> list[type[View]]:
+        return [each for each in self.views.views.values() if each.source is view]
+
+    def _put(self, catalog: Catalog) -> None:
+        copies, views = range(CATALOG_SHARDS), dict(catalog.views)
         ndb.put_multi(
             [ViewCatalog(key=catalog_key(self.views.group, copy), views=views) for copy in copies]
         )
@@ -270,7 +276,7 @@ class Builds:
         dropping = catalog.dropping(view)
         if table in dropping:
             rest = [other for other in dropping if other != table]
-            self._put(catalog.with_entry(view, dropping=rest))
+            self._put(catalog.changed(view, dropping=rest))
 
     def _fill(
         self, clients: Clients, walk: Walk, items: Sequence[Any]
@@ -370,6 +376,15 @@ class Builds:
 
     def _look_at_rows(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
         return {key: _doubt_row(walk.table, key) for key in keys}
+
+
+def _begun(catalog: Catalog, view: type[View]) -> Catalog:
+    """Return a catalog in which a view's next table is being built, and no other one is."""
+    entry = catalog.entry(view)
+    build = entry.builds + 1
+    table = table_name(view.name, view.definition, build)
+    dropping = [*entry.dropping, *([entry.building] if entry.building else [])]
+    return catalog.changed(view, building=table, builds=build, dropping=dropping)
 
 
 @dataclass(frozen=True)

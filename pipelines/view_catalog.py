@@ -102,9 +102,9 @@ class Catalog:
         entry = self.entry(view)
         return table in (entry.live, entry.building)
 
-    def with_entry(self, view: type[View], **changed: Any) -> dict[str, Any]:
-        """Return all views' tables as they are stored, with changes to one view's."""
-        return {**self.views, view.name: asdict(replace(self.entry(view), **changed))}
+    def changed(self, view: type[View], **how: Any) -> Catalog:
+        """Return a catalog with changes to one view's tables."""
+        return Catalog({**self.views, view.name: asdict(replace(self.entry(view), **how))})
 
 
 def table_name(view: str, definition: int, build: int) -> str:

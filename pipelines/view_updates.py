@@ -166,7 +166,7 @@ def fold(
     changed: dict[str, Held | None] = {}
     for source, update in newest.items():
         marker = before[source]
-        if marker is not None and marker.sequence >= update.sequence:
+        if marker is not None and not _is_older(marker, update):
             continue
         held = _held(update) if marker is not None else _told(source, truth[source], args)
         if marker is not None:
@@ -177,6 +177,11 @@ def fold(
             put_in(row, held)
         changed[source] = held
     return changed
+
+
+def _is_older(marker: RowMarker, update: Update) -> bool:
+    """Tell whether a row holds less of a source than an update brings."""
+    return bool(marker.sequence < update.sequence)
 
 
 def _held(update: Update) -> Held | None:

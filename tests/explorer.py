@@ -13,7 +13,7 @@ from typing import Protocol
 from google.api_core import exceptions as rpc_errors
 
 from tests.faults import FLUSH, KINDS, OVERLAP, Crash
-from tests.world import World, in_threads
+from tests.world import SWEPT_EVERY_S, World, in_threads
 
 
 class Scenario(Protocol):
@@ -62,7 +62,7 @@ class Explorer:
             if not self._begin(tag):
                 with plan.unwatched():
                     assert self._begin(tag), f"trying again does not help: {plan.fired}"
-            world.settle()
+            world.settle(patience_s=SWEPT_EVERY_S)
         calls = list(plan.calls)
         world.heal(lambda: self.scenario.is_done(tag))
         with world.context():

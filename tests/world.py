@@ -40,6 +40,7 @@ ACCOUNT = "tasks@demo-tests.iam.gserviceaccount.com"
 BASE_URL = "http://app.test"
 SECRET = "tests-only-0123456789abcdef-0123456789abcdef"
 
+SWEPT_EVERY_S = 60.0
 SWEEPS = (
     "/cron/continuations/sweep",
     "/cron/outbox/sweep",
@@ -174,12 +175,15 @@ class World:
                 self.deliver((self.order.choice(due) if self.order else due[0]).task_name)
         raise AssertionError(f"still not idle after {most} deliveries")
 
-    def settle(self, rounds: int = 40) -> None:
-        """Deliver everything, waiting for what is scheduled, until nothing is left."""
+    def settle(self, rounds: int = 40, patience_s: float = float("inf")) -> None:
+        """Deliver everything, waiting for what is scheduled, until nothing is left.
+
+        What is further ahead than `patience_s` is left: before then, cron would sweep.
+        """
         for _ in range(rounds):
             self.deliver_due()
             wake_at = self.engine.wake_at()
-            if wake_at is None:
+            if wake_at is None or wake_at - self.clock.time_s > patience_s:
                 return
             self.clock.sleep(max(0.0, wake_at - self.clock.time_s) + 0.001)
         raise AssertionError("tasks keep coming")
@@ -188,11 +192,11 @@ class World:
         """Let time pass and the sweep run until all is done."""
         self.plan.at = None
         for _ in range(rounds):
-            self.settle()
+            self.settle(patience_s=SWEPT_EVERY_S)
             with self.context():
                 if is_done():
                     return
-            self.clock.sleep(60)
+            self.clock.sleep(SWEPT_EVERY_S)
             self.sweep()
         raise AssertionError("not healed by the sweep")
 

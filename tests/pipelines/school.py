@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from models.materialized_views import (
-    RowMarker,
-    SourceMarker,
-    ViewRow,
-    marker_key,
-    row_key,
-    row_marker_key,
-)
+from models.continuations import ContinuationPage, ContinuationRun
+from models.materialized_views import RowMarker, SourceMarker, ViewCatalog, ViewRow
+from models.outbox import OutboxTask
 from pipelines.materialized_views import Contributions, View, Views
 from pipelines.view_builds import Builds
-from pipelines.view_rows import Held, Row, row_text
-from pipelines.view_updates import source_name
+from pipelines.view_rows import Row
 from tests.world import Services, World
+
+STORED = (
+    RowMarker,
+    SourceMarker,
+    ViewCatalog,
+    ViewRow,
+    OutboxTask,
+    ContinuationPage,
+    ContinuationRun,
+)
 
 
 class Pupil(ndb.Model):
@@ -58,7 +62,7 @@ class ByGrade(View):
     def from_tutor(tutor: Tutor) -> Contributions:
         return {tutor.grade: {"tutor": tutor.key.id()}}
 
-    joins = {Tutor: from_tutor}
+    joins: ClassVar[Mapping[Any, Any]] = {Tutor: from_tutor}
 
 
 class ByHouse(View):
@@ -101,3 +105,71 @@ def facts(world: World, view: type[View] = ByGrade, views: Views = SCHOOL) -> di
         return {
             Row.of(row).name: (dict(row.counts), dict(row.sums), row.fingerprint) for row in rows
         }
+
+
+def wipe() -> None:
+    """Remove everything, so that each play begins alike."""
+    kinds = (Pupil, Tutor, *STORED)
+    ndb.delete_multi([key for kind in kinds for key in kind.query().fetch(keys_only=True)])
+
+
+def differences(views: Views = SCHOOL) -> list[str]:
+    """Recompute every view from its sources, by code of the tests' own; list what differs."""
+    catalog = views.catalog()
+    found = []
+    for view in views.views.values():
+        table = catalog.live(view)
+        should = _recomputed(views, view, catalog.live)
+        says = {
+            row.key.id().removeprefix(f"{table}:"): (dict(row.counts), dict(row.sums))
+            for row in ViewRow.query().fetch()
+            if row.key.id().startswith(f"{table}:")
+        }
+        markers = Counter(
+            marker.key.parent().id().removeprefix(f"{table}:")
+            for marker in RowMarker.query().fetch()
+            if marker.key.parent().id().startswith(f"{table}:")
+        )
+        counted = {row: sum(counts.values()) for row, (counts, _) in says.items()}
+        if says != should:
+            found.append(f"{table} says {says}, its sources {should}")
+        if counted != dict(markers):
+            found.append(f"{table} counts {counted}, it has markers {dict(markers)}")
+    return found
+
+
+def _recomputed(views: Views, view: type[View], live: Callable[[Any], str]) -> dict[str, Any]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    sums: dict[str, dict[str, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
+    for kind, source in _sources(view, live):
+        for row, measures in views.rows_for(view, kind, source).items():
+            counts[row][kind] += 1
+            for measure, value in measures.items():
+                if not isinstance(value, str):
+                    sums[row][measure].append(Fraction(value))
+    return {row: (dict(counts[row]), exact_sums(sums[row])) for row in counts}
+
+
+def _sources(view: type[View], live: Callable[[Any], str]) -> list[tuple[str, Any]]:
+    if isinstance(view.source, type) and issubclass(view.source, View):
+        prefix = f"{live(view.source)}:"
+        rows = [row for row in ViewRow.query().fetch() if row.key.id().startswith(prefix)]
+        return [(view.source.name, row) for row in rows]
+    kinds = [view.source, *view.joins]
+    return [(kind.__name__, source) for kind in kinds for source in kind.query().fetch()]
+
+
+def exact_sums(values: Mapping[str, Sequence[Fraction]]) -> dict[str, list[Any]]:
+    """Return sums as rows store them: how many, the sum, the sum of squares."""
+
+    def plain(number: Fraction) -> int | str:
+        return int(number) if number.denominator == 1 else str(number)
+
+    return {
+        measure: [
+            len(many),
+            plain(sum(many, Fraction())),
+            plain(sum((n * n for n in many), Fraction())),
+        ]
+        for measure, many in values.items()
+    }

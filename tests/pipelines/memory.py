@@ -1,0 +1,104 @@
+"""A Datastore in a dictionary, for searches too wide for an emulator.
+
+It runs the real code of the views, one whole transaction after the other, as a serializable
+store does. `test_materialized_views.py` plays one history in it and on both emulators, and
+compares every row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from unittest import mock
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import ndb
+
+from models import transactions
+from models.outbox import OutboxTask
+from models.transactions import Transaction
+from pipelines.materialized_views import Views
+from pipelines.view_updates import Apply
+
+# Of each key its kind, its values, and those as text, by which states are compared.
+Facts = dict[Any, tuple[type[ndb.Model], dict[str, Any], str]]
+
+
+class Memory:
+    """Entities by key. Each get makes an entity anew; values are shared, the code replaces them."""
+
+    current: ClassVar[Memory]
+
+    def __init__(self, facts: Facts | None = None, transactions: int = 0) -> None:
+        self.facts: Facts = dict(facts or {})
+        self.transactions = transactions
+
+    def branch(self) -> Memory:
+        """Return a memory that goes its own way from here."""
+        return Memory(self.facts, self.transactions)
+
+    def get(self, key: Any) -> Any:
+        found = self.facts.get(key)
+        if found is None:
+            return None
+        kind, values, _ = found
+        return kind(key=key, **values)
+
+    def put(self, entity: Any) -> Any:
+        values = {name: getattr(entity, name) for name in entity._properties}
+        self.facts[entity.key] = (type(entity), values, repr(values))
+        return entity.key
+
+    def delete(self, key: Any) -> None:
+        self.facts.pop(key, None)
+
+    def transact(self, body: Callable[[], Any]) -> Any:
+        """Run a body; its transaction has the same id wherever the history is the same."""
+        self.transactions += 1
+        with transactions._inside(Transaction(id=f"{self.transactions:024x}")):
+            return body()
+
+    def tasks(self, views: Views) -> list[Apply]:
+        """Return the updates that have been committed and not applied."""
+        rows = {key: values for key, (kind, values, _) in self.facts.items() if kind is OutboxTask}
+        return [_read(views, rows[key]["body"]) for key in sorted(rows)]
+
+    def state(self) -> frozenset[Any]:
+        """Return everything that is stored, as something that can be compared."""
+        return frozenset((key, text) for key, (_, _, text) in self.facts.items())
+
+    def __enter__(self) -> Memory:
+        """Let ndb read and write here, inside of `offline`."""
+        Memory.current = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del Memory.current
+
+
+@functools.cache
+def _read(views: Views, body: str) -> Apply:
+    return views.task.read(body.encode())
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Open an ndb context that reaches nothing but the current memory."""
+
+    def get_multi(keys: Sequence[Any]) -> list[Any]:
+        return [Memory.current.get(key) for key in keys]
+
+    client = ndb.Client(project="demo-memory", credentials=AnonymousCredentials())
+    with (
+        client.context(cache_policy=False, global_cache=None, legacy_data=False),
+        mock.patch.object(ndb, "get_multi", get_multi),
+        mock.patch.object(ndb.Key, "get", lambda key: Memory.current.get(key)),
+        mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
+        mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
+        mock.patch(
+            "pipelines.materialized_views.transact", lambda body: Memory.current.transact(body)
+        ),
+    ):
+        yield
