@@ -383,6 +383,13 @@ class Views:
         markers = markers_of(self._row_key(view, name), kind=kind_of(source)).fetch(most)
         return [(source_key(marker.key.id()), marker.measures) for marker in markers]
 
+    def is_waiting(
+        self, view: type[View], least: int = 1, *, under: tuple[str | int, ...] = ()
+    ) -> bool:
+        """Tell whether at least so many updates wait."""
+        first = f"{self.catalog().live(view)}:{under_text(under)}"
+        return len(rows_of_topics(first).fetch(least, keys_only=True)) == least
+
     def waiting(
         self,
         clients: Clients,
