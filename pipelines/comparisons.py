@@ -32,6 +32,7 @@ from pipelines.clock import naive
 from pipelines.grades import ADD_MANY, GRADES, MadeUpArgs, StudentsByGrade
 from pipelines.materialized_views import Row
 from pipelines.progress import Progress, UnknownRunError, progress
+from pipelines.sources import NumberSource, Slice, Span
 from pipelines.student_lists import GRADES_TAUGHT
 from pipelines.tasks import Unwell, hashed_name, task
 
@@ -41,8 +42,8 @@ T = TypeVar("T")
 SAMPLES = {"sample-100": 100, "sample-10000": 10_000, "sample-100000": 100_000}
 # One after the other is too slow, eight at a time leave others no room.
 FILL_CHAINS = 2
-# A commit takes 500 entities: two a student, one a grade, and the page's row.
-FILL_PAGE_SIZE = 200
+# A fill that runs ahead of its view slows all who look on: it waits for so many updates.
+MOST_WAITING = 60
 ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
 STUDENTS_A_PAGE = 1_000
 # An aggregation costs one read for so many entries of the index.
@@ -132,7 +133,20 @@ def _filled(clients: Clients, args: MadeUpArgs) -> None:
     _ask(clients, args.school, args.list_id)
 
 
-FILL = replace(ADD_MANY, name="fill-school", on_finished=_filled, page_size=FILL_PAGE_SIZE)
+class _Paced(NumberSource):
+    """The numbers of a fill, each page of them read when the view is not far behind."""
+
+    def __init__(self, args: MadeUpArgs) -> None:
+        super().__init__(args.count)
+        self._school = args.school
+
+    def read(self, span: Span, size: int) -> Slice[int]:
+        if GRADES.is_waiting(StudentsByGrade, MOST_WAITING, under=(self._school,)):
+            raise Unwell(f"{self._school} has {MOST_WAITING} updates to take first")
+        return super().read(span, size)
+
+
+FILL = replace(ADD_MANY, name="fill-school", source=_Paced, on_finished=_filled)
 
 
 @task("/tasks/grades/measure", queue="imports")
@@ -143,7 +157,8 @@ def measure(clients: Clients, args: Measure) -> None:
         return
     if comparison.measured == args.measure_id:
         return
-    if _is_behind(clients, args.school) and args.looks < MOST_LOOKS:
+    is_behind = GRADES.is_waiting(StudentsByGrade, under=(args.school,))
+    if is_behind and args.looks < MOST_LOOKS:
         again = replace(args, looks=args.looks + 1)
         name = (args.school, args.measure_id, again.looks)
         measure.enqueue(clients, again, name=name, delay_s=LOOK_AGAIN_S)
@@ -158,11 +173,6 @@ def measure(clients: Clients, args: Measure) -> None:
             kept.put()
 
     transact(keep)
-
-
-def _is_behind(clients: Clients, school: str) -> bool:
-    freshness = GRADES.read(clients, StudentsByGrade, under=(school,), most=1).freshness
-    return freshness.waiting > 0
 
 
 # The ways to count

@@ -440,3 +440,20 @@ def test_a_school_remembers_its_last_lists(world: World, monkeypatch: pytest.Mon
         assert [each["run_id"][0] for each in school.lists] == ["1", "2"]
         assert not grades.add_many(world.clients, DEMO, "0" * 32, 1)
         assert student_key(DEMO, ADA).get() is None
+
+
+def test_a_fill_waits_for_its_view(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so many updates waiting its next page comes again; nothing is parked or lost."""
+    monkeypatch.setattr(comparisons, "MOST_WAITING", 1)
+    with world.context():
+        comparisons.compare(world.clients, "sample-100", "m1")
+        GRADES.save(world.clients, grades.made_up("sample-100", LIST, 1))
+    pages = [due for due in world.engine.due() if "/queues/imports/" in due.task_name]
+
+    statuses = [world.deliver(page.task_name) for page in pages]
+
+    assert set(statuses) == {503}
+    world.settle()
+    assert (
+        sum(count for count, _ in bars(world, "sample-100").values()) == SAMPLES["sample-100"] + 1
+    )
