@@ -34,7 +34,7 @@ from pipelines.materialized_views import Row
 from pipelines.progress import Progress, UnknownRunError, progress
 from pipelines.sources import NumberSource, Slice, Span
 from pipelines.student_lists import GRADES_TAUGHT
-from pipelines.tasks import Unwell, hashed_name, task
+from pipelines.tasks import Unwell, Wait, hashed_name, task
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class _Paced(NumberSource):
 
     def read(self, span: Span, size: int) -> Slice[int]:
         if GRADES.is_waiting(StudentsByGrade, MOST_WAITING, under=(self._school,)):
-            raise Unwell(f"{self._school} has {MOST_WAITING} updates to take first")
+            raise Wait(f"{self._school} has {MOST_WAITING} updates to take first")
         return super().read(span, size)
 
 
