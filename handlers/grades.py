@@ -23,11 +23,13 @@ from pipelines.grades import (
     BUILDS,
     DEMO,
     GRADES,
+    SHOWN,
     ClassSizes,
     ListGoingOnError,
     StudentsByGrade,
     TooManyTeachersError,
     UnknownStudentError,
+    view_of,
 )
 from pipelines.materialized_views import Token
 from pipelines.progress import Mishap, Progress, mishaps, progress
@@ -298,7 +300,7 @@ def _roster(school: str) -> tuple[list[Student], str | None]:
 
 def _stage(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
-    reading = GRADES.read(clients(), StudentsByGrade, under=(school,))
+    reading = GRADES.read(clients(), view_of(school), under=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
     classes, classes_wait = _classes(school)
@@ -321,7 +323,7 @@ def _stage(school: str) -> dict[str, Any]:
         "lists": lists,
         "builds": builds,
         "verification": verification,
-        "table": GRADES.catalog().live(StudentsByGrade),
+        "table": GRADES.catalog().live(view_of(school)),
         "compared": compared,
         "saved": session.get("saved") if school == DEMO else None,
         "is_moving": bool(reading.freshness.waiting)
@@ -331,7 +333,7 @@ def _stage(school: str) -> dict[str, Any]:
 
 
 def _chips(school: str) -> list[Chip]:
-    waiting = GRADES.waiting(clients(), StudentsByGrade, under=(school,), most=CHANGES_READ)
+    waiting = GRADES.waiting(clients(), view_of(school), under=(school,), most=CHANGES_READ)
     return [Chip.of(update, age_s) for update, age_s in waiting]
 
 
@@ -400,7 +402,7 @@ def _lists(noted: School) -> list[tuple[str, Progress, list[Mishap]]]:
 
 def _builds() -> list[BuildStatus]:
     """Return how far the tables are that are being built, if any are."""
-    found = [BUILDS.rebuilding(clients(), view) for view in GRADES.views.values()]
+    found = [BUILDS.rebuilding(clients(), view) for view in SHOWN]
     return [build for build in found if build is not None]
 
 

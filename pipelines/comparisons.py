@@ -24,12 +24,12 @@ from google.cloud.datastore_v1 import types as rpc
 from pydantic import Field
 
 from models.continuations import FINISHED, RUNNING, run_key
-from models.grades import Comparison, Student, comparison_key, student_key, students_of
+from models.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
 from models.transactions import transact
 from pipelines import continuations, outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.grades import ADD_MANY, GRADES, MadeUpArgs, StudentsByGrade
+from pipelines.grades import ADD_MANY, GRADES, MadeUpArgs, SamplesByGrade
 from pipelines.materialized_views import Row
 from pipelines.progress import Progress, UnknownRunError, progress
 from pipelines.sources import NumberSource, Slice, Span
@@ -141,7 +141,7 @@ class _Paced(NumberSource):
         self._school = args.school
 
     def read(self, span: Span, size: int) -> Slice[int]:
-        if GRADES.is_waiting(StudentsByGrade, MOST_WAITING, under=(self._school,)):
+        if GRADES.is_waiting(SamplesByGrade, MOST_WAITING, under=(self._school,)):
             raise Wait(f"{self._school} has {MOST_WAITING} updates to take first")
         return super().read(span, size)
 
@@ -157,7 +157,7 @@ def measure(clients: Clients, args: Measure) -> None:
         return
     if comparison.measured == args.measure_id:
         return
-    is_behind = GRADES.is_waiting(StudentsByGrade, under=(args.school,))
+    is_behind = GRADES.is_waiting(SamplesByGrade, under=(args.school,))
     if is_behind and args.looks < MOST_LOOKS:
         again = replace(args, looks=args.looks + 1)
         name = (args.school, args.measure_id, again.looks)
@@ -235,7 +235,7 @@ def _one_by_one(school: str) -> Counts:
 
 def _from_view(clients: Clients, school: str) -> Counts:
     """Read the view's rows: one a grade."""
-    rows = GRADES.read(clients, StudentsByGrade, under=(school,)).rows
+    rows = GRADES.read(clients, SamplesByGrade, under=(school,)).rows
     return {grade_of(row): (row.count, int(row.sum("points"))) for row in rows}
 
 
@@ -282,7 +282,7 @@ def _count_query(school: str, grade: int) -> rpc.RunAggregationQueryRequest:
         ],
     )
     students = rpc.Query(
-        kind=[rpc.KindExpression(name=Student._get_kind())],
+        kind=[rpc.KindExpression(name=SampleStudent._get_kind())],
         filter=rpc.Filter(composite_filter=where),
     )
     count = rpc.AggregationQuery.Aggregation(

@@ -25,9 +25,11 @@ from google.cloud import ndb
 
 from models.continuations import FINISHED, RUNNING, ContinuationRun, run_key
 from models.grades import (
+    SampleStudent,
     School,
     Student,
     Teacher,
+    kind_of_students,
     school_key,
     student_key,
     students_of,
@@ -116,8 +118,21 @@ class ClassSizes(View):
     joins: ClassVar[Mapping[Any, Any]] = {Teacher: from_teacher}
 
 
-GRADES = Views("grades", StudentsByGrade, ClassSizes)
+class SamplesByGrade(StudentsByGrade):
+    """The same for schools that are there to be counted."""
+
+    source = SampleStudent
+
+
+GRADES = Views("grades", StudentsByGrade, ClassSizes, SamplesByGrade)
 BUILDS = Builds(GRADES)
+# What a visitor rebuilds and verifies.
+SHOWN = (StudentsByGrade, ClassSizes)
+
+
+def view_of(school: str) -> type[View]:
+    """Return the view of a school's students."""
+    return SamplesByGrade if kind_of_students(school) is SampleStudent else StudentsByGrade
 
 
 # Students, one at a time
@@ -125,8 +140,12 @@ BUILDS = Builds(GRADES)
 
 def add_student(clients: Clients, school: str, form_id: str, details: Details) -> Token:
     """Add a student, once for each form; an empty token says that this was done before."""
-    key = student_key(school, form_id)
-    return _save_new(clients, Student(key=key, **asdict(details)))
+    return _save_new(clients, _student(student_key(school, form_id), details))
+
+
+def _student(key: ndb.Key, details: Details) -> Student:
+    kind = kind_of_students(key.id().partition(":")[0])
+    return kind(key=key, **asdict(details))
 
 
 def change_student(clients: Clients, school: str, student_id: str, details: Details) -> Token:
@@ -315,13 +334,13 @@ def made_up(school: str, list_id: str, number: int) -> Student:
     name = f"{dice.choice(FIRST_NAMES)} {dice.choice(LAST_NAMES)}"
     if dice.random() < 0.3:
         name = f"{dice.choice(FAMILY_NAMES)} {dice.choice(GIVEN_NAMES)}"
-    return Student(key=_listed_key(school, list_id, number), name=name, grade=grade, points=points)
+    return _student(_listed_key(school, list_id, number), Details(name, grade, points))
 
 
 def _add_rows(clients: Clients, args: ListArgs, rows: Sequence[ListRow]) -> list[ItemError | None]:
     """Save the students in some rows, inside the transaction that holds their receipts."""
     students = [
-        Student(key=_listed_key(args.school, args.list_id, row.line), **asdict(row.details))
+        _student(_listed_key(args.school, args.list_id, row.line), row.details)
         for row in rows
         if row.details
     ]
@@ -357,7 +376,7 @@ IMPORT = Job(
 
 
 def verify(clients: Clients, school: str, verify_id: str) -> None:
-    """Begin to verify both views, all schools at once, unless that is going on."""
+    """Begin to verify what is shown, unless that is going on."""
     if (last := verification(clients, school)) is not None and last.state == RUNNING:
         return
 
@@ -367,7 +386,7 @@ def verify(clients: Clients, school: str, verify_id: str) -> None:
         noted.put()
 
     transact(note)
-    for view in GRADES.views.values():
+    for view in SHOWN:
         BUILDS.verify(clients, view, verify_id)
 
 
@@ -377,9 +396,7 @@ def verification(clients: Clients, school: str) -> Verification | None:
     if noted is None or noted.verify_id is None:
         return None
     try:
-        found = [
-            BUILDS.verification(clients, view, noted.verify_id) for view in GRADES.views.values()
-        ]
+        found = [BUILDS.verification(clients, view, noted.verify_id) for view in SHOWN]
     except UnknownRunError:
         return None  # Whoever asked for it died over it.
     return Verification(
