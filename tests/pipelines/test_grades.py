@@ -26,6 +26,7 @@ from pipelines.grades import (
 from pipelines.materialized_views import Token
 from pipelines.progress import mishaps, progress
 from pipelines.student_lists import BadStudentError, Details, details_of
+from tests.faults import REPLY_LOST
 from tests.world import World
 
 ADA, BOB = "a" * 32, "b" * 32
@@ -91,6 +92,25 @@ def test_a_form_adds_its_student_once(world: World) -> None:
 
     assert bars(world) == {}
     assert again == moved == gone == Token()
+
+
+def test_a_save_whose_answer_is_lost_is_made_once_and_known(world: World) -> None:
+    """At each call: the second try finds the student there, and its token names the updates."""
+    fired = []
+    for at in range(6):
+        world.plan.calls, world.plan.kind, world.plan.at = [], REPLY_LOST, at
+        with world.clients.context(), world.plan.watched():
+            form_id = f"{at}" * 32
+            token = grades.add_student(world.clients, DEMO, form_id, Details("Ada", 7, 10))
+        fired.append(world.plan.fired)
+        assert len(token.held) == 1
+    world.plan.at = None
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    assert any("Commit" in each for each in fired)
+    assert bars(world) == {7: (6, 60)}
 
 
 def test_what_was_done_is_done_once(world: World) -> None:
