@@ -1,0 +1,160 @@
+"""Views of your own: what each shop sells, and how many shops sell how much.
+
+    .venv/bin/python -m docs.examples.sum_up_sales
+
+Sales are made, changed, moved and deleted; then both views are built anew and verified. Each
+task is delivered twice. It brings its own services: see raise_prices.py next to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from google.cloud import ndb
+
+from devserver.cloudtasks.emulator import RunningEmulator, running
+from devserver.services import datastore_emulator
+from docs.examples.raise_prices import ROOT, open_clients
+from pipelines.clients import Clients
+from pipelines.materialized_views import Contributions, Row, View, Views
+from pipelines.pages import page_task
+from pipelines.view_builds import Builds
+
+
+# howto: from here
+class Sale(ndb.Model):
+    shop = ndb.TextProperty()
+    buyer = ndb.TextProperty()
+    cents = ndb.IntegerProperty(indexed=False)
+
+
+class Seller(ndb.Model):
+    shop = ndb.TextProperty()
+
+
+class SalesByShop(View):
+    """What a shop has sold; its sellers are joined to it."""
+
+    source = Sale
+    ranked = ("cents", "buyer")
+
+    @staticmethod
+    def contributions(sale: Sale) -> Contributions:
+        return {sale.shop: {"cents": sale.cents, "buyer": sale.buyer}}
+
+    @staticmethod
+    def from_seller(seller: Seller) -> Contributions:
+        return {seller.shop: {}}
+
+    joins: ClassVar[Mapping[Any, Any]] = {Seller: from_seller}
+
+
+class ShopsBySales(View):
+    """How many shops have so many sales: a view whose sources are the rows above."""
+
+    source = SalesByShop
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {row.count: {"cents": row.sum("cents")}} if row.count else {}
+
+
+SHOPS = Views("shops", SalesByShop, ShopsBySales)
+BUILDS = Builds(SHOPS)
+# howto: to here
+
+
+def play(clients: Clients, queue: RunningEmulator) -> list[str]:
+    """Do with the views what can be done; return what each step shows."""
+    with clients.context():
+        return [*follow(clients, queue), *ask(clients, queue), *build(clients, queue)]
+
+
+def follow(clients: Clients, queue: RunningEmulator) -> list[str]:
+    """Save, move and delete; the rows follow."""
+    token = SHOPS.save(
+        clients,
+        Sale(id="s1", shop="Aki", buyer="Lin", cents=700),
+        Sale(id="s2", shop="Aki", buyer="Ada", cents=250),
+        Sale(id="s3", shop="Ben", buyer="Lin", cents=400),
+    )
+    early = SHOPS.read(clients, SalesByShop, at_least=token, within_s=0)
+    deliver_all(clients, queue)
+    late = SHOPS.read(clients, SalesByShop, at_least=token)
+    unchanged = SHOPS.save(clients, Sale(id="s1", shop="Aki", buyer="Lin", cents=700))
+    SHOPS.save(clients, Sale(id="s2", shop="Ben", buyer="Ada", cents=300))
+    SHOPS.delete(clients, ndb.Key(Sale, "s3"))
+    deliver_all(clients, queue)
+    return [
+        f"at once: {shown(early.rows)}, met {early.is_met}, {early.freshness.waiting} wait",
+        f"then: {shown(late.rows)}, met {late.is_met}, {late.freshness.waiting} wait",
+        f"an unchanged save sets {len(unchanged.held)} updates going",
+        f"moved and deleted: {shown(SHOPS.read(clients, SalesByShop).rows)}",
+    ]
+
+
+def ask(clients: Clients, queue: RunningEmulator) -> list[str]:
+    """Ask for what is ranked, for the other side of the join, and for the view of the view."""
+    SHOPS.save(
+        clients,
+        Sale(id="s4", shop="Aki", buyer="Ada", cents=100),
+        Seller(id="Mia", shop="Aki"),
+    )
+    deliver_all(clients, queue)
+    [(dearest, cents)] = SHOPS.top(SalesByShop, "Aki", "cents")
+    sellers = [key.id() for key, _ in SHOPS.members(SalesByShop, "Aki", Seller)]
+    return [
+        f"Aki's dearest sale: {dearest.id()}, {cents}; "
+        f"buyers: {SHOPS.distinct(SalesByShop, 'Aki', 'buyer')}; sellers: {', '.join(sellers)}",
+        f"shops by sales: {shown(SHOPS.read(clients, ShopsBySales).rows)}",
+    ]
+
+
+def build(clients: Clients, queue: RunningEmulator) -> list[str]:
+    """Build anew and verify, with a sale in between."""
+    before = SHOPS.catalog().live(SalesByShop)
+    BUILDS.rebuild(clients, SalesByShop)
+    SHOPS.save(clients, Sale(id="s5", shop="Cho", buyer="Ada", cents=50))
+    deliver_all(clients, queue)
+    after = SHOPS.catalog().live(SalesByShop)
+    for view in SHOPS.views.values():
+        BUILDS.verify(clients, view, "spring")
+    deliver_all(clients, queue)
+    found = [BUILDS.verification(clients, view, "spring") for view in SHOPS.views.values()]
+    return [
+        f"{before} became {after}: {shown(SHOPS.read(clients, SalesByShop).rows)}",
+        f"shops by sales: {shown(SHOPS.read(clients, ShopsBySales).rows)}",
+        f"verified: {', '.join(each.state for each in found)}; "
+        f"differences: {sum(len(each.differences) for each in found)}",
+    ]
+
+
+def shown(rows: Any) -> str:
+    return "; ".join(f"{row.name} {row.count}, {row.sum('cents')}" for row in rows) or "nothing"
+
+
+def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
+    """Be the queue's dispatcher: deliver what is due, updates first, each task twice."""
+    tasks = {task.path: task for task in [SHOPS.task, *map(page_task, BUILDS.jobs)]}
+    while due := sorted(each.task_name for each in queue.engine.due()):
+        updates = [name for name in due if "/queues/views/" in name]
+        attempt = queue.engine.begin_attempt((updates or due)[0])
+        task = tasks[urlsplit(attempt.url).path]
+        for _ in range(2):
+            task.work(clients, task.read(attempt.body))
+        queue.engine.end_attempt(attempt.id, status=204)
+
+
+def main() -> None:
+    """Start the services, play, and say what came out."""
+    with (
+        datastore_emulator() as datastore,
+        running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,
+    ):
+        print("\n".join(play(open_clients(datastore, queue), queue)))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
