@@ -40,10 +40,12 @@ T = TypeVar("T")
 
 # Schools to compare with, and how many students each has.
 SAMPLES = {"sample-100": 100, "sample-10000": 10_000, "sample-100000": 100_000}
-# One after the other is too slow, eight at a time leave others no room.
-FILL_CHAINS = 2
-# A fill that runs ahead of its view slows all who look on: it waits for so many updates.
-MOST_WAITING = 60
+# A fill that runs ahead of its view slows all who look on: updates of one bar would race each
+# other. So there is one page at a time, and it waits until fewer updates than this are left.
+FILL_CHAINS = 1
+MOST_WAITING = 4
+# A commit takes 500 entities: two a student, one a grade, and the page's row.
+FILL_PAGE_SIZE = 200
 ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
 STUDENTS_A_PAGE = 1_000
 # An aggregation costs one read for so many entries of the index.
@@ -146,7 +148,13 @@ class _Paced(NumberSource):
         return super().read(span, size)
 
 
-FILL = replace(ADD_MANY, name="fill-school", source=_Paced, on_finished=_filled)
+FILL = replace(
+    ADD_MANY,
+    name="fill-school",
+    source=_Paced,
+    on_finished=_filled,
+    page_size=FILL_PAGE_SIZE,
+)
 
 
 @task("/tasks/grades/measure", queue="imports")
