@@ -7,17 +7,12 @@ compared. How the designs differ: benchmarks/fan_out_app.py.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import os
 import secrets
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 
 from google.cloud import ndb
 
@@ -33,53 +28,16 @@ from benchmarks.fan_out_app import (
     Walk,
 )
 from benchmarks.results import Result
-from devserver import ports
-from devserver.app import AppServer
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.mail import MailServer
-from devserver.services import datastore_emulator, mail_server
+from benchmarks.stand import Bench, stand
 from models.continuations import FINISHED
 from pipelines import continuations
-from pipelines.cache import NoCache
-from pipelines.clients import Clients, open_cloud_tasks, open_datastore
-from pipelines.mail import SmtpMailer
 from pipelines.progress import progress
-from pipelines.rpc import Cost, Meter
-from pipelines.tasks import CloudTaskQueue, UrlTarget
+from pipelines.rpc import Cost
 
-ROOT = Path(__file__).parent.parent
 ITEMS_A_RUN = 1000
 ROUNDS = 3
 TIMEOUT_S = 120
-PROJECT, LOCATION = "demo-bench", "us-central1"
-ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
-# The most that the service gives one queue.
-QUEUE_YAML = """
-queue:
-  - name: bench
-    rate: 500/s
-    bucket_size: 500
-    max_concurrent_requests: 16
-"""
 VERSUS_ITEMS, VERSUS_REQUEST = "one task an item", "one long request"
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What is measured, and what it runs on."""
-
-    clients: Clients
-    queue: RunningEmulator
-    relay: MailServer
-    costs: Path
-
-    def cost(self) -> Cost:
-        """Return what the app has spent so far, and who started its runs on Cloud Tasks."""
-        total = self.clients.meter.total()
-        for bill in self.costs.glob("*.json"):
-            with contextlib.suppress(ValueError):  # Being written just now.
-                total += Cost(**json.loads(bill.read_text()))
-        return total
 
 
 def measure() -> Iterator[Result]:
@@ -193,23 +151,8 @@ def _operations(bench: Bench) -> Iterator[Result]:
 
 @contextlib.contextmanager
 def _bench() -> Iterator[Bench]:
-    """Start everything on free ports, store the items, warm up."""
-    port = ports.free_port()
-    url = f"http://127.0.0.1:{port}"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        datastore_emulator() as datastore,
-        mail_server() as relay,
-        running(
-            queue_yaml=_written(Path(folder) / "queue.yaml"),
-            app_url=url,
-            project=PROJECT,
-            location=LOCATION,
-            issuer="http://issuer.bench",
-        ) as queue,
-        _app(port, folder, datastore, relay, queue),
-    ):
-        bench = Bench(_clients(url, datastore, relay, queue), queue, relay, Path(folder))
+    """Start everything, store the items, warm up."""
+    with stand("benchmarks.fan_out_app:serve()") as bench:
         with bench.clients.context():
             for start in range(0, ITEMS_A_RUN, 500):
                 ndb.put_multi([_addressee(i) for i in range(start, start + 500)])
@@ -220,54 +163,3 @@ def _bench() -> Iterator[Bench]:
 def _addressee(number: int) -> Addressee:
     spread = f"{(number * 2654435761) % 2**32:08x}"
     return Addressee(id=f"g:{spread}", address=f"guest{number}@example.com")
-
-
-def _written(path: Path) -> Path:
-    path.write_text(QUEUE_YAML)
-    return path
-
-
-def _clients(url: str, datastore: str, relay: MailServer, queue: RunningEmulator) -> Clients:
-    meter = Meter()
-    client = open_cloud_tasks(emulator=queue.grpc_address, interceptors=[meter])
-    host, _, port = relay.address.rpartition(":")
-    return Clients(
-        datastore=open_datastore(PROJECT, emulator=datastore),
-        tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
-        cache=NoCache(),
-        mailer=SmtpMailer(host, int(port), "News <news@bench.example>"),
-        meter=meter,
-    )
-
-
-@contextlib.contextmanager
-def _app(
-    port: int, folder: str, datastore: str, relay: MailServer, queue: RunningEmulator
-) -> Iterator[None]:
-    """Run gunicorn with the measured app."""
-    url = f"http://127.0.0.1:{port}"
-    env = {
-        **os.environ,
-        "GOOGLE_CLOUD_PROJECT": PROJECT,
-        "DATASTORE_EMULATOR_HOST": datastore,
-        "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
-        "SMTP_HOST": relay.address,
-        "TASKS_URL": url,
-        "TASKS_LOCATION": LOCATION,
-        "TASKS_SERVICE_ACCOUNT": ACCOUNT,
-        "TASKS_CERTS_URL": f"{queue.control_url}/oauth2/v1/certs",
-        "TASKS_ISSUER": "http://issuer.bench",
-        "SECRET_KEY": secrets.token_hex(32),
-        "LOG_LEVEL": "WARNING",
-        "BENCH_COSTS": folder,
-    }
-    app = AppServer(ROOT, port=port, env=env, target="benchmarks.fan_out_app:serve()")
-    _wait(app.start)
-    try:
-        yield
-    finally:
-        _wait(app.stop)
-
-
-def _wait(coroutine_function: Callable[[], object]) -> None:
-    asyncio.run(coroutine_function())  # type: ignore[arg-type]

@@ -11,21 +11,15 @@ that hands a mail to a relay.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import EmailMessage
-from pathlib import Path
-from typing import Any
 
 from flask import Flask
 from google.cloud import ndb
 
-import main
+from benchmarks.stand import app_for
 from handlers.registry import Registry
-from handlers.settings import Settings
 from pipelines.clients import Clients
 from pipelines.jobs import Job
 from pipelines.sources import EntitySource
@@ -134,17 +128,6 @@ REQUEST = Task("/tasks/bench/request", "bench", Walk, work_request)
 
 
 def serve() -> Flask:
-    """Return the app; each process keeps its bill in the folder BENCH_COSTS."""
-    settings = Settings.from_environment(os.environ)
-    clients = main.open_clients(settings)
-    app = main.create_app(settings, clients, Registry.of([PAGES], [ITEM, ITEMS, REQUEST]))
-    bill = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
-    lock = threading.Lock()
-
-    @app.after_request
-    def keep_bill(response: Any) -> Any:
-        with lock:
-            bill.write_text(json.dumps(clients.meter.total().as_dict()))
-        return response
-
+    """Return the app."""
+    app, _ = app_for(Registry.of([PAGES], [ITEM, ITEMS, REQUEST]))
     return app

@@ -1,0 +1,164 @@
+"""What benchmarks run on: emulators, a queue, and the measured app under gunicorn.
+
+Cloud Tasks runs in the benchmark's own process; the app's two workers and the Datastore emulator
+are processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+import main
+from devserver import ports
+from devserver.app import AppServer
+from devserver.cloudtasks.emulator import RunningEmulator, running
+from devserver.mail import MailServer
+from devserver.services import datastore_emulator, mail_server
+from handlers.registry import Registry
+from handlers.settings import Settings
+from pipelines.cache import NoCache
+from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.mail import SmtpMailer
+from pipelines.rpc import Cost, Meter
+from pipelines.tasks import CloudTaskQueue, UrlTarget
+
+ROOT = Path(__file__).parent.parent
+PROJECT, LOCATION = "demo-bench", "us-central1"
+ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
+# The most that the service gives one queue.
+QUEUE_YAML = """
+queue:
+  - name: bench
+    rate: 500/s
+    bucket_size: 500
+    max_concurrent_requests: 16
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and what it runs on."""
+
+    clients: Clients
+    read_meter: Meter  # Of what this process asks of Datastore.
+    queue: RunningEmulator
+    relay: MailServer
+    costs: Path
+    port: int
+
+    def cost(self) -> Cost:
+        """Return what the app has spent so far, and what this process has on Cloud Tasks."""
+        total = self.clients.meter.total()
+        for bill in self.costs.glob("*.json"):
+            with contextlib.suppress(ValueError):  # Being written just now.
+                total += Cost(**json.loads(bill.read_text()))
+        return total
+
+
+def app_for(registry: Registry) -> tuple[Flask, Clients]:
+    """Return an app for a registry; each process keeps its bill in the folder BENCH_COSTS."""
+    settings = Settings.from_environment(os.environ)
+    clients = main.open_clients(settings)
+    app = main.create_app(settings, clients, registry)
+    bill = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
+    lock = threading.Lock()
+
+    @app.after_request
+    def keep_bill(response: Any) -> Any:
+        with lock:
+            bill.write_text(json.dumps(clients.meter.total().as_dict()))
+        return response
+
+    return app, clients
+
+
+@contextlib.contextmanager
+def stand(target: str) -> Iterator[Bench]:
+    """Start everything on free ports.
+
+    Args:
+        target: What gunicorn serves, "module:serve()".
+    """
+    port = ports.free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        datastore_emulator() as datastore,
+        mail_server() as relay,
+        running(
+            queue_yaml=_written(Path(folder) / "queue.yaml"),
+            app_url=url,
+            project=PROJECT,
+            location=LOCATION,
+            issuer="http://issuer.bench",
+        ) as queue,
+        _app(target, port, folder, datastore, relay, queue),
+    ):
+        read_meter = Meter()
+        clients = _clients(url, datastore, relay, queue, read_meter)
+        yield Bench(clients, read_meter, queue, relay, Path(folder), port)
+
+
+def _written(path: Path) -> Path:
+    path.write_text(QUEUE_YAML)
+    return path
+
+
+def _clients(
+    url: str, datastore: str, relay: MailServer, queue: RunningEmulator, read_meter: Meter
+) -> Clients:
+    meter = Meter()
+    client = open_cloud_tasks(emulator=queue.grpc_address, interceptors=[meter])
+    host, _, port = relay.address.rpartition(":")
+    return Clients(
+        datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[read_meter]),
+        tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
+        cache=NoCache(),
+        mailer=SmtpMailer(host, int(port), "News <news@bench.example>"),
+        meter=meter,
+    )
+
+
+@contextlib.contextmanager
+def _app(
+    target: str, port: int, folder: str, datastore: str, relay: MailServer, queue: RunningEmulator
+) -> Iterator[None]:
+    """Run gunicorn with the measured app."""
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **os.environ,
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
+        "DATASTORE_EMULATOR_HOST": datastore,
+        "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
+        "SMTP_HOST": relay.address,
+        "TASKS_URL": url,
+        "TASKS_LOCATION": LOCATION,
+        "TASKS_SERVICE_ACCOUNT": ACCOUNT,
+        "TASKS_CERTS_URL": f"{queue.control_url}/oauth2/v1/certs",
+        "TASKS_ISSUER": "http://issuer.bench",
+        "SECRET_KEY": secrets.token_hex(32),
+        "LOG_LEVEL": "WARNING",
+        "BENCH_COSTS": folder,
+    }
+    app = AppServer(ROOT, port=port, env=env, target=target)
+    _wait(app.start)
+    try:
+        yield
+    finally:
+        _wait(app.stop)
+
+
+def _wait(coroutine_function: Callable[[], object]) -> None:
+    asyncio.run(coroutine_function())  # type: ignore[arg-type]
