@@ -39,7 +39,12 @@ from pipelines.tasks import Unwell, Wait, hashed_name, task
 T = TypeVar("T")
 
 # Schools to compare with, and how many students each has.
-SAMPLES = {"sample-100": 100, "sample-10000": 10_000, "sample-100000": 100_000}
+SAMPLES = {
+    "sample-100": 100,
+    "sample-10000": 10_000,
+    "sample-30000": 30_000,
+    "sample-100000": 100_000,
+}
 # A fill that runs ahead of its view slows all who look on: updates of one bar would race each
 # other. So there is one page at a time, and it waits until fewer updates than this are left.
 FILL_CHAINS = 1

@@ -93,10 +93,13 @@ from pipelines.view_updates import (
     newest_of,
     read_for_apply,
     source_key,
+    source_name,
 )
 
 __all__ = ["BadContributionError", "Contributions", "Row", "Token", "View", "Views"]
 
+# In a row marker's key; Datastore takes 1,500 bytes.
+MOST_SOURCE_NAME_CHARS = 1_400
 LOOK_AGAIN_S = 0.02
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
@@ -114,7 +117,13 @@ class Views:
         Args:
             group: Names their catalog and their task.
             queue: Where their updates travel.
+
+        Raises:
+            TypeError: a view joins another one: only its own source may be a view.
         """
+        for view in views:
+            if any(isinstance(kind, type) and issubclass(kind, View) for kind in view.joins):
+                raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
         self.group = group
         self.views = {view.name: view for view in views}
         self._by_kind: dict[str, list[type[View]]] = defaultdict(list)
@@ -150,7 +159,12 @@ class Views:
         """Do what `save` does, in the transaction that this code runs in.
 
         The token says nothing of an earlier try that was committed although its reply was lost.
+
+        Raises:
+            ValueError: a source has no key: chosen here, it would be another one in each try.
         """
+        if not all(source.key and source.key.id() for source in sources):
+            raise ValueError("a source that is saved in a transaction has a key before it")
         writes = [(source.key, source) for source in sources]
         return Token(frozenset(self._write(clients, writes)))
 
@@ -182,6 +196,9 @@ class Views:
             The outbox rows of the updates that a reader can wait for.
         """
         identities = [self.identity(key) for key, _ in writes]
+        for identity in identities:
+            if len(source_name(identity)) > MOST_SOURCE_NAME_CHARS:
+                raise BadContributionError(f"the key of {identity.kind()} is too long for a view")
         shard = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS))
         *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
         catalog = Catalog(copy.views if copy else {})
@@ -220,6 +237,16 @@ class Views:
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
         return checked(view.functions()[kind](source), view.ranked)
+
+    def refusal(self, source: Any) -> str | None:
+        """Return why a view cannot take a source, None if all can."""
+        kind = self.identity(source.key).kind()
+        try:
+            for view in self._by_kind[kind]:
+                self.rows_for(view, kind, source)
+        except BadContributionError as error:
+            return str(error)
+        return None
 
     def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
         """Return the tables that only another version of this code can fill: leave them alone."""
@@ -313,7 +340,7 @@ class Views:
         Args:
             at_least: Wait, up to within_s, until the rows hold what this token stands for.
             under: Only rows whose names are tuples that begin with these parts.
-            most: Rows to return.
+            most: Rows to return: of more, those whose stored names come first.
         """
         is_met = self.wait(clients, at_least, within_s) if at_least else True
         first = f"{self.catalog().live(view)}:{under_text(under)}"

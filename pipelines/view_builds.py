@@ -282,9 +282,12 @@ class Builds:
         self, clients: Clients, walk: Walk, items: Sequence[Any]
     ) -> Sequence[ItemError | None]:
         """Contribute sources to the table, in the page's transaction."""
-        sources = [source for source in ndb.get_multi([item.key for item in items]) if source]
-        self.views.refresh_in_transaction(clients, sources)
-        return [None] * len(items)
+        sources = ndb.get_multi([item.key for item in items])
+        refusals = [self.views.refusal(source) if source else None for source in sources]
+        both = zip(sources, refusals, strict=True)
+        good = [source for source, refusal in both if source and not refusal]
+        self.views.refresh_in_transaction(clients, good)
+        return [RefusedItemError(refusal) if refusal else None for refusal in refusals]
 
     def _settle(
         self, clients: Clients, walk: Walk, items: Sequence[Any]

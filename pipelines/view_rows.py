@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,8 @@ MOST_MEASURES = 50
 MOST_TEXT_CHARS = 1_000
 # Beyond it two whole numbers share one place in the order of floats.
 LARGEST = 2**53
+# The square of it, a billion times, is still a float.
+MOST = 1e140
 _FINGERPRINT_BITS = 64
 _NEVER = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 
@@ -99,8 +100,8 @@ def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
         if len(value) > MOST_TEXT_CHARS:
             raise BadContributionError(f"{measure} has at most {MOST_TEXT_CHARS} characters")
         _check_whole(measure, value)
-    elif not math.isfinite(value):
-        raise BadContributionError(f"{measure} is {value}")
+    elif not -MOST <= value <= MOST:  # Not a number is neither.
+        raise BadContributionError(f"{measure} lies between -{MOST:g} and {MOST:g}")
     elif is_ranked and abs(value) > LARGEST:
         raise BadContributionError(f"{measure} is ranked, and {value} is beyond 2**53")
 
