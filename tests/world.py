@@ -202,11 +202,7 @@ class World:
 
     def flush(self) -> None:
         """Empty memcached."""
-        if self.services.memcached is not None:
-            host, _, port = self.services.memcached.rpartition(":")
-            client = pymemcache.Client((host, int(port)), default_noreply=False)
-            client.flush_all()
-            client.close()
+        empty(self.services.memcached)
 
     def sweep(self) -> None:
         """Run every sweep, as cron does."""
@@ -217,6 +213,15 @@ class World:
     def cron_headers(self) -> dict[str, str]:
         token = self.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         return {"Authorization": f"Bearer {token}"}
+
+
+def empty(memcached: str | None) -> None:
+    """Empty a memcached."""
+    if memcached is not None:
+        host, _, port = memcached.rpartition(":")
+        client = pymemcache.Client((host, int(port)), default_noreply=False)
+        client.flush_all()
+        client.close()
 
 
 def in_threads(*bodies: Callable[[], Any]) -> None:

@@ -581,7 +581,7 @@ def stored(platform, datastore_addresses):
 
 def test_the_outbox_is_shown_oldest_first(browser, stored):
     """How much waits and since when, and each row with what it asks for."""
-    rows = [stranded(stored, 5), stranded(stored, 300, path=EVIL), stranded(stored, 90)]
+    rows = [stranded(stored, 5), stranded(stored, 320, path=EVIL), stranded(stored, 75)]
     held = stranded(stored, 7_300, held=True, topic="views/room")
     stored.put_multi([*rows, held])
 
@@ -589,12 +589,9 @@ def test_the_outbox_is_shown_oldest_first(browser, stored):
 
     assert "<dd>4</dd>" in page
     assert [*re.findall(r"<summary>Body</summary>.*?山田", page, re.DOTALL)][3:]
-    assert re.findall(r'data-label="Since"><time[^>]*>([^<]*)<', page) == [
-        "2 h ago",
-        "5 min ago",
-        "1 min ago",
-        "5 s ago",
-    ]
+    ages = re.findall(r'data-label="Since"><time[^>]*>([^<]*)<', page)
+    assert ages[:3] == ["2 h ago", "5 min ago", "1 min ago"]
+    assert re.fullmatch(r"\d+ s ago", ages[3])  # Seconds pass between the row and the page.
     assert page.count("Held</span>") == 1
     assert "views/room" in page
     assert EVIL not in page

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.continuations import FINISHED
 from models.outbox import OutboxTask
 from pipelines import materialized_views, view_updates
 from pipelines.view_rows import Held
@@ -16,11 +15,8 @@ from pipelines.view_updates import Apply
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.school import (
-    BUILDS,
     SCHOOL,
     ByGrade,
-    ByHouse,
-    GradesBySize,
     Pupil,
     Tutor,
     differences,
@@ -70,32 +66,6 @@ def pupil(name: str, grade: int, points: float) -> Pupil:
     return Pupil(id=name, grade=grade, points=points, house="x")
 
 
-class BuildScenario(SaveScenario):
-    """A view is built anew while a pupil moves and another one comes."""
-
-    def prepare(self) -> None:
-        wipe()
-        SCHOOL.save(self.world.clients, pupil("ada", 1, 1), pupil("bob", 1, 2))
-
-    def act(self) -> None:
-        clients = self.world.clients
-        BUILDS.rebuild(clients, ByGrade)
-        SCHOOL.save(clients, pupil("ada", 2, 3), pupil("eve", 3, 1))
-
-    def is_done(self, tag: str) -> bool:
-        catalog = SCHOOL.catalog()
-        views = (ByGrade, GradesBySize)
-        busy = [catalog.building(view) or catalog.dropping(view) for view in views]
-        built = [catalog.live(view) for view in views]
-        is_built = "by_grade.1.1" not in built and "grades_by_size.1.1" not in built
-        return is_built and not any(busy) and super().is_done(tag)
-
-    def check(self, tag: str, fault: str) -> None:
-        assert differences() == [], fault
-        rows = SCHOOL.read(self.world.clients, ByGrade).rows
-        assert {row.name: row.count for row in rows} == {1: 1, 2: 1, 3: 1}, fault
-
-
 @pytest.fixture
 def scenario(services: Services) -> SaveScenario:
     return SaveScenario(school_world(services))
@@ -135,36 +105,6 @@ def test_views_are_right_with_all_deliveries_side_by_side(scenario: SaveScenario
     scenario.world.overlaps = True
     for _ in range(2):
         Explorer(scenario.world, scenario).play()
-
-
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_rebuild_ends_with_a_fault_at_any_call(services: Services, kind: str) -> None:
-    """C5: built anew while a source moves, with a fault at each call; then the table is read."""
-    world = school_world(services)
-    every = 23 if services.datastore_kind == "datastore" else 61
-    Explorer(world, BuildScenario(world)).explore([kind], every=every)
-
-
-def test_a_verification_ends_with_nothing_found_after_all_that(services: Services) -> None:
-    """C1, C5: doubled, shuffled, and verified by the product itself."""
-    world = school_world(services)
-    world.doubles, world.order = True, random.Random(7)
-    with world.context():
-        SaveScenario(world).act()
-        BUILDS.rebuild(world.clients, ByGrade)
-        SaveScenario(world).act()
-    world.heal(lambda: not SCHOOL.catalog().building(ByGrade))
-    with world.context():
-        for view in (ByGrade, ByHouse, GradesBySize):
-            BUILDS.verify(world.clients, view, "v")
-    world.settle()
-
-    with world.context():
-        for view in (ByGrade, ByHouse, GradesBySize):
-            found = BUILDS.verification(world.clients, view, "v")
-            assert (found.state, found.differences) == (FINISHED, [])
-            assert found.checked == found.expected > 0
 
 
 def believe_the_task(source: str, marker: Any, args: Apply) -> Held | None:

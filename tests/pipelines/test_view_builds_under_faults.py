@@ -1,0 +1,79 @@
+"""Rebuilds with a fault at every remote call, and what the product itself says of the end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from models.continuations import FINISHED
+from tests.explorer import Explorer
+from tests.faults import KINDS
+from tests.pipelines.school import (
+    BUILDS,
+    SCHOOL,
+    ByGrade,
+    ByHouse,
+    GradesBySize,
+    differences,
+    school_world,
+    wipe,
+)
+from tests.pipelines.test_materialized_views_under_faults import SaveScenario, pupil
+from tests.world import Services
+
+
+class BuildScenario(SaveScenario):
+    """A view is built anew while a pupil moves and another one comes."""
+
+    def prepare(self) -> None:
+        wipe()
+        SCHOOL.save(self.world.clients, pupil("ada", 1, 1), pupil("bob", 1, 2))
+
+    def act(self) -> None:
+        clients = self.world.clients
+        BUILDS.rebuild(clients, ByGrade)
+        SCHOOL.save(clients, pupil("ada", 2, 3), pupil("eve", 3, 1))
+
+    def is_done(self, tag: str) -> bool:
+        catalog = SCHOOL.catalog()
+        views = (ByGrade, GradesBySize)
+        busy = [catalog.building(view) or catalog.dropping(view) for view in views]
+        built = [catalog.live(view) for view in views]
+        is_built = "by_grade.1.1" not in built and "grades_by_size.1.1" not in built
+        return is_built and not any(busy) and super().is_done(tag)
+
+    def check(self, tag: str, fault: str) -> None:
+        assert differences() == [], fault
+        rows = SCHOOL.read(self.world.clients, ByGrade).rows
+        assert {row.name: row.count for row in rows} == {1: 1, 2: 1, 3: 1}, fault
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_ends_with_a_fault_at_any_call(services: Services, kind: str) -> None:
+    """C5: built anew while a source moves, with a fault at each call; then the table is read."""
+    world = school_world(services)
+    every = 23 if services.datastore_kind == "datastore" else 61
+    Explorer(world, BuildScenario(world)).explore([kind], every=every)
+
+
+def test_a_verification_ends_with_nothing_found_after_all_that(services: Services) -> None:
+    """C1, C5: doubled, shuffled, and verified by the product itself."""
+    world = school_world(services)
+    world.doubles, world.order = True, random.Random(7)
+    with world.context():
+        SaveScenario(world).act()
+        BUILDS.rebuild(world.clients, ByGrade)
+        SaveScenario(world).act()
+    world.heal(lambda: not SCHOOL.catalog().building(ByGrade))
+    with world.context():
+        for view in (ByGrade, ByHouse, GradesBySize):
+            BUILDS.verify(world.clients, view, "v")
+    world.settle()
+
+    with world.context():
+        for view in (ByGrade, ByHouse, GradesBySize):
+            found = BUILDS.verification(world.clients, view, "v")
+            assert (found.state, found.differences) == (FINISHED, [])
+            assert found.checked == found.expected > 0
