@@ -117,7 +117,10 @@ class Behind:
             if self._is_draining:
                 return
             self._is_draining = True
-        self._thread.submit(self._drain, clients)
+        try:
+            self._thread.submit(self._drain, clients)
+        except RuntimeError:
+            log.info("this process ends; %d rows are left to the sweep", len(rows))
 
     def _drain(self, clients: Clients) -> None:
         while rows := self._next():

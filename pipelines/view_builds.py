@@ -324,7 +324,8 @@ class Builds:
         Raises:
             UnknownRunError: it was not begun.
         """
-        runs = [progress(run_id) for run_id, _ in self._verify_walks(view, verify_id)]
+        walks = self._verify_walks(view, verify_id)
+        runs = [progress(run_id, dots=False) for run_id, _ in walks]
         found = [
             Difference(_where(mishap.name), mishap.reason)
             for run in runs
