@@ -53,11 +53,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write(results: list[Result]) -> None:
-    """Write the table behind the text that explains it."""
-    text = PERFORMANCE.read_text().partition(MARK)[0]
+    """Write the table behind the text that explains it; rows not measured now stay."""
+    text, _, old = PERFORMANCE.read_text().partition(MARK)
+    measured = {result.name for result in results}
+    kept = [line for line in old.splitlines() if line.startswith("| `")]
+    kept = [line for line in kept if line.split("`")[1] not in measured]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}"
     day = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-    PERFORMANCE.write_text(f"{text}{MARK}\n\nMeasured {day}, {machine}.\n\n{table(results)}\n")
+    head, ruler, *rows = table(results).splitlines()
+    lines = "\n".join([head, ruler, *sorted([*kept, *rows])])
+    PERFORMANCE.write_text(f"{text}{MARK}\n\nLast measured {day}, {machine}.\n\n{lines}\n")
 
 
 if __name__ == "__main__":
