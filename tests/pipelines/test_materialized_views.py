@@ -1,0 +1,1050 @@
+"""Materialized views: what a save sends, what rows say, and how views are built anew."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+import main
+from handlers.registry import APP, Registry
+from models.materialized_views import (
+    RowMarker,
+    SourceMarker,
+    ViewRow,
+    marker_key,
+    row_key,
+    row_marker_key,
+)
+from models.outbox import OutboxTask
+from models.transactions import transact
+from pipelines import materialized_views, view_reads
+from pipelines.cache import NoCache
+from pipelines.materialized_views import (
+    BadContributionError,
+    Contributions,
+    Row,
+    Token,
+    View,
+    Views,
+)
+from pipelines.view_builds import FILL, Builds
+from pipelines.view_reads import row_order
+from pipelines.view_updates import source_name
+from tests.faults import CRASH_AFTER, Crash
+from tests.pipelines.memory import Memory, offline
+from tests.pipelines.school import (
+    BUILDS,
+    SCHOOL,
+    ByGrade,
+    ByHouse,
+    GradesBySize,
+    Pupil,
+    Tutor,
+    differences,
+    facts,
+)
+from tests.world import Services, World
+
+NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
+one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+class Beside(World):
+    """A world whose app answers on a thread of its own, so that a test may look meanwhile."""
+
+    def answer(self, attempt: Any) -> int | None:
+        return in_a_thread(lambda: super(Beside, self).answer(attempt))
+
+    def sweep(self) -> None:
+        in_a_thread(super().sweep)
+
+
+def in_a_thread(body: Callable[[], Any]) -> Any:
+    """Return what a function returns on a thread of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(body).result()
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """A world that delivers the school's updates."""
+    return Beside(services, builds=[BUILDS])
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    """The same, in a context that is open."""
+    with world.context():
+        yield world
+
+
+def pupil(name: str, grade: int | None, points: float | None = None, house: str = "") -> Pupil:
+    return Pupil(id=name, grade=grade, points=points, house=house or None)
+
+
+def tasks_here() -> int:
+    """Return how many updates wait."""
+    return len(OutboxTask.query().fetch(keys_only=True))
+
+
+def counts(world: World, view: type[View] = ByGrade, views: Views = SCHOOL) -> dict[Any, Any]:
+    """Return what a reader sees: each row and its count."""
+    return {row.name: row.count for row in views.read(world.clients, view).rows}
+
+
+def row_markers(table: str) -> dict[str, set[str]]:
+    """Return the sources that each row of a table has a marker of."""
+    found: dict[str, set[str]] = {}
+    for marker in RowMarker.query().fetch():
+        own, _, row = marker.key.parent().id().partition(":")
+        if own == table:
+            name = ndb.Key(urlsafe=marker.key.id().partition(":")[2].encode()).id()
+            found.setdefault(row, set()).add(name)
+    return found
+
+
+def deploy(world: World, *builds: Builds) -> None:
+    """Let another version of the code answer from now on."""
+    registry = Registry.of(APP.jobs.values(), APP.tasks.values(), [*APP.builds, *builds])
+    world.app = main.create_app(world.settings, world.clients, registry)
+    world.app.testing = False
+
+
+# What a save sends
+
+
+def test_a_save_sends_a_task_only_for_rows_whose_contribution_changed(here: World) -> None:
+    """C1, M8: a new measure is one row's, a new house two, and an unchanged save is nobody's."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 1.5, "x"))
+    here.settle()
+
+    sent = []
+    for saved in [pupil("ada", 1, 2.5, "x"), pupil("ada", 1, 2.5, "x"), pupil("ada", 1, 2.5, "y")]:
+        sent.append(len(SCHOOL.save(here.clients, saved).held))
+        here.settle()
+
+    # ByGrade's row changes by its points and by its house, ByHouse loses a row and gets one.
+    assert sent == [1, 0, 3]
+    assert differences() == []
+
+
+def test_a_whole_number_and_a_float_of_the_same_value_are_two_contributions(
+    services: Services,
+) -> None:
+    """1 and 1.0 are stored differently, so one cannot stand for the other."""
+    with played(services, [Numbers]) as (world, views):
+        sent = [len(views.save(world.clients, number("a", n)).held) for n in (1, 1, 1.0, 1.0)]
+        world.settle()
+
+        assert sent == [1, 0, 1, 0]
+        assert differences_of(views) == []
+
+
+def test_a_source_moves_goes_and_comes_back_with_a_sequence_that_goes_on(here: World) -> None:
+    """C1, C4: row 2 has it, then nobody, then row 1; its marker counts on."""
+    seen, sequences = [], []
+    for step in (1, 2, None, 1):
+        if step is None:
+            SCHOOL.delete(here.clients, ndb.Key(Pupil, "ada"))
+        else:
+            SCHOOL.save(here.clients, pupil("ada", step, 1))
+        here.settle()
+        seen.append(counts(here))
+        sequences.append(marker_key(ndb.Key(Pupil, "ada")).get().sequence)
+
+    assert seen == [{1: 1}, {2: 1}, {}, {1: 1}]
+    assert sequences == [1, 2, 3, 4]
+    assert marker_key(ndb.Key(Pupil, "ada")).get().forget_after is None
+
+
+def test_the_marker_of_a_deleted_source_may_be_forgotten_after_sixty_days(here: World) -> None:
+    """Until then no task of it can be under way any more."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    SCHOOL.delete(here.clients, ndb.Key(Pupil, "ada"))
+
+    left = marker_key(ndb.Key(Pupil, "ada")).get()
+    now = here.clock.now().replace(tzinfo=None)
+
+    assert left.contributions == {}
+    assert left.forget_after - now == datetime.timedelta(days=60)
+
+
+def test_many_views_share_one_marker_and_one_commit(world: World) -> None:
+    """Three round trips before the answer, 2 reads, 2 writes and 1 for each row that changes."""
+    clients = world.clients
+    with clients.context(), world.plan.watched():
+        before = clients.meter.cost()
+        token = SCHOOL.save(clients, pupil("ada", 1, 2.5, "x"))
+        cost = clients.meter.cost() - before
+        calls = list(world.plan.calls)
+
+    assert calls[:3] == ["BeginTransaction", "Lookup", "Commit"]
+    assert set(calls[3:]) <= {"BatchCreateTasks", "CreateTask", "GetOperation", "cache.count"}
+    assert (cost.reads, cost.writes, cost.tasks) == (2, 2 + 2, 2)
+    assert len(token.held) == 2
+    with world.context():
+        assert len(SourceMarker.query().fetch()) == 1
+
+
+def test_a_row_without_sources_goes_and_a_late_duplicate_does_not_bring_it_back(
+    here: World,
+) -> None:
+    """C1, C3: neither the row nor a marker stays behind, and none comes again."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 1, "x"))
+    late = [SCHOOL.task.read(row.body.encode()) for row in OutboxTask.query().fetch()]
+    here.settle()
+    SCHOOL.delete(here.clients, ndb.Key(Pupil, "ada"))
+    here.settle()
+
+    for update in late:
+        SCHOOL.apply(here.clients, update)
+    here.settle()
+
+    assert ViewRow.query().fetch() == []
+    assert RowMarker.query().fetch() == []
+    assert tasks_here() == 0
+
+
+def test_a_kind_that_no_view_has_is_refused(here: World) -> None:
+    """It would be saved, and nothing would follow."""
+    with pytest.raises(LookupError, match="no view of school has Number"):
+        SCHOOL.save(here.clients, number("a", 1))
+    with pytest.raises(LookupError):
+        SCHOOL.delete(here.clients, ndb.Key("Number", "a"))
+
+    assert Number.query().fetch() == []
+
+
+def test_of_one_source_saved_twice_in_a_call_the_last_counts(here: World) -> None:
+    """C1: both are one change."""
+    SCHOOL.save(here.clients, pupil("ada", 1), pupil("ada", 2))
+    here.settle()
+
+    assert counts(here) == {2: 1}
+    assert marker_key(ndb.Key(Pupil, "ada")).get().sequence == 1
+
+
+def test_names_in_any_language_are_rows(here: World) -> None:
+    """C1: in rows, measures, keys and ranks."""
+    house = "Ґанок «é» 𐐷"
+    SCHOOL.save(here.clients, pupil("Zoë", 1, 1, house), pupil("李", 1, 2, house))
+    here.settle()
+
+    assert counts(here, ByHouse) == {house: 2}
+    assert SCHOOL.distinct(ByGrade, 1, "house") == 1
+    assert [key.id() for key, _ in SCHOOL.top(ByGrade, 1, "points", 2)] == ["李", "Zoë"]
+    assert differences() == []
+
+
+# In a transaction of the caller's
+
+
+def test_a_save_joins_the_callers_transaction(here: World) -> None:
+    """C1: two changes of one commit, with something of the caller's own."""
+    SCHOOL.save(here.clients, pupil("bob", 1))
+
+    def body() -> Token:
+        Tally(id="t", many=1).put()
+        SCHOOL.delete_in_transaction(here.clients, ndb.Key(Pupil, "bob"))
+        return SCHOOL.save_in_transaction(here.clients, pupil("ada", 2))
+
+    token = transact(body)
+    here.settle()
+
+    assert counts(here) == {2: 1}
+    assert SCHOOL.wait(here.clients, token, 0)
+    assert ndb.Key(Tally, "t").get().many == 1
+
+
+def test_an_abort_of_the_callers_transaction_leaves_nothing(here: World) -> None:
+    """C1: neither a source, nor its marker, nor a task."""
+
+    def body() -> None:
+        SCHOOL.save_in_transaction(here.clients, pupil("ada", 1))
+        SCHOOL.delete_in_transaction(here.clients, ndb.Key(Pupil, "bob"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        transact(body)
+
+    assert [kind.query().fetch() for kind in (Pupil, SourceMarker, OutboxTask)] == [[], [], []]
+
+
+class Tally(ndb.Model):
+    """Something of the caller's own."""
+
+    many = ndb.IntegerProperty(indexed=False)
+
+
+# What rows say
+
+
+class Number(ndb.Model):
+    """A source that contributes what it says."""
+
+    row = ndb.JsonProperty()
+    said = ndb.JsonProperty()
+
+
+class Numbers(View):
+    """Numbers in one row, or where they say."""
+
+    source = Number
+    ranked = ("n",)
+    row_rate = None
+
+    @staticmethod
+    def contributions(number: Number) -> Contributions:
+        row = tuple(number.row) if isinstance(number.row, list) else number.row
+        return {row: number.said}
+
+
+def number(name: str, n: Any = None, row: Any = "all", **said: Any) -> Number:
+    return Number(id=name, row=row, said=said if n is None else {"n": n, **said})
+
+
+class played:
+    """A world with a group of its own, in a context that is open."""
+
+    def __init__(self, services: Services, views: Sequence[type[View]], **how: Any) -> None:
+        self.views = Views("played", *views, queue="default", **how)
+        self.builds = Builds(self.views, queue="default")
+        self.world = Beside(services, builds=[self.builds])
+
+    def __enter__(self) -> tuple[World, Views]:
+        self._context = self.world.context()
+        self._context.__enter__()
+        return self.world, self.views
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+def differences_of(views: Views) -> list[str]:
+    return differences(views)
+
+
+def test_a_row_says_count_sum_mean_and_variance(services: Services) -> None:
+    """C1: exactly, over the sources that have the measure."""
+    with played(services, [Numbers]) as (world, views):
+        numbers = [2, 4, 4, 4, 5, 5, 7, 9]
+        views.save(world.clients, *[number(f"s{i}", n) for i, n in enumerate(numbers)])
+        views.save(world.clients, number("none", other=1))
+        world.settle()
+
+        row = views.row(Numbers, "all")
+
+        assert row is not None
+        assert (row.count, row.sum("n"), row.mean("n"), row.variance("n")) == (9, 40, 5.0, 4.0)
+        assert (row.sum("unknown"), row.mean("unknown"), row.variance("unknown")) == (0, None, None)
+
+
+@one_emulator
+def test_floats_add_up_exactly_in_any_order(services: Services) -> None:
+    """C3: tenths, a huge and a tiny one, put in and taken out again, leave no rest."""
+    numbers: list[float] = [0.1, 0.2, 1e140, -1e-300, 0.3, 2**53 + 1, -1e140, 5e-324]
+    named = list(enumerate(numbers))
+    ends = []
+    for names in (named, named[::-1], named[3:] + named[:3]):
+        with played(services, [Numbers]) as (world, views):
+            order = [number(f"s{i}", None, m=n) for i, n in names]
+            for each in order:
+                views.save(world.clients, each)
+                world.settle()
+            (row,) = ViewRow.query().fetch()
+            ends.append(row.sums["m"])
+            views.delete(world.clients, *[each.key for each in order[:-1]])
+            world.settle()
+            (row,) = ViewRow.query().fetch()
+            assert Fraction(row.sums["m"][1]) == Fraction(order[-1].said["m"])
+
+    assert ends[0] == ends[1] == ends[2]
+    assert Fraction(ends[0][1]) == sum(map(Fraction, numbers))
+
+
+def test_least_greatest_and_distinct_values(services: Services, monkeypatch: Any) -> None:
+    """Of a thousand values a page; here of three, so that there are many pages."""
+    monkeypatch.setattr(view_reads, "MOST_LISTED", 3)
+    monkeypatch.setattr(materialized_views, "MOST_LISTED", 3)
+    with played(services, [Numbers]) as (world, views):
+        numbers = [5, -2.5, 10, 9, 0, -0.0, 5.0, "text", "other", -300, 2**53]
+        views.save(world.clients, *[number(f"s{i}", n) for i, n in enumerate(numbers)])
+        views.save(world.clients, number("elsewhere", 1e6, row="another"))
+        world.settle()
+
+        greatest = views.top(Numbers, "all", "n", 3)
+        least = views.top(Numbers, "all", "n", 3, lowest=True)
+
+        assert [value for _, value in greatest] == [2**53, 10, 9]
+        assert [value for _, value in least] == [-300, -2.5, 0]
+        assert greatest[0][0] == ndb.Key(Number, "s10")
+        # Five is said twice, and so is zero; two are texts.
+        assert views.distinct(Numbers, "all", "n") == 9
+        views.save(world.clients, *[number(f"t{i}", 100 + i, row="six") for i in range(6)])
+        world.settle()
+        assert views.distinct(Numbers, "six", "n") == 6
+        assert views.distinct(Numbers, "nobody's", "n") == 0
+        with pytest.raises(LookupError):
+            views.top(Numbers, "all", "unranked")
+
+
+def test_the_greatest_goes_and_the_second_takes_its_place(here: World) -> None:
+    """C1: what is read of the markers needs nothing that was remembered."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 9), pupil("bob", 1, 7))
+    here.settle()
+    SCHOOL.delete(here.clients, ndb.Key(Pupil, "ada"))
+    here.settle()
+
+    assert SCHOOL.top(ByGrade, 1, "points") == [(ndb.Key(Pupil, "bob"), 7.0)]
+
+
+def test_a_left_join_shows_rows_that_have_one_of_the_views_own_kind(here: World) -> None:
+    """A row that only a tutor is in is kept and not shown; both sides can be listed."""
+    SCHOOL.save(here.clients, Tutor(id="t1", grade=1), Tutor(id="t2", grade=2), pupil("ada", 1))
+    here.settle()
+
+    assert counts(here) == {1: 1}
+    assert SCHOOL.row(ByGrade, 2) is None
+    assert SCHOOL.members(ByGrade, 1, Tutor) == [(ndb.Key(Tutor, "t1"), {"tutor": "t1"})]
+    assert [key.id() for key, _ in SCHOOL.members(ByGrade, 1, Pupil)] == ["ada"]
+    assert SCHOOL.members(ByGrade, 2, Pupil) == []
+    SCHOOL.save(here.clients, pupil("bob", 2))
+    here.settle()
+    row = SCHOOL.row(ByGrade, 2)
+    assert row is not None
+    assert (row.count, dict(row.counts)) == (1, {"Tutor": 1, "Pupil": 1})
+
+
+def test_a_view_of_a_view_follows(here: World) -> None:
+    """C1: rows are sources, and a row that goes leaves the view above it."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 2), pupil("bob", 2, 3), pupil("eve", 2, 4))
+    here.settle()
+    assert counts(here, GradesBySize) == {1: 1, 2: 1}
+
+    SCHOOL.save(here.clients, pupil("eve", 1, 4))
+    SCHOOL.delete(here.clients, ndb.Key(Pupil, "bob"))
+    here.settle()
+
+    assert counts(here, GradesBySize) == {2: 1}
+    assert differences() == []
+
+
+@one_emulator
+def test_tenants_see_their_own_rows(services: Services) -> None:
+    """`under` takes whole parts: "a" is not under "ab", nor 1 under 12."""
+    rows: list[Any] = [["a", 1, "x"], ["a", 1, "y"], ["a", 12, "x"], ["ab", 1, "x"], "a", ["é", 1]]
+    with played(services, [Numbers]) as (world, views):
+        numbers = [number(f"s{i}", 1, row=row) for i, row in enumerate(rows)]
+        views.save(world.clients, *numbers)
+        assert views.is_waiting(Numbers, 2, under=("a", 1))
+        assert not views.is_waiting(Numbers, 3, under=("a", 1))
+        assert len(views.waiting(world.clients, Numbers, under=("é",))) == 1
+        world.settle()
+
+        def under(*parts: Any) -> list[Any]:
+            return [row.name for row in views.read(world.clients, Numbers, under=parts).rows]
+
+        assert under("a", 1) == [("a", 1, "x"), ("a", 1, "y")]
+        assert under("a") == [("a", 1, "x"), ("a", 1, "y"), ("a", 12, "x")]
+        assert under("é") == [("é", 1)]
+        assert under("nobody") == []
+        assert not views.is_waiting(Numbers)
+
+
+def test_rows_stand_in_order() -> None:
+    """Numbers by value, then texts, then tuples part by part."""
+    names: list[Any] = [10, 2, "b", "a", ("b", 1), ("a", 10), ("a", 2), ("a",), -1]
+    rows = [Row(name, {}, {}, NOON) for name in names]
+
+    ordered = [row.name for row in sorted(rows, key=row_order)]
+
+    assert ordered == [-1, 2, 10, "a", "b", ("a",), ("a", 2), ("a", 10), ("b", 1)]
+
+
+# Tokens and freshness
+
+
+@dataclass(frozen=True)
+class Delivering:
+    """A clock that lets the queue deliver at one of its sleeps."""
+
+    world: World
+    at: int
+    slept: list[float]
+
+    def now(self) -> datetime.datetime:
+        return self.world.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.world.clock.sleep(seconds)
+        if len(self.slept) == self.at:
+            task = self.world.engine.due()[0]
+            self.world.deliver(task.task_name)
+
+
+def test_a_token_is_met_when_the_last_of_its_updates_is_applied(here: World) -> None:
+    """Before that it is not, and a reader who waits sees it as soon as it is."""
+    token = SCHOOL.save(here.clients, pupil("ada", 1, 1, "x"))
+    assert not SCHOOL.read(here.clients, ByGrade, at_least=token, within_s=0).is_met
+    here.deliver(here.engine.due()[0].task_name)
+    assert not SCHOOL.wait(here.clients, token, 0)
+    slept: list[float] = []
+    clients = replace(here.clients, clock=Delivering(here, 2, slept))
+
+    reading = SCHOOL.read(clients, ByGrade, at_least=token, within_s=0.3)
+
+    assert reading.is_met
+    assert len(slept) == 2
+    assert [row.count for row in reading.rows] == [1]
+
+
+@one_emulator
+def test_a_token_is_waited_for_until_the_limit(here: World) -> None:
+    """By the clock that is passed in, and no longer."""
+    token = SCHOOL.save(here.clients, pupil("ada", 1))
+    before = here.clock.time_s
+
+    reading = SCHOOL.read(here.clients, ByGrade, at_least=token, within_s=0.3)
+
+    assert not reading.is_met
+    assert 0.299 < here.clock.time_s - before < 0.3 + 3 * materialized_views.LOOK_AGAIN_S
+
+
+@one_emulator
+def test_an_empty_token_and_one_of_an_unchanged_save_are_met(here: World) -> None:
+    """They stand for nothing that was set going."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    here.settle()
+
+    assert SCHOOL.save(here.clients, pupil("ada", 1)) == Token()
+    assert Token.parse(str(Token())) == Token()
+    assert SCHOOL.wait(here.clients, Token(), 0)
+
+
+HELD = "c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d"
+
+
+def test_a_token_survives_as_text() -> None:
+    """Through a redirect and back."""
+    token = Token(frozenset([HELD, HELD.replace("0003", "0004")]))
+
+    assert Token.parse(str(token)) == token
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "~",
+        HELD + "~",
+        HELD.replace("|h|", "|o|"),
+        HELD.replace("2030", "20x0"),
+        HELD.replace("0003", "three"),
+        HELD + "|more",
+        "~".join(HELD.replace("0003", f"{n:04d}") for n in range(1001)),
+        "\ud800",
+    ],
+    ids=["word", "separator", "half", "relayed", "time", "number", "parts", "many", "surrogate"],
+)
+def test_a_bad_token_is_refused(text: str) -> None:
+    """With a ValueError, which its reader expects."""
+    with pytest.raises(ValueError):  # noqa: PT011  Of any text: it is somebody else's.
+        Token.parse(text)
+
+
+def test_freshness_tells_what_waits_and_how_old_the_newest_change_is(here: World) -> None:
+    """Of a view, and of one row of it."""
+    clients = here.clients
+    SCHOOL.save(clients, pupil("ada", 1))
+    here.settle()
+    here.clock.sleep(10)
+    SCHOOL.save(clients, pupil("bob", 2))
+    here.clock.sleep(5)
+
+    of_view = SCHOOL.read(clients, ByGrade).freshness
+    rows = [SCHOOL.freshness(clients, ByGrade, grade) for grade in (1, 2, 3)]
+
+    assert (of_view.waiting, of_view.is_more) == (1, False)
+    assert of_view.oldest_s == pytest.approx(5, abs=0.5)
+    assert of_view.newest_s == pytest.approx(15, abs=0.5)
+    assert [row.waiting for row in rows] == [0, 1, 0]
+    assert [row.oldest_s == 0 for row in rows] == [True, False, True]
+    assert [row.newest_s is None for row in rows] == [False, True, True]
+    ((update, age_s),) = SCHOOL.waiting(clients, ByGrade)
+    assert (update.row, age_s) == ("2", pytest.approx(5, abs=0.5))
+    here.settle()
+    assert SCHOOL.read(clients, ByGrade).freshness.oldest_s == 0
+
+
+# Pacing
+
+
+class Paced(View):
+    """One row that takes an update a second, after three."""
+
+    name = "paced"
+    source = Number
+    row_rate = 1.0
+    row_burst = 3
+
+    @staticmethod
+    def contributions(number: Number) -> Contributions:
+        return {"all": number.said}
+
+
+def starts(world: World, views: Views, many: int = 7) -> list[float]:
+    """Save so many numbers one by one; return how many seconds later each update may start."""
+    for n in range(many):
+        views.save(world.clients, number(f"s{n}", 1))
+    rows = sorted(OutboxTask.query().fetch(), key=lambda row: row.at or NOON.min)
+    now = world.clock.now().replace(tzinfo=None)
+    return [round((row.at - now).total_seconds(), 3) if row.at else 0.0 for row in rows]
+
+
+@one_emulator
+def test_updates_of_one_row_are_spread_after_the_burst(services: Services) -> None:
+    """C1: they come later, and none is lost."""
+    if services.memcached is None:
+        pytest.skip("turns are counted in memcached")
+    with played(services, [Paced]) as (world, views):
+        world.flush()
+
+        assert starts(world, views) == [0, 0, 0, 0, 1, 2, 3]
+
+        world.settle()
+        assert counts(world, Paced, views) == {"all": 7}
+        assert differences_of(views) == []
+
+
+@one_emulator
+@pytest.mark.parametrize("cache", ["away", "flushed"])
+def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
+    services: Services, cache: str
+) -> None:
+    """C1: what memcached says decides when, and never what."""
+    with played(services, [Paced]) as (world, views):
+        if cache == "away":
+            world.clients = replace(world.clients, cache=NoCache())
+            found = starts(world, views)
+        else:
+            found = []
+            for n in range(7):
+                world.flush()
+                views.save(world.clients, number(f"s{n}", 1))
+            found = [0.0 if row.at is None else 1.0 for row in OutboxTask.query().fetch()]
+
+        assert found == [0.0] * 7
+        world.settle()
+        assert counts(world, Paced, views) == {"all": 7}
+
+
+# What no row can hold
+
+
+def test_a_bad_contribution_saves_nothing(services: Services) -> None:
+    """C1: not even the good sources beside it."""
+    with played(services, [Numbers]) as (world, views):
+        with pytest.raises(BadContributionError):
+            views.save(world.clients, number("good", 1), number("bad", m=[1]))
+
+        kinds = (Number, SourceMarker, OutboxTask)
+        assert [kind.query().fetch() for kind in kinds] == [[], [], []]
+
+
+# Views, two versions of them
+
+
+class NewByGrade(View):
+    """The next definition: points count double."""
+
+    name = "by_grade"
+    definition = 2
+    source = Pupil
+    row_rate = None
+    ranked = ("points",)
+
+    @staticmethod
+    def contributions(pupil: Pupil) -> Contributions:
+        return {pupil.grade: {"points": 2 * (pupil.points or 0)}} if pupil.grade else {}
+
+
+class NewGradesBySize(View):
+    """The same view of the next one."""
+
+    name = "grades_by_size"
+    source = NewByGrade
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {row.count: {"points": row.sum("points")}} if row.count else {}
+
+
+NEWER = Views("school", NewByGrade, ByHouse, NewGradesBySize, queue="default")
+NEW_BUILDS = Builds(NEWER, queue="default")
+OLDER = Views("school", ByGrade, GradesBySize, queue="default")
+
+
+def rebuild(world: World, view: type[View] = ByGrade, builds: Builds = BUILDS) -> str:
+    """Rebuild a view to the end; return its table."""
+    with world.context():
+        table = builds.rebuild(world.clients, view)
+    world.heal(lambda: not any(busy(builds.views, each) for each in builds.views.views.values()))
+    return table
+
+
+def without_prints(rows: dict[Any, Any]) -> dict[Any, Any]:
+    """Return rows without their fingerprints, which tell of sequences, too."""
+    return {name: (counted, sums) for name, (counted, sums, _) in rows.items()}
+
+
+def busy(views: Views, view: type[View]) -> bool:
+    catalog = views.catalog()
+    return bool(catalog.building(view) or catalog.dropping(view))
+
+
+def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> None:
+    """C5: the same bytes; and the view that stands on it is rebuilt, too."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 0.1), pupil("bob", 1, 0.2, "x"))
+        SCHOOL.save(world.clients, Tutor(id="t", grade=1))
+    world.settle()
+    before = [facts(world, view) for view in (ByGrade, GradesBySize)]
+
+    table = rebuild(world)
+
+    after = [facts(world, view) for view in (ByGrade, GradesBySize)]
+    assert table == "by_grade.1.2"
+    assert [without_prints(each) for each in after] == [without_prints(each) for each in before]
+    with world.context():
+        catalog = SCHOOL.catalog()
+        assert catalog.live(ByGrade) == table
+        assert catalog.live(GradesBySize) == "grades_by_size.1.2"
+        assert {row.key.id().partition(":")[0] for row in ViewRow.query().fetch()} == {
+            "by_grade.1.2",
+            "by_house.1.1",
+            "grades_by_size.1.2",
+        }
+        assert not row_markers("by_grade.1.1")
+        assert not row_markers("grades_by_size.1.1")
+        assert differences() == []
+
+
+def test_a_rebuild_pressed_twice_is_one(here: World) -> None:
+    """Both are told the same table."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+
+    tables = [BUILDS.rebuild(here.clients, ByGrade) for _ in range(2)]
+
+    status = BUILDS.rebuilding(here.clients, ByGrade)
+    assert tables == ["by_grade.1.2"] * 2
+    assert status is not None
+    assert (status.table, status.phase) == ("by_grade.1.2", FILL)
+
+
+def test_a_changed_definition_is_swapped_in_at_one_go(world: World) -> None:
+    """C5: readers see the old table until they see the new one; then the old one goes."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2), pupil("bob", 2, 3))
+    world.settle()
+    deploy(world, NEW_BUILDS)
+    with world.context():
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+        seen = []
+        for _ in range(400):
+            sums = new_points(world)
+            if not seen or seen[-1] != sums:
+                seen.append(sums)
+            if not (due := world.engine.due()):
+                if (wake_at := world.engine.wake_at()) is None:
+                    break
+                world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
+                continue
+            world.deliver(due[0].task_name)
+
+        assert seen == [{1: 2, 2: 3}, {1: 4, 2: 6}]
+        assert NEWER.catalog().live(NewByGrade) == "by_grade.2.3"
+        assert not NEWER.catalog().dropping(NewByGrade)
+        assert not row_markers("by_grade.1.2")
+        assert differences_of(NEWER) == []
+
+
+def new_points(world: World) -> dict[Any, Any]:
+    """Return what a reader of the new version sees."""
+    rows = NEWER.read(world.clients, NewByGrade).rows
+    return {row.name: row.sum("points") for row in rows}
+
+
+def rebuild_first(world: World) -> None:
+    """Let the catalog know the table, as a new view should."""
+    assert rebuild(world) == "by_grade.1.2"
+
+
+def test_another_versions_table_is_left_alone(world: World) -> None:
+    """C1: while the next definition is being built, both versions save; each feeds its own."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2), pupil("bob", 1, 3))
+        world.settle()
+        deploy(world, NEW_BUILDS)
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+        SCHOOL.save(world.clients, pupil("ada", 2, 5))  # The older version, before the fill.
+        NEWER.save(world.clients, pupil("bob", 2, 7))
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+
+    with world.context():
+        assert new_points(world) == {2: 24}
+        assert differences_of(NEWER) == []
+
+
+def test_a_rebuild_goes_on_while_sources_come_move_and_go(world: World) -> None:
+    """C5: after each delivery something else happens."""
+    with world.context():
+        SCHOOL.save(world.clients, *[pupil(f"p{n}", n % 3 + 1, n, "x") for n in range(12)])
+        world.settle()
+        BUILDS.rebuild(world.clients, ByGrade)
+        BUILDS.rebuild(world.clients, ByHouse)
+        for n in range(24):
+            match n % 3:
+                case 0:
+                    SCHOOL.save(world.clients, pupil(f"p{n % 12}", n % 4 + 1, n, "y"))
+                case 1:
+                    tutor = Tutor(id="t", grade=n % 4)
+                    SCHOOL.save(world.clients, pupil(f"q{n}", 1, n, "z"), tutor)
+                case _:
+                    SCHOOL.delete(world.clients, ndb.Key(Pupil, f"p{n % 12}"))
+            for due in world.engine.due()[:2]:
+                world.deliver(due.task_name)
+    world.heal(lambda: not any(busy(SCHOOL, view) for view in SCHOOL.views.values()))
+
+    with world.context():
+        assert SCHOOL.catalog().live(ByGrade) == "by_grade.1.2"
+        assert differences() == []
+        for view in SCHOOL.views.values():
+            BUILDS.verify(world.clients, view, "v")
+    world.settle()
+    with world.context():
+        for view in SCHOOL.views.values():
+            assert BUILDS.verification(world.clients, view, "v").differences == []
+
+
+@one_emulator
+def test_a_build_that_failed_is_begun_anew(services: Services) -> None:
+    """C5: `rebuild` again, after the source was mended; the table it gave up goes."""
+    play = played(services, [Numbers])
+    with play as (world, views):
+        views.save(world.clients, number("good", 1))
+        Number(id="bad", row="all", said={"m": [1]}).put()
+        world.settle()
+        play.builds.rebuild(world.clients, Numbers)
+        world.settle()
+        status = play.builds.rebuilding(world.clients, Numbers)
+        assert status is not None
+        assert (status.phase, status.failed) == ("failed", 1)
+        assert counts(world, Numbers, views) == {"all": 1}
+
+        views.save(world.clients, number("bad", 2))
+        tables = [play.builds.rebuild(world.clients, Numbers) for _ in range(2)]
+        world.settle()
+
+        assert tables == ["numbers.1.3"] * 2
+        assert counts(world, Numbers, views) == {"all": 2}
+        assert not busy(views, Numbers)
+        assert differences_of(views) == []
+
+
+@one_emulator
+def test_the_sweep_goes_on_after_a_crash_behind_the_first_commit(world: World) -> None:
+    """C5: the table is in the catalog, and whoever put it there died."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1))
+    world.settle()
+    # A lookup of the catalog; then a transaction: begin, lookup, commit.
+    world.plan.kind, world.plan.at = CRASH_AFTER, 3
+    with world.clients.context(), world.plan.watched(), pytest.raises(Crash):
+        BUILDS.rebuild(world.clients, ByGrade)
+    world.bury()
+    with world.context():
+        assert SCHOOL.catalog().building(ByGrade) == "by_grade.1.2"
+
+    world.heal(lambda: not busy(SCHOOL, ByGrade))
+
+    with world.context():
+        assert SCHOOL.catalog().live(ByGrade) == "by_grade.1.2"
+        assert differences() == []
+
+
+# Verify
+
+
+def verified(world: World, views: Views, builds: Builds, view: type[View], run: str) -> list[str]:
+    """Verify a view to the end; return what was found."""
+    with world.context():
+        builds.verify(world.clients, view, run)
+    world.settle()
+    with world.context():
+        found = builds.verification(world.clients, view, run)
+    assert found.state == "finished"
+    return [f"{difference.where}: {difference.words}" for difference in found.differences]
+
+
+@pytest.fixture
+def grown(world: World) -> World:
+    """A world with three pupils in their rows."""
+    with world.context():
+        SCHOOL.save(
+            world.clients, pupil("ada", 1, 1, "x"), pupil("bob", 1, 2, "x"), pupil("eve", 2, 3)
+        )
+    world.settle()
+    return world
+
+
+def by_hand(world: World, change: Any) -> list[str]:
+    """Change something past the views; return what a verification says of it."""
+    assert verified(world, SCHOOL, BUILDS, ByGrade, "before") == []
+    with world.context():
+        change()
+    return verified(world, SCHOOL, BUILDS, ByGrade, "after")
+
+
+def test_verify_lists_a_row_that_was_edited(grown: World) -> None:
+    """C5: by what its markers add up to."""
+
+    def edit() -> None:
+        row = row_key("by_grade.1.1", "1").get()
+        row.counts = {"Pupil": 3}
+        row.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert found.startswith("by_grade.1.1:1: row 1 says")
+
+
+def test_verify_lists_a_source_that_was_put_past_the_view(grown: World) -> None:
+    """C5: by what it contributes."""
+    (found,) = by_hand(grown, lambda: pupil("ada", 2, 1, "x").put())
+
+    assert found.startswith("Pupil/ada: its marker says")
+
+
+def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
+    """C5: at its source, and at its row."""
+
+    def delete() -> None:
+        row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada"))).delete()
+
+    found = by_hand(grown, delete)
+
+    assert len(found) == 2
+    assert any("does not hold its change 1" in words for words in found)
+    assert any("its markers add up to" in words for words in found)
+
+
+def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: World) -> None:
+    """C5: what is under way is looked at again."""
+    with grown.context():
+        SCHOOL.save(grown.clients, pupil("ada", 2, 5, "x"))
+        SCHOOL.delete(grown.clients, ndb.Key(Pupil, "eve"))
+        BUILDS.verify(grown.clients, ByGrade, "v")
+        BUILDS.verify(grown.clients, GradesBySize, "v")
+    # The walks come first, and the updates after them.
+    for due in grown.engine.due()[::-1]:
+        grown.deliver(due.task_name)
+    grown.settle()
+
+    with grown.context():
+        for view in (ByGrade, GradesBySize):
+            found = BUILDS.verification(grown.clients, view, "v")
+            assert (found.state, list(found.differences)) == ("finished", [])
+
+
+# The fake's contract
+
+
+HISTORY: Sequence[Mapping[str, Any]] = (
+    {"save": [("ada", 1, 1.5, "x"), ("bob", 1, 2, "y"), ("eve", 2, 0.1, "")]},
+    {"tutor": 1},
+    {"save": [("ada", 2, 1.5, "x")]},
+    {"delete": "bob"},
+    {"save": [("bob", 3, 7, "y"), ("eve", 2, 0.1, "")]},
+    {"tutor": 3},
+)
+
+
+def play(clients: Any, deliver: Any) -> None:
+    """Play the history; deliver what waits after every second step."""
+    for n, step in enumerate(HISTORY):
+        if "save" in step:
+            SCHOOL.save(clients, *[pupil(*each) for each in step["save"]])
+        elif "delete" in step:
+            SCHOOL.delete(clients, ndb.Key(Pupil, step["delete"]))
+        else:
+            SCHOOL.save(clients, Tutor(id="t", grade=step["tutor"]))
+        if n % 2:
+            deliver()
+
+
+def path(key: Any) -> tuple[Any, ...]:
+    """Return a key without its project and namespace, also of those in its text."""
+    parts = []
+    for part in key.flat():
+        kind, colon, text = part.partition(":") if isinstance(part, str) else ("", "", "")
+        is_name = kind in ("Pupil", "Tutor", "by_grade") and colon
+        parts.append(path(ndb.Key(urlsafe=text.encode())) if is_name else part)
+    return tuple(parts)
+
+
+def stored(entities: Sequence[Any]) -> dict[Any, Any]:
+    """Return everything that the views keep, but for what depends on project and time."""
+    found: dict[Any, Any] = {}
+    for entity in entities:
+        match entity:
+            case ViewRow():
+                found[path(entity.key)] = (entity.counts, entity.sums)
+            case RowMarker():
+                found[path(entity.key)] = (entity.sequence, entity.measures)
+            case SourceMarker():
+                found[path(entity.key)] = (entity.sequence, entity.contributions)
+    return found
+
+
+def played_in_memory() -> dict[Any, Any]:
+    now = datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)
+    clock = SimpleNamespace(now=lambda: now)
+    with offline():
+        clients = SimpleNamespace(clock=clock, random=random.Random(1), cache=NoCache())
+        with Memory() as memory:
+
+            def deliver() -> None:
+                while tasks := memory.tasks(SCHOOL):
+                    for task in tasks:
+                        SCHOOL.apply(clients, task)  # type: ignore[arg-type]
+
+            play(clients, deliver)
+            deliver()
+            return stored([memory.get(key) for key in memory.facts])
+
+
+def test_memory_and_both_emulators_agree(world: World) -> None:
+    """What the search in memory proves holds where the entities are stored, too."""
+    expected = played_in_memory()
+
+    with world.context():
+        play(world.clients, world.settle)
+        world.settle()
+        kinds = (ViewRow, RowMarker, SourceMarker)
+        found = stored([entity for kind in kinds for entity in kind.query().fetch()])
+
+    assert found == expected
+    assert len(found) > 10
