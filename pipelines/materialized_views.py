@@ -143,7 +143,8 @@ class Views:
         """
         for source in sources:
             if source.key is None or source.key.id() is None:
-                source.key = ndb.Key(source._get_kind(), clients.new_id())
+                parent = source.key.parent() if source.key is not None else None
+                source.key = ndb.Key(source._get_kind(), clients.new_id(), parent=parent)
         return self._transact(clients, [(source.key, source) for source in sources])
 
     def delete(self, clients: Clients, *keys: Any) -> Token:

@@ -233,6 +233,25 @@ def test_of_one_source_saved_twice_in_a_call_the_last_counts(here: World) -> Non
     assert marker_key(ndb.Key(Pupil, "ada")).get().sequence == 1
 
 
+@one_emulator
+def test_sources_may_have_numbers_parents_and_no_key_at_all(here: World) -> None:
+    """A key that is made up keeps its parent."""
+    school = ndb.Key("School", 7)
+    sources = [
+        Pupil(id=12, grade=1),
+        Pupil(id=12, parent=school, grade=1),
+        Pupil(parent=school, grade=1),
+        Pupil(grade=1),
+    ]
+
+    SCHOOL.save(here.clients, *sources)
+    here.settle()
+
+    assert counts(here) == {1: 4}
+    assert [source.key.parent() for source in sources] == [None, school, school, None]
+    assert differences() == []
+
+
 def test_names_in_any_language_are_rows(here: World) -> None:
     """C1: in rows, measures, keys and ranks."""
     house = "Ґанок «é» 𐐷"
