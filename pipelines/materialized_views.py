@@ -60,7 +60,7 @@ from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.tasks import Task, Wait
-from pipelines.view_catalog import Catalog, View, definition_of, kind_of, view_name
+from pipelines.view_catalog import Catalog, View, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
@@ -251,14 +251,8 @@ class Views:
 
     def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
         """Return the tables that only another version of this code can fill: leave them alone."""
-        views = {view.name: view for view in self._by_kind[kind]}
-        return [
-            table
-            for table in tables
-            if (view := views.get(view_name(table)))
-            and catalog.is_listed(view, table)
-            and definition_of(table) != view.definition
-        ]
+        ours = {table for view in self._by_kind[kind] for table in catalog.tables(view)}
+        return [table for table in tables if table not in ours and not catalog.is_gone(table)]
 
     def _enqueue(
         self,

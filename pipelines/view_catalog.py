@@ -102,6 +102,11 @@ class Catalog:
         entry = self.entry(view)
         return table in (entry.live, entry.building)
 
+    def is_gone(self, table: str) -> bool:
+        """Tell whether a table has been replaced; of views unknown here as well."""
+        entry = self.views.get(view_name(table))
+        return entry is not None and table not in (entry["live"], entry["building"])
+
     def changed(self, view: type[View], **how: Any) -> Catalog:
         """Return a catalog with changes to one view's tables."""
         return Catalog({**self.views, view.name: asdict(replace(self.entry(view), **how))})

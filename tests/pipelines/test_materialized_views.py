@@ -827,6 +827,22 @@ def test_another_versions_table_is_left_alone(world: World) -> None:
         assert differences_of(NEWER) == []
 
 
+@one_emulator
+def test_a_version_that_does_not_know_a_view_leaves_its_rows_alone(world: World) -> None:
+    """C1: a save by an older version forgets nothing: a source is not left in two rows."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2, "x"))
+        world.settle()
+        OLDER.save(world.clients, pupil("ada", 2, 2, "x"))
+        world.settle()
+        SCHOOL.save(world.clients, pupil("ada", 2, 2, "y"))
+        world.settle()
+
+        assert counts(world, ByHouse) == {"y": 1}
+        assert row_markers("by_house.1.1") == {'"y"': {"ada"}}
+        assert differences() == []
+
+
 def test_a_rebuild_goes_on_while_sources_come_move_and_go(world: World) -> None:
     """C5: after each delivery something else happens."""
     with world.context():
