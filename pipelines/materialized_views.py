@@ -85,12 +85,12 @@ from pipelines.view_rows import (
     under_text,
 )
 from pipelines.view_updates import (
-    MOST_UPDATES,
     Apply,
     Change,
     Update,
     fold,
     newest_of,
+    parts_of,
     read_for_apply,
     source_key,
     source_name,
@@ -263,8 +263,7 @@ class Views:
         held = []
         for (table, row), many in updates.items():
             view = self.views[view_name(table)]
-            for start in range(0, len(many), MOST_UPDATES):
-                part = list(many[start : start + MOST_UPDATES])
+            for part in parts_of(many):
                 outbox_row = outbox.hold(
                     clients,
                     self.task,

@@ -28,6 +28,8 @@ MOST_ROW_BYTES = 1_000
 MOST_ROWS = 200
 MOST_MEASURES = 50
 MOST_TEXT_CHARS = 1_000
+# Of one source in one row: it travels in one task.
+MOST_MEASURES_BYTES = 80_000
 # Beyond it two whole numbers share one place in the order of floats.
 LARGEST = 2**53
 # The square of it, a billion times, is still a float.
@@ -49,6 +51,8 @@ def row_text(name: RowName) -> str:
     parts = name if isinstance(name, tuple) else (name,)
     if not parts or not all(type(part) in (str, int) for part in parts):
         raise BadContributionError(f"a row's name is a text, a number or a tuple, not {name!r:.60}")
+    if any(isinstance(part, int) and part.bit_length() > 8 * MOST_ROW_BYTES for part in parts):
+        raise BadContributionError("a row's name is a number of too many digits")
     text = json.dumps(name, ensure_ascii=False, separators=(",", ":"))
     _check_whole("a row's name", text)
     size = len(text.encode())
@@ -89,7 +93,13 @@ def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, di
         if len(measures) > MOST_MEASURES:
             raise BadContributionError(f"a row has at most {MOST_MEASURES} measures")
         for measure, value in measures.items():
+            if type(measure) is not str:
+                raise BadContributionError(f"a measure's name is a text, not {measure!r:.60}")
+            _check_whole("a measure's name", measure)
             _check(measure, value, is_ranked=measure in ranked)
+        size = len(json.dumps(measures, ensure_ascii=False).encode())
+        if size > MOST_MEASURES_BYTES:
+            raise BadContributionError(f"its measures are {size} bytes: too many for one row")
     return stored
 
 

@@ -6,8 +6,9 @@ Nothing here knows how an update travels from the one to the other.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from google.cloud import ndb
@@ -22,10 +23,13 @@ from models.materialized_views import (
 )
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.view_rows import Held, Measures, Value, put_in, take_out
+from pipelines.view_rows import BadContributionError, Held, Measures, Value, put_in, take_out
 
-# So many updates of one row travel together at most.
+# So many updates of one row travel together at most, and not more than a task can carry.
 MOST_UPDATES = 100
+MOST_UPDATES_BYTES = 90_000
+# With its key it must fit into an entity.
+MOST_MARKER_BYTES = 1_000_000
 # A source's marker may be forgotten so long after it: twice as long as Cloud Tasks keeps a task.
 FORGET_AFTER = datetime.timedelta(days=60)
 
@@ -102,6 +106,8 @@ class Change:
             return
         if self.marker is None and not self.after:
             return
+        if len(json.dumps(self.after)) > MOST_MARKER_BYTES:
+            raise BadContributionError("a source contributes more than its marker can hold")
         SourceMarker(
             key=marker_key(self.source),
             sequence=self.sequence,
@@ -113,6 +119,21 @@ class Change:
 def _is_same(known: Measures, measures: Measures) -> bool:
     """Tell whether two contributions are the same, 1 and 1.0 not being."""
     return known == measures and all(type(known[name]) is type(measures[name]) for name in known)
+
+
+def parts_of(updates: Sequence[Update]) -> Iterator[list[Update]]:
+    """Cut updates of one row into what travels together."""
+    part: list[Update] = []
+    room = MOST_UPDATES_BYTES
+    for update in updates:
+        size = len(json.dumps(asdict(update), ensure_ascii=False).encode())
+        if part and (len(part) == MOST_UPDATES or size > room):
+            yield part
+            part, room = [], MOST_UPDATES_BYTES
+        part.append(update)
+        room -= size
+    if part:
+        yield part
 
 
 def source_name(key: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,9 +37,11 @@ from pipelines.materialized_views import (
     View,
     Views,
 )
+from pipelines.tasks import MOST_BODY_BYTES
 from pipelines.view_builds import FILL, Builds
 from pipelines.view_reads import row_order
-from pipelines.view_updates import source_name
+from pipelines.view_rows import checked, row_text
+from pipelines.view_updates import Update, parts_of, source_name
 from tests.faults import CRASH_AFTER, Crash
 from tests.pipelines.memory import Memory, offline
 from tests.pipelines.school import (
@@ -670,6 +673,53 @@ def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
 # What no row can hold
 
 
+@pytest.mark.parametrize(
+    "contributions",
+    [
+        {1.5: {}},
+        {None: {}},
+        {True: {}},
+        {10**5_000: {}},
+        {(): {}},
+        {("a", None): {}},
+        {("a", ("b",)): {}},
+        {"x" * 1_001: {}},
+        {"é" * 501: {}},
+        {"\ud800": {}},
+        {n: {} for n in range(201)},
+        {"r": {f"m{n}": 1 for n in range(51)}},
+        {"r": {"m": None}},
+        {"r": {"m": True}},
+        {"r": {"m": [1]}},
+        {"r": {"m": math.nan}},
+        {"r": {"m": math.inf}},
+        {"r": {"m": 10**400}},
+        {"r": {"m": 10**5_000}},
+        {"r": {"m": "x" * 1_001}},
+        {"r": {"m": "\udfff"}},
+        {"r": {"n": 2**53 + 1}},
+        {"r": {1: 1}},
+        {"r": {"\ud800": 1}},
+        {"r": {"x" * 90_000: 1}},
+        {"r": {f"m{n}": "é" * 1_000 for n in range(50)}},
+    ],
+)
+def test_what_no_row_can_hold_is_refused(contributions: Any) -> None:
+    """Each kind of it, before anything is written."""
+    with pytest.raises(BadContributionError):
+        checked(contributions, ["n"])
+
+
+def test_what_a_row_can_hold_is_taken() -> None:
+    """Up to the limits themselves."""
+    full = {f"m{n}": "x" * 1_000 for n in range(50)}
+
+    assert checked({"r": full}, [])['"r"'] == full
+    assert len(checked({n: {} for n in range(200)}, [])) == 200
+    assert len(row_text("x" * 998).encode()) == 1_000
+    assert checked({"r": {"n": -(2**53), "m": 10**140}}, ["n"])
+
+
 def test_a_bad_contribution_saves_nothing(services: Services) -> None:
     """C1: not even the good sources beside it."""
     with played(services, [Numbers]) as (world, views):
@@ -678,6 +728,58 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
         kinds = (Number, SourceMarker, OutboxTask)
         assert [kind.query().fetch() for kind in kinds] == [[], [], []]
+
+
+class Wide(View):
+    """A source in many rows, with long measures."""
+
+    name = "wide"
+    source = Number
+    row_rate = None
+
+    @staticmethod
+    def contributions(number: Number) -> Contributions:
+        return {row: {"m0": "x" * size, **number.said} for row, size in number.row.items()}
+
+
+@one_emulator
+def test_a_source_that_its_marker_cannot_hold_is_refused(services: Services) -> None:
+    """Datastore takes 1 MiB an entity: this says so before, and names the reason."""
+    texts = {f"t{n}": "x" * 900 for n in range(49)}
+    with played(services, [Wide]) as (world, views):
+        with pytest.raises(BadContributionError, match="more than its marker"):
+            views.save(world.clients, number("s", None, {str(r): 1 for r in range(200)}, **texts))
+        assert Number.query().fetch() == []
+
+        views.save(world.clients, number("s", None, {str(r): 1_000 for r in range(200)}))
+        world.settle()
+        assert len(counts(world, Wide, views)) == 200
+
+
+@one_emulator
+def test_many_long_updates_of_one_row_travel_in_several_tasks(services: Services) -> None:
+    """C1: a task's body has a limit, and a batch of saves has another one."""
+    texts = {f"t{n}": "é" * 900 for n in range(10)}
+    with played(services, [Wide]) as (world, views):
+        views.save(world.clients, *[number(f"s{n}", None, {"all": n}, **texts) for n in range(12)])
+        rows = OutboxTask.query().fetch()
+        assert len(rows) > 1
+        assert max(len(row.body.encode()) for row in rows) < MOST_BODY_BYTES
+        world.settle()
+
+        assert counts(world, Wide, views) == {"all": 12}
+        assert differences_of(views) == []
+
+
+def test_updates_are_cut_by_number_and_by_size() -> None:
+    """In their order, and none is left out."""
+    small = [Update("Pupil:x", n, {}, is_first=True) for n in range(250)]
+    large = [Update("Pupil:x", n, {"m": "x" * 40_000}, is_first=True) for n in range(5)]
+
+    assert [len(part) for part in parts_of(small)] == [100, 100, 50]
+    assert [len(part) for part in parts_of(large)] == [2, 2, 1]
+    assert [update for part in parts_of(large) for update in part] == large
+    assert list(parts_of([])) == []
 
 
 # Views, two versions of them
