@@ -294,7 +294,7 @@ class Views:
         newest = newest_of(args.updates)
         row, before, truth = read_for_apply(key, newest)
         is_source = view.name in self._by_kind
-        catalog = self._catalog_here(clients) if is_source or row is None else None
+        catalog = self.catalog_here(clients) if is_source or row is None else None
         if row is None:
             if catalog is None or not catalog.is_listed(view, args.table):
                 return  # The table has been replaced, and its rows are gone.
@@ -307,7 +307,7 @@ class Views:
         if is_source and catalog is not None and catalog.live(view) == args.table:
             self._contribute(clients, [(key, row if row.counts else None)])
 
-    def _catalog_here(self, clients: Clients) -> Catalog:
+    def catalog_here(self, clients: Clients) -> Catalog:
         """Read the catalog in the transaction that this code runs in."""
         copy = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS)).get()
         return Catalog(copy.views if copy else {})

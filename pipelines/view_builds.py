@@ -44,12 +44,18 @@ from models.outbox import rows_of_topic
 from models.transactions import transact
 from pipelines import continuations
 from pipelines.clients import Clients
-from pipelines.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from pipelines.jobs import (
+    DeferredItemError,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
 from pipelines.materialized_views import BadContributionError, Views
 from pipelines.progress import Progress, UnknownRunError, mishaps, progress
-from pipelines.sources import EntitySource
-from pipelines.tasks import hashed_name
-from pipelines.view_catalog import Catalog, View, kind_of, table_name
+from pipelines.sources import EntitySource, NumberSource
+from pipelines.tasks import Wait, hashed_name
+from pipelines.view_catalog import Catalog, View, definition_of, kind_of, table_name
 from pipelines.view_rows import Held, empty_row, put_in
 from pipelines.view_updates import source_key, source_name
 
@@ -60,6 +66,7 @@ ROWS = "rows"  # In place of a kind of source: the table's own rows.
 MARKERS = "markers"  # The markers of its rows.
 SCANNED = 500
 FAILED = "failed"
+NOT_BUILT = "its table is not being built any more"
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,9 @@ class Builds:
         """Begin a table, in a transaction; return it, or the one that is being built already."""
         catalog = self.views.catalog()
         building = catalog.building(view)
-        if building is not None and building != given_up:
+        # What another definition builds this code could not fill.
+        is_ours = building is not None and definition_of(building) == view.definition
+        if building is not None and is_ours and building != given_up:
             return building
         catalog = _begun(catalog, view)
         self._put(catalog)
@@ -255,7 +264,12 @@ class Builds:
             return EntitySource(RowMarker, between=markers_between(walk.table))
         if walk.source_table:
             return EntitySource(ViewRow, named=f"{walk.source_table}:")
-        return EntitySource(self._kinds(walk.view)[walk.kind])
+        kind = self._kinds(walk.view).get(walk.kind)
+        if kind is not None:
+            return EntitySource(kind)
+        if self.views.catalog().building(self.views.views[walk.view]) == walk.table:
+            raise Wait(f"{walk.table} is of another version, which knows {walk.kind}")
+        return NumberSource(0)
 
     def _kinds(self, view: str) -> dict[str, Any]:
         known = self.views.views[view]
@@ -281,7 +295,17 @@ class Builds:
     def _fill(
         self, clients: Clients, walk: Walk, items: Sequence[Any]
     ) -> Sequence[ItemError | None]:
-        """Contribute sources to the table, in the page's transaction."""
+        """Contribute sources to the table, in the page's transaction.
+
+        Raises:
+            Wait: another version of this code fills the table: it will come along.
+        """
+        view = self.views.views[walk.view]
+        if self.views.catalog_here(clients).building(view) != walk.table:
+            # A walk over rows that have been replaced would bring back what they said.
+            return [SkippedItemError(NOT_BUILT)] * len(items)
+        if definition_of(walk.table) != view.definition:
+            raise Wait(f"{walk.table} is of another version")
         sources = ndb.get_multi([item.key for item in items])
         refusals = [self.views.refusal(source) if source else None for source in sources]
         both = zip(sources, refusals, strict=True)
@@ -293,6 +317,8 @@ class Builds:
         self, clients: Clients, walk: Walk, items: Sequence[Any]
     ) -> Sequence[ItemError | None]:
         """Defer the sources whose contributions are not in their rows yet."""
+        if self.views.catalog().building(self.views.views[walk.view]) != walk.table:
+            return [SkippedItemError(NOT_BUILT)] * len(items)
         identities = [self.views.identity(item.key) for item in items]
         markers = ndb.get_multi([marker_key(identity) for identity in identities])
         wanted: dict[Any, int] = {}

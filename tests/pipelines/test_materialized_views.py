@@ -38,7 +38,7 @@ from pipelines.materialized_views import (
     Views,
 )
 from pipelines.tasks import MOST_BODY_BYTES
-from pipelines.view_builds import FILL, Builds
+from pipelines.view_builds import FILL, Builds, Walk
 from pipelines.view_reads import row_order
 from pipelines.view_rows import checked, row_text
 from pipelines.view_updates import Update, parts_of, source_name
@@ -942,6 +942,59 @@ def test_a_version_that_does_not_know_a_view_leaves_its_rows_alone(world: World)
 
         assert counts(world, ByHouse) == {"y": 1}
         assert row_markers("by_house.1.1") == {'"y"': {"ada"}}
+        assert differences() == []
+
+
+def deliver_each_once(world: World, rounds: int = 8) -> None:
+    """Deliver what is due, refusals too, for some time."""
+    for _ in range(rounds):
+        for due in list(world.engine.due()):
+            world.deliver(due.task_name)
+        world.clock.sleep(5)
+
+
+def test_code_with_another_definition_does_not_fill_a_table(world: World) -> None:
+    """C5: a build that the next version takes over is not swapped in half full."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2), pupil("bob", 2, 3))
+        world.settle()
+        BUILDS.rebuild(world.clients, ByGrade)
+    deploy(world, NEW_BUILDS)
+
+    deliver_each_once(world)
+
+    with world.context():
+        assert NEWER.catalog().live(NewByGrade) == "by_grade.1.2"
+        assert counts(world, NewByGrade, NEWER) == {1: 1, 2: 1}
+        assert NEW_BUILDS.rebuild(world.clients, NewByGrade) == "by_grade.2.4"
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+    with world.context():
+        assert counts(world, NewByGrade, NEWER) == {1: 1, 2: 1}
+        assert differences_of(NEWER) == []
+
+
+@one_emulator
+def test_a_late_walk_over_replaced_rows_brings_nothing_back(world: World) -> None:
+    """C5: the fill of a build that was given up reads rows of a table that nobody reads."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2))
+        world.settle()
+        stale = ViewRow(
+            key=row_key("by_grade.1.1", "1"),
+            counts={"Pupil": 9},
+            sums={},
+            fingerprint="0",
+            applied=NOON,
+        )
+        stale.put()
+        walk = Walk("grades_by_size", "grades_by_size.1.2", "by_grade", "by_grade.1.1")
+        answers = transact(lambda: BUILDS.fill.apply(world.clients, walk, [stale]))  # type: ignore[misc]
+        stale.key.delete()
+        world.settle()
+
+        assert [type(answer).__name__ for answer in answers] == ["SkippedItemError"]
         assert differences() == []
 
 
