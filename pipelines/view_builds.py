@@ -55,7 +55,7 @@ from pipelines.materialized_views import BadContributionError, Views
 from pipelines.progress import Progress, UnknownRunError, mishaps, progress
 from pipelines.sources import EntitySource, NumberSource
 from pipelines.tasks import Wait, hashed_name
-from pipelines.view_catalog import Catalog, View, definition_of, kind_of, table_name
+from pipelines.view_catalog import Catalog, View, definition_of, kind_of, table_name, view_name
 from pipelines.view_rows import Held, empty_row, put_in
 from pipelines.view_updates import source_key, source_name
 
@@ -369,7 +369,8 @@ class Builds:
 
     def _verify_walks(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:
         table = self.views.catalog().live(view)
-        walks = [*self._walks(view, table), Walk(view.name, table, ROWS)]
+        walks = self._walks(view, table)
+        walks.append(Walk(view.name, table, ROWS, walks[0].source_table))
         return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
 
     def _verify(
@@ -380,7 +381,15 @@ class Builds:
         first = look(walk, keys)
         doubtful = [key for key in keys if first[key]]
         second = look(walk, doubtful) if doubtful else {}
+        if doubtful and not self._is_read(walk):
+            return [SkippedItemError("its table has been replaced")] * len(keys)
         return [_judged(first[key], second.get(key)) for key in keys]
+
+    def _is_read(self, walk: Walk) -> bool:
+        """Tell whether a walk's table is read still, and stands on one that is."""
+        catalog, view = self.views.catalog(), self.views.views[walk.view]
+        is_below_read = not walk.source_table or catalog.live(view.source) == walk.source_table
+        return is_below_read and catalog.live(view) == walk.table
 
     def _look_at_sources(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
         """Compare sources with their markers, and those with the rows'."""
@@ -392,6 +401,7 @@ class Builds:
             for identity, marker in zip(identities, markers, strict=True)
             for row in _known(marker, walk.table)
         ]
+        held_keys += {key.parent() for key in held_keys}
         held = dict(zip(held_keys, ndb.get_multi(held_keys), strict=True))
         view = self.views.views[walk.view]
         doubts: dict[Any, _Doubt | None] = {}
@@ -405,7 +415,44 @@ class Builds:
         return doubts
 
     def _look_at_rows(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
-        return {key: _doubt_row(walk.table, key) for key in keys}
+        return {key: self._doubt_row(walk, key) for key in keys}
+
+    def _doubt_row(self, walk: Walk, key: Any) -> _Doubt | None:
+        """Compare a row with what its markers add up to, and those with their sources."""
+        row = key.get() or empty_row(key)
+        sum_of = empty_row(key)
+        name = key.id().partition(":")[2]
+        strangers: Counter[str] = Counter()
+        after = None
+        while True:
+            page = markers_of(key, after=after).fetch(SCANNED)
+            sources = [source_key(marker.key.id()) for marker in page]
+            stored = [self._stored_as(walk, source) for source in sources]
+            both = ndb.get_multi([*map(marker_key, sources), *stored])
+            of_sources = zip(page, both[: len(page)], both[len(page) :], strict=True)
+            for marker, its_own, source in of_sources:
+                put_in(sum_of, Held(marker.key.id(), marker.sequence, marker.measures))
+                said = _known(its_own, walk.table).get(name)
+                if source is None or said != [marker.sequence, marker.measures]:
+                    strangers[marker.key.id()] += 1
+            if len(page) < SCANNED:
+                break
+            after = page[-1].key
+        state = (row.fingerprint, sum_of.fingerprint, sorted(strangers))
+        says, should = (row.counts, row.sums), (sum_of.counts, sum_of.sums)
+        if says != should or row.fingerprint != sum_of.fingerprint:
+            return _Doubt(f"row {name} says {says}, its markers add up to {should}", state)
+        if strangers:
+            some = ", ".join(str(source_key(source)) for source in list(strangers)[:3])
+            words = f"row {name} holds {len(strangers)} sources that do not say so: {some}"
+            return _Doubt(words, state, waits=_waits(walk.table, name))
+        return None
+
+    def _stored_as(self, walk: Walk, identity: Any) -> Any:
+        """Return the key of a source's entity: a view's row is stored under its table."""
+        if not walk.source_table or identity.kind() != view_name(walk.source_table):
+            return identity
+        return row_key(walk.source_table, identity.id())
 
 
 def _begun(catalog: Catalog, view: type[View]) -> Catalog:
@@ -440,7 +487,7 @@ def _doubt_source(
     source: Any,
     rows: Mapping[str, Any],
     marker: SourceMarker | None,
-    held: Mapping[Any, RowMarker | None],
+    held: Mapping[Any, Any],
 ) -> _Doubt | None:
     known = _known(marker, table)
     state = (marker.sequence if marker else 0, sorted(rows))
@@ -455,34 +502,8 @@ def _doubt_source(
             return _Doubt(words, state, waits=_waits(table, row))
         if there.sequence == sequence and there.measures != measures:
             return _Doubt(f"row {row} holds {there.measures}, not {measures}", state)
-    return None
-
-
-def _doubt_row(table: str, key: Any) -> _Doubt | None:
-    """Compare a row with what its markers add up to, and those with their sources' markers."""
-    row = key.get() or empty_row(key)
-    sum_of = empty_row(key)
-    name = key.id().partition(":")[2]
-    strangers: Counter[str] = Counter()
-    after = None
-    while True:
-        page = markers_of(key, after=after).fetch(SCANNED)
-        sources = ndb.get_multi([marker_key(source_key(marker.key.id())) for marker in page])
-        for marker, source in zip(page, sources, strict=True):
-            put_in(sum_of, Held(marker.key.id(), marker.sequence, marker.measures))
-            if _known(source, table).get(name) != [marker.sequence, marker.measures]:
-                strangers[marker.key.id()] += 1
-        if len(page) < SCANNED:
-            break
-        after = page[-1].key
-    state = (row.fingerprint, sum_of.fingerprint, sorted(strangers))
-    says, should = (row.counts, row.sums), (sum_of.counts, sum_of.sums)
-    if says != should or row.fingerprint != sum_of.fingerprint:
-        return _Doubt(f"row {name} says {says}, its markers add up to {should}", state)
-    if strangers:
-        some = ", ".join(str(source_key(source)) for source in list(strangers)[:3])
-        words = f"row {name} holds {len(strangers)} sources that do not say so: {some}"
-        return _Doubt(words, state, waits=_waits(table, name))
+        if held[row_key(table, row)] is None:
+            return _Doubt(f"row {row} is not there", state, waits=_waits(table, row))
     return None
 
 

@@ -1121,11 +1121,27 @@ def test_verify_lists_a_row_that_was_edited(grown: World) -> None:
     assert found.startswith("by_grade.1.1:1: row 1 says")
 
 
+def test_verify_lists_a_row_that_was_deleted(grown: World) -> None:
+    """C5: its markers are still there, and nothing else tells."""
+    found = by_hand(grown, lambda: row_key("by_grade.1.1", "1").delete())
+
+    assert len(found) == 2
+    assert all("row 1 is not there" in words for words in found)
+
+
 def test_verify_lists_a_source_that_was_put_past_the_view(grown: World) -> None:
     """C5: by what it contributes."""
     (found,) = by_hand(grown, lambda: pupil("ada", 2, 1, "x").put())
 
     assert found.startswith("Pupil/ada: its marker says")
+
+
+def test_verify_lists_a_source_that_was_deleted_past_the_view(grown: World) -> None:
+    """C5: no walk over sources meets it; its row does."""
+    (found,) = by_hand(grown, lambda: ndb.Key(Pupil, "eve").delete())
+
+    assert "row 2 holds 1 sources that do not say so" in found
+    assert "eve" in found
 
 
 def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
@@ -1154,6 +1170,31 @@ def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: Wo
     grown.settle()
 
     with grown.context():
+        for view in (ByGrade, GradesBySize):
+            found = BUILDS.verification(grown.clients, view, "v")
+            assert (found.state, list(found.differences)) == ("finished", [])
+
+
+def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World) -> None:
+    """C5: its rows are gone because they have to be."""
+    with grown.context():
+        for view in (ByGrade, GradesBySize):
+            BUILDS.verify(grown.clients, view, "v")
+        held_back = {due.task_name for due in grown.engine.due()}
+        BUILDS.rebuild(grown.clients, ByGrade)
+    for _ in range(400):
+        due = [task for task in grown.engine.due() if task.task_name not in held_back]
+        if not due:
+            with grown.context():
+                if not busy(SCHOOL, ByGrade) and not busy(SCHOOL, GradesBySize):
+                    break
+            grown.clock.sleep(1)
+            continue
+        grown.deliver(due[0].task_name)
+    grown.settle()
+
+    with grown.context():
+        assert SCHOOL.catalog().live(GradesBySize) == "grades_by_size.1.2"
         for view in (ByGrade, GradesBySize):
             found = BUILDS.verification(grown.clients, view, "v")
             assert (found.state, list(found.differences)) == ("finished", [])
