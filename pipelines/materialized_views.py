@@ -36,8 +36,8 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from google.cloud import ndb
 
@@ -97,6 +97,8 @@ from pipelines.view_updates import (
 )
 
 __all__ = ["BadContributionError", "Contributions", "Row", "Token", "View", "Views"]
+
+T = TypeVar("T")
 
 # In a row marker's key; Datastore takes 1,500 bytes.
 MOST_SOURCE_NAME_CHARS = 1_400
@@ -337,19 +339,37 @@ class Views:
             most: Rows to return: of more, those whose stored names come first.
         """
         is_met = self.wait(clients, at_least, within_s) if at_least else True
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        kind = kind_of(view.source)
-        # What waits is read first: then a change is told as waiting or in a row, or both.
-        waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
-        found = [Row.of(entity, kind) for entity in rows_from(first).fetch(most)]
+        kind, beginning = kind_of(view.source), under_text(under)
+
+        def look(table: str) -> tuple[Any, Any]:
+            # What waits is read first: then a change is told as waiting or in a row, or both.
+            first = f"{table}:{beginning}"
+            waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
+            return waiting, rows_from(first).fetch(most)
+
+        waiting, entities = self._of_live(view, look)
+        found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
         return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
-        entity = self._row_key(view, name).get()
+        text = row_text(name)
+        entity = self._of_live(view, lambda table: row_key(table, text).get())
         row = Row.of(entity, kind_of(view.source)) if entity else None
         return row if row and row.count else None
+
+    def _of_live(self, view: type[View], look: Callable[[str], T]) -> T:
+        """Return what a look at the table that is read finds; again if it was replaced meanwhile.
+
+        Only one that is being built can replace it, so mostly the catalog is read once.
+        """
+        while True:
+            catalog = self.catalog()
+            table = catalog.live(view)
+            found = look(table)
+            if catalog.building(view) is None or self.catalog().live(view) == table:
+                return found
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""

@@ -861,6 +861,30 @@ def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> N
         assert differences() == []
 
 
+@one_emulator
+@pytest.mark.parametrize("of", ["a view", "a row"])
+def test_a_reader_that_is_held_up_sees_a_table_that_is_whole(
+    here: World, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """C5: it knows which table is read, and then that one is replaced and dropped."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    here.settle()
+    BUILDS.rebuild(here.clients, ByGrade)
+    catalogs = [SCHOOL.catalog()]
+    in_a_thread(lambda: here.heal(lambda: not busy(SCHOOL, ByGrade)))
+    now = Views.catalog
+    monkeypatch.setattr(Views, "catalog", lambda self: catalogs.pop() if catalogs else now(self))
+
+    if of == "a view":
+        seen = counts(here)
+    else:
+        row = SCHOOL.row(ByGrade, 1)
+        seen = {1: row.count} if row else {}
+
+    assert seen == {1: 1}
+    assert catalogs == []
+
+
 def test_a_rebuild_pressed_twice_is_one(here: World) -> None:
     """Both are told the same table."""
     SCHOOL.save(here.clients, pupil("ada", 1))
