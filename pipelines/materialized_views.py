@@ -196,7 +196,7 @@ class Views:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
         Returns:
-            The outbox rows of the updates that a reader can wait for.
+            The outbox rows of the updates, also of a table that readers do not see yet.
         """
         identities = [self.identity(key) for key, _ in writes]
         for identity in identities:
@@ -273,8 +273,7 @@ class Views:
                     topic=f"{table}:{row}",
                     at=_turn(clients, view, f"{table}:{row}"),
                 )
-                if table == catalog.live(view):
-                    held.append(outbox_row)
+                held.append(outbox_row)
         return held
 
     # Apply
@@ -382,11 +381,20 @@ class Views:
         """Wait until a token's changes are applied; False: they are not, after that long."""
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
         keys = [outbox_key(row) for row in token.held]
-        while any(ndb.get_multi(keys)):
+        while self._is_waited_for(ndb.get_multi(keys)):
             if clients.clock.now() >= deadline:
                 return False
             clients.clock.sleep(LOOK_AGAIN_S)
         return True
+
+    def _is_waited_for(self, rows: Sequence[Any]) -> bool:
+        """Tell whether one of some outbox rows is of a table that is read by now."""
+        topics = [row.topic for row in rows if row is not None]
+        if not topics:
+            return False
+        catalog = self.catalog()
+        live = {catalog.live(view) for view in self.views.values()}
+        return any(topic.partition(":")[0] in live for topic in topics)
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False

@@ -553,6 +553,27 @@ def test_an_empty_token_and_one_of_an_unchanged_save_are_met(here: World) -> Non
     assert SCHOOL.wait(here.clients, Token(), 0)
 
 
+@one_emulator
+def test_a_token_holds_for_the_table_that_is_swapped_in_behind_it(here: World) -> None:
+    """A reader of the new table waits for the new table's update, and one of the old does not."""
+    SCHOOL.save(here.clients, pupil("bob", 1))
+    here.settle()
+    BUILDS.rebuild(here.clients, ByGrade)
+    token = SCHOOL.save(here.clients, pupil("ada", 2))
+    of_table = {
+        row.topic.partition(":")[0]: SCHOOL.task.read(row.body.encode())
+        for row in OutboxTask.query().fetch()
+    }
+
+    SCHOOL.apply(here.clients, of_table["by_grade.1.1"])
+    before = SCHOOL.wait(here.clients, token, 0)
+    transact(lambda: BUILDS._swap(ByGrade, "by_grade.1.2"))
+    after = SCHOOL.wait(here.clients, token, 0)
+    SCHOOL.apply(here.clients, of_table["by_grade.1.2"])
+
+    assert [before, after, SCHOOL.wait(here.clients, token, 0)] == [True, False, True]
+
+
 HELD = "c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d"
 
 
