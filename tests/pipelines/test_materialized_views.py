@@ -773,8 +773,7 @@ def test_a_source_that_its_marker_cannot_hold_is_refused(services: Services) -> 
         assert Number.query().fetch() == []
 
         views.save(world.clients, number("s", None, {str(r): 1_000 for r in range(200)}))
-        world.settle()
-        assert len(counts(world, Wide, views)) == 200
+        assert tasks_here() == 200
 
 
 @one_emulator
@@ -1050,7 +1049,7 @@ def test_a_rebuild_goes_on_while_sources_come_move_and_go(world: World) -> None:
         world.settle()
         BUILDS.rebuild(world.clients, ByGrade)
         BUILDS.rebuild(world.clients, ByHouse)
-        for n in range(24):
+        for n in range(15):
             match n % 3:
                 case 0:
                     SCHOOL.save(world.clients, pupil(f"p{n % 12}", n % 4 + 1, n, "y"))
