@@ -275,7 +275,7 @@ def test_a_save_joins_the_callers_transaction(here: World) -> None:
     SCHOOL.save(here.clients, pupil("bob", 1))
 
     def body() -> Token:
-        Tally(id="t", many=1).put()
+        Abacus(id="t", many=1).put()
         SCHOOL.delete_in_transaction(here.clients, ndb.Key(Pupil, "bob"))
         return SCHOOL.save_in_transaction(here.clients, pupil("ada", 2))
 
@@ -284,7 +284,7 @@ def test_a_save_joins_the_callers_transaction(here: World) -> None:
 
     assert counts(here) == {2: 1}
     assert SCHOOL.wait(here.clients, token, 0)
-    assert ndb.Key(Tally, "t").get().many == 1
+    assert ndb.Key(Abacus, "t").get().many == 1
 
 
 def test_an_abort_of_the_callers_transaction_leaves_nothing(here: World) -> None:
@@ -301,7 +301,7 @@ def test_an_abort_of_the_callers_transaction_leaves_nothing(here: World) -> None
     assert [kind.query().fetch() for kind in (Pupil, SourceMarker, OutboxTask)] == [[], [], []]
 
 
-class Tally(ndb.Model):
+class Abacus(ndb.Model):
     """Something of the caller's own."""
 
     many = ndb.IntegerProperty(indexed=False)
