@@ -11,6 +11,7 @@ from handlers.access import cron_only
 from handlers.deliveries import ANY_METHOD
 from handlers.wiring import clients, registry
 from pipelines import continuations, outbox
+from pipelines.fork_join_sweeps import forget
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,17 @@ def sweep_views() -> ResponseReturnValue:
     """Go on with the tables that are being built or dropped."""
     busy = sum(builds.sweep(clients()) for builds in registry().builds)
     return jsonify(busy=busy)
+
+
+@bp.get("/fork-join/sweep", provide_automatic_options=False)
+@cron_only
+def sweep_fork_joins() -> ResponseReturnValue:
+    """Wake the batches that nobody has folded; forget what has expired."""
+    swept = [queue.sweep(clients()) for queue in registry().fork_joins]
+    woken, partitions = sum(s.woken for s in swept), sum(s.partitions for s in swept)
+    if woken or partitions:
+        log.warning("woke %d batches, %d partitions to walk", woken, partitions)
+    return jsonify(woken=woken, partitions=partitions, forgotten=forget(clients()))
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

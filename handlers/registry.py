@@ -8,19 +8,22 @@ from typing import Any
 
 from pipelines import comparisons, grades, invitations, outbox
 from pipelines.dead_tasks import replay_task
+from pipelines.fork_join import ForkJoin
 from pipelines.jobs import Job
 from pipelines.pages import page_task
+from pipelines.sums import add_up
 from pipelines.tasks import Task
 from pipelines.view_builds import Builds
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Jobs by name, and tasks by path: the jobs', the views', the outbox's, the replay."""
+    """Jobs by name, and tasks by path: all that can be delivered, and the replay."""
 
     jobs: Mapping[str, Job[Any, Any]]
     tasks: Mapping[str, Task[Any]]
     builds: Sequence[Builds] = ()
+    fork_joins: Sequence[ForkJoin[Any]] = ()
 
     @classmethod
     def of(
@@ -28,20 +31,23 @@ class Registry:
         jobs: Iterable[Job[Any, Any]],
         tasks: Iterable[Task[Any]] = (),
         builds: Sequence[Builds] = (),
+        fork_joins: Sequence[ForkJoin[Any]] = (),
     ) -> Registry:
-        """Return the registry for some jobs, for tasks that belong to none, and for views."""
+        """Return the registry for some jobs, tasks that belong to none, views and queues."""
         views = [job for group in builds for job in group.jobs]
         by_name = {job.name: job for job in [*jobs, *views]}
         pages = [page_task(job) for job in by_name.values()]
         applies = [group.views.task for group in builds]
-        known: list[Task[Any]] = [*pages, *applies, outbox.drain, *tasks]
+        joins = [task for queue in fork_joins for task in queue.tasks]
+        known: list[Task[Any]] = [*pages, *applies, *joins, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
-        return cls(by_name, {**by_path, replay.path: replay}, builds)
+        return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)
 
 
 APP = Registry.of(
     [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparisons.FILL],
     [comparisons.measure],
     [grades.BUILDS],
+    [add_up],
 )

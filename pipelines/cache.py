@@ -1,7 +1,8 @@
 """memcached, as a hint: every value may vanish, be old, or never have been stored.
 
 Only latency and batch size may depend on it. Each operation answers None or False when
-the server is away; nothing here raises because of the cache.
+the server is away; nothing here raises because of the cache. A server that failed is left alone
+for half a second, so that an outage costs one time-out and not one a call.
 
 Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing
 is pickled. The client answers every write (`default_noreply=False`): with pymemcache's
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# After a failure nobody asks for so long: a server that hangs would cost every call its time-out.
+AWAY_S = 0.5
 LONGEST_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
 
 
@@ -40,6 +44,13 @@ class Cache(Protocol):
         """Add to a counter, which starts at 0; return what it is now, None: nobody knows."""
         ...
 
+    def change(self, key: str, delta: int) -> int | None:
+        """Add to a counter that exists, down to 0 at most; return what it is now, None: nothing.
+
+        Its time to live stays as it was.
+        """
+        ...
+
     def ping(self) -> bool: ...
 
     def close(self) -> None: ...
@@ -48,7 +59,14 @@ class Cache(Protocol):
 class MemcachedCache:
     """A Cache on one memcached server."""
 
-    def __init__(self, host: str, *, timeout_s: float = 0.25, pool_size: int = 32) -> None:
+    def __init__(
+        self,
+        host: str,
+        *,
+        timeout_s: float = 0.25,
+        pool_size: int = 32,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Connect lazily.
 
         Args:
@@ -64,6 +82,8 @@ class MemcachedCache:
             default_noreply=False,
             no_delay=True,
         )
+        self._monotonic = monotonic
+        self._away_until = 0.0
 
     def get(self, key: str) -> bytes | None:
         value = self._attempt(lambda: self._client.get(_hashed(key)), None)
@@ -92,6 +112,12 @@ class MemcachedCache:
 
         return self._attempt(incr, None)
 
+    def change(self, key: str, delta: int) -> int | None:
+        name = _hashed(key)
+        step = self._client.incr if delta >= 0 else self._client.decr
+        changed = self._attempt(lambda: step(name, abs(delta)), None)
+        return int(changed) if changed is not None else None
+
     def ping(self) -> bool:
         return bool(self._attempt(self._client.version, b""))
 
@@ -99,11 +125,18 @@ class MemcachedCache:
         self._client.close()
 
     def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
+        if self._monotonic() < self._away_until:
+            return otherwise
         try:
             return operation()
-        except (MemcacheError, OSError, RuntimeError) as error:
-            log.warning("memcached is away: %s", error)
-            return otherwise
+        except OSError as error:
+            log.warning("memcached is away, and is left alone for a while: %s", error)
+            self._away_until = self._monotonic() + AWAY_S
+        except (MemcacheError, RuntimeError) as error:
+            # This operation alone: a value too large, an empty pool, or a connection of the pool
+            # from before the server was started anew, of which each fails once.
+            log.warning("memcached refuses: %s", error)
+        return otherwise
 
 
 class NoCache:
@@ -122,6 +155,9 @@ class NoCache:
         return False
 
     def count(self, key: str, delta: int, ttl_s: int) -> int | None:
+        return None
+
+    def change(self, key: str, delta: int) -> int | None:
         return None
 
     def ping(self) -> bool:

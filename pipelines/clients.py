@@ -22,6 +22,7 @@ from pipelines.cache import Cache
 from pipelines.clock import Clock, SystemClock
 from pipelines.mail import Mailer
 from pipelines.outbox import AtOnce, Relay
+from pipelines.process_memory import ProcessMemory
 from pipelines.rpc import Deadlines, Meter
 from pipelines.tasks import TaskQueue
 
@@ -39,6 +40,7 @@ class Clients:
     mailer: Mailer
     meter: Meter
     relay: Relay = field(default_factory=AtOnce)
+    memory: ProcessMemory = field(default_factory=ProcessMemory)
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=random.SystemRandom)
 

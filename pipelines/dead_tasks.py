@@ -38,16 +38,34 @@ def park(
         if dead.parked_by == parking_id:
             return  # Counted before; the commit's reply was lost.
         dead.parked_by = parking_id
-        dead.path, dead.queue, dead.task_name = path, queue, task_name
-        dead.body = body[:MOST_BODY_BYTES].decode(errors="replace")
-        dead.reason = reason[:MOST_REASON_CHARS]
+        _fill(dead, path, queue, task_name, body, reason)
         dead.count += 1
         dead.updated = now
-        dead.resolved = False
         dead.put()
 
     transact(keep)
     return dead_id
+
+
+def park_in_transaction(
+    clients: Clients, *, dead_id: str, path: str, queue: str, body: bytes, reason: str
+) -> None:
+    """Keep what can never work as a dead task, in the commit that takes it from its place.
+
+    Args:
+        dead_id: Chosen before the transaction, and parked once.
+    """
+    now = naive(clients.clock.now())
+    dead = DeadTask(id=dead_id, created=now, updated=now, count=1, parked_by=dead_id)
+    _fill(dead, path, queue, dead_id, body, reason)
+    dead.put()
+
+
+def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str) -> None:
+    dead.path, dead.queue, dead.task_name = path, queue, task_name
+    dead.body = body[:MOST_BODY_BYTES].decode(errors="replace")
+    dead.reason = reason[:MOST_REASON_CHARS]
+    dead.resolved = False
 
 
 @dataclass(frozen=True)

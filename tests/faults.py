@@ -226,6 +226,9 @@ class FaultyCache:
     def count(self, key: str, delta: int, ttl_s: int) -> int | None:
         return self._around("count", lambda: self.cache.count(key, delta, ttl_s), None)
 
+    def change(self, key: str, delta: int) -> int | None:
+        return self._around("change", lambda: self.cache.change(key, delta), None)
+
     def ping(self) -> bool:
         return self.cache.ping()
 

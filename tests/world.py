@@ -27,6 +27,7 @@ from handlers.registry import APP, Registry
 from handlers.settings import LOCAL, Settings
 from pipelines.cache import open_cache
 from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.fork_join import ForkJoin
 from pipelines.jobs import Job
 from pipelines.mail import SmtpMailer
 from pipelines.rpc import Meter
@@ -45,6 +46,7 @@ SWEEPS = (
     "/cron/continuations/sweep",
     "/cron/outbox/sweep",
     "/cron/materialized-views/sweep",
+    "/cron/fork-join/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -87,6 +89,7 @@ class World:
     jobs: Sequence[Job[Any, Any]] = ()
     tasks: Sequence[Task[Any]] = ()
     builds: Sequence[Builds] = ()
+    fork_joins: Sequence[ForkJoin[Any]] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -98,7 +101,8 @@ class World:
         self.services.closers.append(self.clients.cache.close)
         tasks = [*APP.tasks.values(), *self.tasks]
         jobs = [*APP.jobs.values(), *self.jobs]
-        registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds])
+        fork_joins = [*APP.fork_joins, *self.fork_joins]
+        registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds], fork_joins)
         self.app: Flask = main.create_app(self.settings, self.clients, registry)
         self.app.testing = False
         self.order: random.Random | None = None
@@ -155,8 +159,12 @@ class World:
             self.end(attempt, statuses[attempt.id])
 
     def bury(self) -> None:
-        """End what a dead process left open, as the service does after a minute."""
+        """End what a dead process left open, as the service does after a minute.
+
+        What it remembered is gone.
+        """
         self.plan.dead_threads.clear()
+        self.clients.memory.clear()
         with self.plan.unwatched():
             stub = self.clients.datastore.stub
             for transaction in list(self.wire.open_transactions):

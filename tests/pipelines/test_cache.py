@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 
 import pymemcache
 import pytest
 
-from pipelines.cache import LONGEST_TTL_S, MemcachedCache, NoCache, _hashed, open_cache
+from pipelines.cache import AWAY_S, LONGEST_TTL_S, MemcachedCache, NoCache, _hashed, open_cache
 
 
 @pytest.fixture
@@ -94,3 +96,43 @@ def test_a_cache_that_is_away_is_a_miss(cache: MemcachedCache) -> None:
     assert not cache.add("k", b"v", 60)
     assert not cache.delete("k")
     assert not cache.ping()
+    assert cache.count("k", 1, 60) is None
+    assert cache.change("k", 1) is None
+
+
+def test_a_counter_changes_only_while_it_is_there(cache: MemcachedCache) -> None:
+    """M5: no number is made up for a counter that was lost, and none goes below 0."""
+    assert cache.change("k", 5) is None
+    assert cache.add("k", b"65536", 60)
+    assert cache.change("k", 1) == 65537
+    assert cache.change("k", -(2**15)) == 32769
+    assert cache.change("k", -(2**17)) == 0
+    assert cache.get("k") is not None
+    cache.set("k", b"no number", 60)
+    assert cache.change("k", 1) is None
+
+
+def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
+    """An outage of memcached slows a process down once, then it is left alone for a while."""
+    now = [100.0]
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        cache = MemcachedCache(f"{host}:{port}", timeout_s=0.05, monotonic=lambda: now[0])
+        silent.settimeout(0.2)
+
+        def connections() -> int:
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    accepted.append(silent.accept()[0])
+            return len(accepted)
+
+        for _ in range(5):
+            assert cache.get("k") is None
+        assert connections() == 1
+        now[0] += AWAY_S
+        assert cache.get("k") is None
+        assert connections() == 2
+        cache.close()
+        for line in accepted:
+            line.close()

@@ -1,0 +1,167 @@
+"""Work that was accepted and is not folded yet, and what remains of it.
+
+WorkPack
+    Items that one process has put with one commit, under one epoch.
+    Key: "<queue>|<epoch>|<items>|<kilobytes>|<id>". An epoch begins with a random number, so
+    batches spread over the key space; the packs of one stand together.
+    Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition.
+    Growth: one row for each commit that waits. The fold deletes it in its own transaction.
+
+WorkReceipt
+    Key: a digest of the queue, the key and the caller's request id. Inserted with the pack, so a
+    second commit with the same request is refused.
+    Queries: expires < ..., by partition. Single-property index.
+    Growth: one row for each request with an id; swept a day later.
+
+WorkOutcome
+    Key: that of a pack whose callers asked what became of their items. The join function's results.
+    Queries: as for receipts. Growth: one row for each such pack; swept an hour later.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+PARTITIONS = "0123456789abcdef"
+_TIME = "%Y%m%dT%H%M%S%f"
+_HOUR = "%Y%m%dT%H"
+
+
+class WorkPack(ndb.Model):
+    """Items of one key, in the order of their coming."""
+
+    key_ = ndb.TextProperty("key", required=True)
+    items = ndb.TextProperty(required=True)  # A JSON list.
+    is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
+    failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item, alone.
+
+
+class WorkReceipt(ndb.Model):
+    """A request that was accepted."""
+
+    pack = ndb.TextProperty(required=True)
+    position = ndb.IntegerProperty(indexed=False, required=True)
+    digest = ndb.TextProperty(required=True)  # Of the item: the same id with another is an error.
+    expires = ndb.StringProperty(required=True)
+
+
+class WorkOutcome(ndb.Model):
+    """What the join function returned for a pack's items."""
+
+    results = ndb.JsonProperty(indexed=False, required=True)
+    expires = ndb.StringProperty(required=True)
+
+
+@dataclass(frozen=True)
+class EpochId:
+    """A batch: random, with the time of its opening and a tag of the key that it is for.
+
+    >>> epoch = EpochId("c0ffee012345", datetime.datetime(2030, 5, 1, 12), "1a2b3c4d")
+    >>> epoch.text
+    'c0ffee012345.20300501T120000000000.1a2b3c4d'
+    >>> EpochId.parse(epoch.text) == epoch
+    True
+    """
+
+    random: str
+    opened: datetime.datetime
+    tag: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.random}.{self.opened:{_TIME}}.{self.tag}"
+
+    @classmethod
+    def parse(cls, text: str) -> EpochId:
+        """Return the parts of an epoch.
+
+        Raises:
+            ValueError: it is none.
+        """
+        random, opened, tag = text.split(".")
+        if len(random) != 12 or len(tag) != 8 or not set(random + tag) <= set(PARTITIONS):
+            raise ValueError("not an epoch")
+        made = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Datastore's are naive.
+        return cls(random, made, tag)
+
+
+@dataclass(frozen=True)
+class PackId:
+    """The parts of a pack's key: enough to plan a fold, and to count, without reading packs."""
+
+    queue: str
+    epoch: str
+    items: int
+    kilobytes: int
+    id: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.queue}|{self.epoch}|{self.items}|{self.kilobytes}|{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> PackId:
+        """Return the parts of a key.
+
+        Raises:
+            ValueError: it is none.
+        """
+        queue, epoch, items, kilobytes, id_ = text.split("|")
+        return cls(queue, epoch, int(items), int(kilobytes), id_)
+
+
+def tag_of(queue: str, key: str) -> str:
+    """Return what an epoch says of the key that it is for."""
+    return hashlib.sha256(json.dumps([queue, key]).encode()).hexdigest()[:8]
+
+
+def pack_key(pack: str) -> Any:
+    """Return a pack's key."""
+    return ndb.Key(WorkPack, pack)
+
+
+def packs_of_epoch(queue: str, epoch: str) -> Any:
+    """Return the query for the packs of an epoch."""
+    return _between(f"{queue}|{epoch}|", f"{queue}|{epoch}}}")
+
+
+def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:
+    """Return the query for a queue's packs, or those of one partition, behind a key."""
+    first = f"{queue}|{partition}"
+    return _between(after or first, first + "}")
+
+
+def _between(after: str, before: str) -> Any:
+    key = WorkPack._key
+    return WorkPack.query(key > pack_key(after), key < pack_key(before)).order(key)
+
+
+def receipt_key(queue: str, key: str, request_id: str) -> Any:
+    """Return the key of a request's receipt."""
+    exact = json.dumps([queue, key, request_id]).encode()
+    return ndb.Key(WorkReceipt, hashlib.sha256(exact).hexdigest()[:40])
+
+
+def outcome_key(pack: str) -> Any:
+    """Return the key of a pack's outcome."""
+    return ndb.Key(WorkOutcome, pack)
+
+
+def expiry(spread: str, at: datetime.datetime) -> str:
+    """Return when something may be forgotten, in one of 16 index ranges.
+
+    >>> expiry("c0ffee", datetime.datetime(2030, 5, 1, 12, 30))
+    'c20300501T12'
+    """
+    return f"{spread[0]}{at:{_HOUR}}"
+
+
+def expired(kind: type[ndb.Model], partition: str, now: datetime.datetime) -> Any:
+    """Return the query for what a partition may forget."""
+    return kind.query(kind.expires >= partition, kind.expires < f"{partition}{now:{_HOUR}}")

@@ -1,0 +1,266 @@
+"""Epochs: which batch is open, shared through memcached by a reader/writer lock in one counter.
+
+A batch is an epoch, a random id under which writers put their work. Its lock is one number:
+
+    65,536 and more   open; the excess is how many writers are inside
+    32,768 and more   closed: the joiner waits for the writers that are still inside
+    less              joined: whoever is still inside has been missed
+
+and, from bit 17 on, how many items have been announced. So one increment lets a writer in and
+tells it how full the batch is. A writer that was missed knows it when it leaves.
+
+Nothing here is a proof. Whatever memcached forgets or makes up, work lies in Datastore under
+some epoch, and the sweep knows all of them. Without memcached each process makes its own epochs.
+
+Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
+"Fork-join queue": the lock by counter. Why a random epoch and not a running index: docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from models.fork_join import EpochId, tag_of
+from pipelines.clients import Clients
+from pipelines.clock import naive
+
+log = logging.getLogger(__name__)
+
+OPEN = 2**16
+CLOSED = 2**15
+ITEM = 2**17
+# Writers that hold the lock longer than this are not waited for.
+WAIT_FOR_WRITERS_S = 1.0
+# A fold that takes longer than this is not waited for by the next one.
+WAIT_FOR_TURN_S = 2.0
+TURN_TTL_S = 10
+# An epoch that is older than its period by so much was forgotten by its joiner.
+FORGOTTEN_AFTER_S = 5.0
+SHORTEST_LOOK_S = 0.001
+LONGEST_LOOK_S = 0.02
+MOST_TRIES = 4
+MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one epoch at a time is open: a key of a queue, or one shard of a hot key."""
+
+    queue: str
+    key: str
+    shard: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"fork-join:epoch:{self.queue}:{self.shard}:{self.key}"
+
+    @property
+    def turn(self) -> str:
+        return f"fork-join:turn:{self.queue}:{self.key}"
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.queue, self.key)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A writer's stay in an epoch.
+
+    `is_new`: this writer opened it and must see to its task. `is_shared`: memcached has its
+    lock. `is_full`: this writer's items filled it.
+    """
+
+    slot: Slot
+    epoch: str
+    due: datetime.datetime
+    is_new: bool = False
+    is_shared: bool = True
+    is_full: bool = False
+
+
+class Epochs:
+    """The epochs that one process knows of."""
+
+    def __init__(self, period_s: float, largest: int) -> None:
+        self._period = datetime.timedelta(seconds=period_s)
+        self._largest = largest
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Slot, str] = OrderedDict()
+        self._own: OrderedDict[Slot, Entry] = OrderedDict()
+
+    # Writers
+
+    def enter(self, clients: Clients, slot: Slot, items: int) -> Entry:
+        """Announce items in the open epoch of a slot; open one if there is none."""
+        for _ in range(MOST_TRIES):
+            epoch = self._remembered(clients, slot) or self._published(clients, slot)
+            entry = (
+                self._step_in(clients, slot, epoch, items)
+                if epoch is not None
+                else self._open(clients, slot, items)
+            )
+            if entry is not None:
+                return entry
+        return self._private(clients, slot)
+
+    def leave(self, clients: Clients, entry: Entry) -> bool:
+        """Leave an epoch; return whether its joiner may have gone ahead without this writer."""
+        if not entry.is_shared:
+            return not entry.is_new and naive(clients.clock.now()) >= entry.due
+        inside = clients.cache.change(_lock(entry.slot, entry.epoch), -1)
+        return inside is None or inside % ITEM < CLOSED
+
+    def forget(self, clients: Clients, slot: Slot, epoch: str) -> None:
+        """Let nobody in by this process's memory, nor by memcached's."""
+        with self._lock:
+            if self._known.get(slot) == epoch:
+                del self._known[slot]
+        unpublish(clients, slot, epoch)
+
+    def _remembered(self, clients: Clients, slot: Slot) -> str | None:
+        epoch = self._known.get(slot)
+        return epoch if epoch is not None and self._may_be_open(clients, slot, epoch) else None
+
+    def _published(self, clients: Clients, slot: Slot) -> str | None:
+        """Return the epoch that memcached says is open, if it can be true."""
+        told = clients.cache.get(slot.name)
+        if told is None:
+            return None
+        epoch = told.decode(errors="replace")
+        if self._may_be_open(clients, slot, epoch):
+            return epoch
+        unpublish(clients, slot, epoch)
+        return None
+
+    def _may_be_open(self, clients: Clients, slot: Slot, text: str) -> bool:
+        """Tell whether something can be an epoch of this slot that waits for its joiner."""
+        try:
+            epoch = EpochId.parse(text)
+        except ValueError:
+            log.warning("memcached holds no epoch under %s", slot.name)
+            return False
+        now = naive(clients.clock.now())
+        longest = self._period + datetime.timedelta(seconds=FORGOTTEN_AFTER_S)
+        return epoch.tag == slot.tag and now - longest < epoch.opened < now + longest
+
+    def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Entry | None:
+        lock, steps = _lock(slot, epoch), items * ITEM + 1
+        count = clients.cache.change(lock, steps)
+        if count is not None and count % ITEM > OPEN:
+            self._remember(slot, epoch)
+            announced = count // ITEM
+            is_full = announced - items < self._largest <= announced
+            return Entry(slot, epoch, self._due(epoch), is_full=is_full)
+        if count is not None:
+            clients.cache.change(lock, -steps)
+        self.forget(clients, slot, epoch)
+        return None
+
+    def _open(self, clients: Clients, slot: Slot, items: int) -> Entry | None:
+        """Open an epoch and stand in it; None: somebody else has opened one just now."""
+        epoch = self._new(clients, slot)
+        lock = _lock(slot, epoch)
+        inside = str(OPEN + items * ITEM + 1).encode()
+        if not clients.cache.add(lock, inside, self._ttl_s()):
+            return self._private(clients, slot)
+        if not clients.cache.add(slot.name, epoch.encode(), self._ttl_s()):
+            return None
+        self._remember(slot, epoch)
+        return Entry(slot, epoch, self._due(epoch), is_new=True, is_full=items >= self._largest)
+
+    def _private(self, clients: Clients, slot: Slot) -> Entry:
+        """Return a stay in an epoch of this process alone, until its joiner is due."""
+        now = naive(clients.clock.now())
+        with self._lock:
+            own = self._own.get(slot)
+            if own is not None and own.due - self._period <= now < own.due:
+                return own
+            epoch = self._new(clients, slot)
+            own = Entry(slot, epoch, now + self._period, is_shared=False)
+            self._own[slot] = own
+            if len(self._own) > MOST_REMEMBERED:
+                self._own.popitem(last=False)
+        return Entry(slot, epoch, own.due, is_new=True, is_shared=False)
+
+    def _new(self, clients: Clients, slot: Slot) -> str:
+        return EpochId(clients.new_id()[:12], naive(clients.clock.now()), slot.tag).text
+
+    def _due(self, epoch: str) -> datetime.datetime:
+        return EpochId.parse(epoch).opened + self._period
+
+    def _remember(self, slot: Slot, epoch: str) -> None:
+        with self._lock:
+            self._known[slot] = epoch
+            self._known.move_to_end(slot)
+            if len(self._known) > MOST_REMEMBERED:
+                self._known.popitem(last=False)
+
+    def _ttl_s(self) -> int:
+        return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)
+
+
+# Joiners
+
+
+def close(clients: Clients, slot: Slot, epoch: str) -> None:
+    """Let no writer into an epoch any more; wait, not for ever, until those inside have left."""
+    unpublish(clients, slot, epoch)
+    lock = _lock(slot, epoch)
+    count = _counted(clients, lock)
+    # A joiner that comes again, or a second one, must not subtract twice.
+    if count is not None and count % ITEM >= OPEN:
+        count = clients.cache.change(lock, -CLOSED)
+    for pause_s in _looks(WAIT_FOR_WRITERS_S):
+        if count is None or count % ITEM <= CLOSED:
+            break
+        clients.clock.sleep(pause_s)
+        count = _counted(clients, lock)
+    clients.cache.set(lock, b"0", 60)
+
+
+@contextlib.contextmanager
+def turn(clients: Clients, slot: Slot) -> Iterator[None]:
+    """Let one fold of a key go after the other; nobody waits for ever, nor without memcached."""
+    token = clients.new_id().encode()
+    for pause_s in _looks(WAIT_FOR_TURN_S):
+        if clients.cache.add(slot.turn, token, TURN_TTL_S) or clients.cache.get(slot.turn) is None:
+            break
+        clients.clock.sleep(pause_s)
+    try:
+        yield
+    finally:
+        if clients.cache.get(slot.turn) == token:
+            clients.cache.delete(slot.turn)
+
+
+def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
+    """Tell nobody about an epoch any more."""
+    if clients.cache.get(slot.name) == epoch.encode(errors="replace"):
+        clients.cache.delete(slot.name)
+
+
+def _lock(slot: Slot, epoch: str) -> str:
+    return f"fork-join:lock:{slot.queue}:{epoch}"
+
+
+def _counted(clients: Clients, lock: str) -> int | None:
+    told = clients.cache.get(lock)
+    # After a decrement memcached may leave a blank behind the number.
+    return int(told) if told is not None and told.strip().isdigit() else None
+
+
+def _looks(most_s: float) -> Iterator[float]:
+    """Return pauses that grow, and end after so many seconds."""
+    pause_s, waited_s = SHORTEST_LOOK_S, 0.0
+    while waited_s < most_s:
+        yield pause_s
+        waited_s += pause_s
+        pause_s = min(LONGEST_LOOK_S, pause_s * 1.5)

@@ -1,0 +1,352 @@
+"""Fork-join queues: many small writes, gathered into few, and not one is lost or doubled.
+
+    @dataclass(frozen=True)
+    class Add:
+        amount: int
+
+    @fork_join("sums", queue="fork-join", period_s=1.0)
+    def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> None:
+        row = Sum.get_by_id(batch.key) or Sum(id=batch.key)
+        row.total += sum(item.amount for item in items)
+        row.put()
+
+    add_up.insert(clients, "visitors", Add(1), request_id="r-17")
+
+`insert` puts the item under the open epoch of its key and returns once it is safe. The epoch's
+task is due one period after its opening. It closes the epoch, waits a moment for writers that
+are still inside, and folds: one transaction re-reads the items, calls the join function with
+all of them, and deletes them. The join function reads and writes Datastore as any transaction
+body does, and may run more than once, of which one run counts.
+
+Period 0 means no waiting: the batch is what came while the one before was folded. A batch that
+is full does not wait for its period either.
+
+Inserts of one process that come together share one commit and one entity. A request id makes an
+insert safe to repeat: within a day it counts once, also when a commit's reply was lost. Without
+one, an insert that raises NotAcceptedError may count or not.
+
+Lost on failure: nothing that was accepted. memcached only says which batch is open: without it
+batches are smaller. A crash costs one period of the sweep.
+Cost of an item, alone: 1 write, 1 delete, and its share of the fold. Of a batch: 1 task, 5 round
+trips, and what the join function does.
+
+Routes: POST /tasks/fork-join/<name>/join, .../walk, .../insert; GET /cron/fork-join/sweep.
+Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
+"Fork-join queue". What its code loses and doubles, and what ours does instead: docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from pydantic import Field, TypeAdapter, ValidationError
+
+from models.fork_join import PackId, WorkPack, outcome_key, pack_key
+from pipelines import epochs as epoch_locks
+from pipelines import fork_join_sweeps
+from pipelines.clients import Clients
+from pipelines.epochs import Entry, Epochs, Slot
+from pipelines.fork_join_folds import Batch, fold_epoch
+from pipelines.fork_join_inserts import (
+    LONGEST_GROUP_WAIT_S,
+    MOST_GROUP_BYTES,
+    MOST_GROUP_ITEMS,
+    MOST_ITEM_BYTES,
+    Accepted,
+    DifferentItemError,
+    Insertion,
+    NotAcceptedError,
+    insert_group,
+)
+from pipelines.fork_join_sweeps import Swept, Walk
+from pipelines.group_commit import GroupCommit
+from pipelines.tasks import Task
+
+__all__ = ["Accepted", "Batch", "DifferentItemError", "ForkJoin", "NotAcceptedError", "fork_join"]
+
+log = logging.getLogger(__name__)
+
+I = TypeVar("I")  # noqa: E741  An item.
+
+LARGEST = 500
+LONGEST_PERIOD_S = 3600.0
+MOST_KEY_BYTES = 500
+MOST_REQUEST_ID_CHARS = 200
+LOOK_AGAIN_S = 0.01
+
+
+class BadItemError(ValueError):
+    """This cannot be inserted; the text says why."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Which batch to fold."""
+
+    key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
+    epoch: Annotated[str, Field(max_length=60)]
+    shard: Annotated[int, Field(ge=0, le=1000)] = 0
+
+
+@dataclass(frozen=True)
+class Insert:
+    """An item that was parked, and gets another chance."""
+
+    key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
+    item: str
+    parked: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an item. `result` is what the join function returned for it, if asked."""
+
+    is_folded: bool
+    result: Any = None
+
+
+class ForkJoin(Generic[I]):
+    """A declared queue: what its items are, and how a batch of them is joined."""
+
+    def __init__(
+        self,
+        name: str,
+        item: type[I],
+        join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None],
+        *,
+        queue: str,
+        period_s: float,
+        largest: int = LARGEST,
+        shards: int = 1,
+    ) -> None:
+        """Declare a queue; see `fork_join`.
+
+        Raises:
+            ValueError: it cannot be so.
+        """
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", name):
+            raise ValueError(f"a queue's name is of a-z, 0-9 and -, not {name!r}")
+        if not 0 <= period_s <= LONGEST_PERIOD_S:
+            raise ValueError(f"a period lasts from 0 to {LONGEST_PERIOD_S:g} seconds")
+        if not 1 <= largest <= 10_000 or not 1 <= shards <= 100:
+            raise ValueError("a batch has 1 to 10,000 items, a key 1 to 100 shards")
+        self.name = name
+        self.join = join
+        self.period_s = period_s
+        self.largest = largest
+        self.shards = shards
+        self._item: TypeAdapter[I] = TypeAdapter(item)
+        self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
+        base = f"/tasks/fork-join/{name}"
+        self.join_task = Task(f"{base}/join", queue, Join, self._join)
+        self.walk_task = Task(f"{base}/walk", queue, Walk, self._walk)
+        self.insert_task = Task(f"{base}/insert", queue, Insert, self._insert_again)
+
+    @property
+    def tasks(self) -> Sequence[Task[Any]]:
+        """What has to be mounted."""
+        return self.join_task, self.walk_task, self.insert_task
+
+    # Insert
+
+    def insert(
+        self,
+        clients: Clients,
+        key: str,
+        item: I,
+        *,
+        request_id: str | None = None,
+        is_asked: bool = False,
+    ) -> Accepted:
+        """Insert an item; return once it is safe.
+
+        Args:
+            key: What it is batched by.
+            request_id: Makes this insert count once, however often it is made within a day.
+            is_asked: Keep the join function's result for an hour.
+
+        Raises:
+            BadItemError, DifferentItemError: nothing was inserted.
+            NotAcceptedError: try again, with the same request id. Without one, it may count.
+        """
+        insertion = self._insertion(clients, key, item, request_id, is_asked)
+        return self._group_commit(clients)(insertion)
+
+    def insert_many(self, clients: Clients, items: Sequence[tuple[str, I]]) -> list[Accepted]:
+        """Insert pairs of a key and an item, in few commits; the first error is raised."""
+        insertions = [self._insertion(clients, key, item, None, False) for key, item in items]
+        accepted = []
+        for i in range(0, len(insertions), MOST_GROUP_ITEMS):
+            for answer in insert_group(clients, self, insertions[i : i + MOST_GROUP_ITEMS]):
+                if isinstance(answer, Exception):
+                    raise answer
+                accepted.append(answer)
+        return accepted
+
+    def _insertion(
+        self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool
+    ) -> Insertion:
+        if not key or len(key.encode(errors="replace")) > MOST_KEY_BYTES:
+            raise BadItemError(f"a key has 1 to {MOST_KEY_BYTES} bytes")
+        if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
+            raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
+        text = self._item.dump_json(item, warnings=False).decode()
+        if len(text) > MOST_ITEM_BYTES:
+            raise BadItemError(f"an item has at most {MOST_ITEM_BYTES} bytes, not {len(text)}")
+        try:
+            self._item.validate_json(text, strict=True)
+        except ValidationError as error:
+            raise BadItemError(f"this is no item of {self.name}: {error}") from error
+        shard = clients.random.randrange(self.shards) if self.shards > 1 else 0
+        return Insertion(key, text, shard, request_id, is_asked)
+
+    def _group_commit(self, clients: Clients) -> GroupCommit[Insertion, Accepted]:
+        return clients.memory.of(
+            f"fork-join:commits:{self.name}",
+            lambda: GroupCommit(
+                lambda insertions: insert_group(clients, self, insertions),
+                most=MOST_GROUP_ITEMS,
+                most_bytes=MOST_GROUP_BYTES,
+                size=lambda insertion: insertion.bytes,
+                longest_wait_s=LONGEST_GROUP_WAIT_S,
+            ),
+        )
+
+    def epochs(self, clients: Clients) -> Epochs:
+        """Return the epochs that this process knows of."""
+        return clients.memory.of(
+            f"fork-join:epochs:{self.name}", lambda: Epochs(self.period_s, self.largest)
+        )
+
+    def start(self, clients: Clients, entry: Entry) -> None:
+        """See to the task of an epoch that others can see from now on."""
+        if entry.is_new and entry.is_shared:
+            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+
+    def leave(self, clients: Clients, entry: Entry, pack: PackId) -> None:
+        """Leave an epoch; see to it that what was put there has a joiner still to come."""
+        is_missed = self.epochs(clients).leave(clients, entry)
+        if entry.is_new and not entry.is_shared:
+            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+        elif is_missed:
+            self._create(clients, entry.slot, entry.epoch, entry.epoch, "late", pack.id)
+        elif entry.is_full and self.period_s > 0:
+            self.epochs(clients).forget(clients, entry.slot, entry.epoch)
+            self._create(clients, entry.slot, entry.epoch, entry.epoch, "full")
+
+    def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
+        """Create tasks for stranded epochs."""
+        joins = [Join(key, epoch) for epoch, key in keys_of.items()]
+        names = [(join.epoch, "woken", minute) for join in joins]
+        self.join_task.enqueue_many(clients, joins, names=names)
+
+    def _create(
+        self,
+        clients: Clients,
+        slot: Slot,
+        epoch: str,
+        *name: str,
+        at: datetime.datetime | None = None,
+    ) -> None:
+        """Create a joiner; when Cloud Tasks does not take it, the sweep will."""
+        due = at.replace(tzinfo=datetime.UTC) if at is not None and self.period_s > 0 else None
+        try:
+            self.join_task.enqueue(clients, Join(slot.key, epoch, slot.shard), name=name, at=due)
+        except rpc_errors.GoogleAPICallError as error:
+            log.warning("the batch %s is left to the sweep: %s", epoch, error)
+
+    def _insert_again(self, clients: Clients, args: Insert) -> None:
+        insertion = Insertion(args.key, args.item, request_id=args.parked)
+        (answer,) = insert_group(clients, self, [insertion])
+        if isinstance(answer, Exception):
+            raise answer
+
+    # Join
+
+    def _join(self, clients: Clients, args: Join) -> None:
+        slot = Slot(self.name, args.key, args.shard)
+        with epoch_locks.turn(clients, slot):
+            epoch_locks.close(clients, slot, args.epoch)
+            fold_epoch(clients, self, args.epoch)
+
+    def read(self, items: str) -> list[I]:
+        """Return the items of a pack.
+
+        Raises:
+            ValidationError: one of them is no item of this version of the queue.
+        """
+        return self._items.validate_json(items, strict=True)
+
+    def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
+        """Return the body of the task that would insert a pack's only item again."""
+        (item,) = json.loads(stored.items)
+        args = Insert(stored.key_, json.dumps(item), f"{pack.epoch}.{pack.id}")
+        return self.insert_task.message(args).body
+
+    # What became of an item
+
+    def outcome(self, accepted: Accepted) -> Outcome:
+        """Return what became of an item."""
+        pack = PackId.parse(accepted.pack)
+        # An item whose batch failed may have been given a pack of its own.
+        alone = PackId(pack.queue, pack.epoch, 1, pack.kilobytes, f"{pack.id}.{accepted.position}")
+        together, single = accepted.pack, alone.text
+        first, second, *waiting = ndb.get_multi(
+            [outcome_key(together), outcome_key(single), pack_key(together), pack_key(single)]
+        )
+        if first is not None:
+            return Outcome(True, first.results[accepted.position])
+        if second is not None:
+            return Outcome(True, second.results[0])
+        return Outcome(not any(waiting))
+
+    def wait(self, clients: Clients, accepted: Accepted, within_s: float) -> Outcome:
+        """Wait until an item is folded, not longer than so many seconds."""
+        deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
+        while not (outcome := self.outcome(accepted)).is_folded:
+            if clients.clock.now() >= deadline:
+                break
+            clients.clock.sleep(LOOK_AGAIN_S)
+        return outcome
+
+    # Sweep
+
+    def sweep(self, clients: Clients) -> Swept:
+        """Wake what is stranded."""
+        return fork_join_sweeps.sweep(clients, self)
+
+    def _walk(self, clients: Clients, args: Walk) -> None:
+        fork_join_sweeps.walk(clients, self, args)
+
+
+def fork_join(
+    name: str, *, queue: str, period_s: float, largest: int = LARGEST, shards: int = 1
+) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
+    """Declare the function below as the join of a queue; its third parameter's type is the items'.
+
+    Args:
+        name: Stands in keys and routes: never change it while work waits.
+        queue: The Cloud Tasks queue of its tasks.
+        period_s: How long a batch stays open. 0: until the batch before it is folded.
+        largest: Items in one transaction; a batch of so many does not wait for its period.
+        shards: Batches of one key that are open at a time, for a key that is very hot.
+    """
+
+    def declare(
+        join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None],
+    ) -> ForkJoin[I]:
+        hints = get_type_hints(join, localns={"Clients": Any})
+        (item,) = get_args(hints[list(join.__annotations__)[2]])
+        return ForkJoin(
+            name, item, join, queue=queue, period_s=period_s, largest=largest, shards=shards
+        )
+
+    return declare

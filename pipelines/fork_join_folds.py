@@ -1,0 +1,216 @@
+"""Folding a batch: re-read its items, join them, delete them, in one transaction.
+
+So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
+transaction is folded in several. When the join function fails, the batch is halved until the item
+that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
+is parked as a dead task. When nothing goes through, the function is at fault and not an item: the
+batch stays as it is, and its task comes again, ever more rarely.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.fork_join import (
+    EpochId,
+    PackId,
+    WorkOutcome,
+    WorkPack,
+    expiry,
+    outcome_key,
+    pack_key,
+    packs_of_epoch,
+)
+from models.transactions import transact
+from pipelines import dead_tasks
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.tasks import Park, Unwell, Wait
+
+if TYPE_CHECKING:
+    from pipelines.fork_join import ForkJoin
+
+log = logging.getLogger(__name__)
+
+MOST_PACKS = 100
+MOST_KILOBYTES = 2_000
+MOST_LISTED = 1_000
+MOST_FAILURES = 5
+# So many items fail before one goes through: it is not the items.
+MOST_SUSPECTS = 8
+OUTCOMES_FOR = timedelta(hours=1)
+
+# Not the items' fault.
+UNWELL = (
+    Wait,
+    Unwell,
+    rpc_errors.ServerError,
+    rpc_errors.Aborted,
+    rpc_errors.TooManyRequests,
+    rpc_errors.RetryError,
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which batch a join function has before it: of what key, and open since when (UTC, naive)."""
+
+    key: str
+    epoch: str
+    opened: datetime
+
+
+@dataclass
+class Folded:
+    """What one joiner did: items and batches that went through, and what did not."""
+
+    items: int = 0
+    batches: int = 0
+    suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
+
+
+def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> Folded:
+    """Fold all that lies under an epoch.
+
+    Raises:
+        Exception: what the join function raised for an item that is not parked yet.
+    """
+    keys = packs_of_epoch(queue.name, epoch).fetch(MOST_LISTED + 1, keys_only=True)
+    packs = [PackId.parse(key.id()) for key in keys[:MOST_LISTED]]
+    folded = Folded()
+    for part in _parts(packs, queue.largest):
+        _fold(clients, queue, part, folded)
+    waits = [error for pack, error in folded.suspects if not _blame(clients, queue, pack, error)]
+    if waits:
+        raise waits[0]
+    if len(keys) > MOST_LISTED:
+        raise Wait(f"{folded.items} items are folded, and there are more")
+    return folded
+
+
+def _parts(packs: Sequence[PackId], largest: int) -> Iterator[list[PackId]]:
+    """Cut packs into what a transaction takes."""
+    part: list[PackId] = []
+    items = kilobytes = 0
+    for pack in packs:
+        items, kilobytes = items + pack.items, kilobytes + pack.kilobytes
+        if part and (items > largest or kilobytes > MOST_KILOBYTES or len(part) == MOST_PACKS):
+            yield part
+            part, items, kilobytes = [], pack.items, pack.kilobytes
+        part.append(pack)
+    if part:
+        yield part
+
+
+def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded: Folded) -> None:
+    try:
+        items = transact(lambda: _fold_here(clients, queue, part))
+    except UNWELL:
+        raise
+    except Exception as error:
+        if folded.items == 0 and len(folded.suspects) >= MOST_SUSPECTS:
+            raise
+        if len(part) == 1 and part[0].items == 1:
+            folded.suspects.append((part[0], error))
+            return
+        log.info("%s: %d packs fail together and are halved: %s", queue.name, len(part), error)
+        singles = transact(lambda: _split(part[0])) if len(part) == 1 else part
+        middle = len(singles) // 2
+        for half in (singles[:middle], singles[middle:]):
+            if half:
+                _fold(clients, queue, half, folded)
+        return
+    folded.items += items
+    folded.batches += bool(items)
+
+
+def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> int:
+    """Fold what still exists of some packs, in a transaction; return how many items that were."""
+    packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
+    by_key: dict[str, list[WorkPack]] = {}
+    for pack in packs:
+        by_key.setdefault(pack.key_, []).append(pack)
+    count = 0
+    for key, mine in by_key.items():
+        lists = [queue.read(pack.items) for pack in mine]
+        items = [item for each in lists for item in each]
+        epoch = part[0].epoch
+        batch = Batch(key, epoch, EpochId.parse(epoch).opened)
+        results = queue.join(clients, batch, items)
+        if results is not None:
+            _put_outcomes(clients, mine, [len(each) for each in lists], list(results))
+        count += len(items)
+    for pack in packs:
+        pack.key.delete()
+    return count
+
+
+def _put_outcomes(
+    clients: Clients, packs: Sequence[WorkPack], sizes: Sequence[int], results: Sequence[Any]
+) -> None:
+    if len(results) != sum(sizes):
+        raise ValueError(f"a join of {sum(sizes)} items returned {len(results)} results")
+    forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+    first = 0
+    for pack, size in zip(packs, sizes, strict=True):
+        if pack.is_asked:
+            epoch = PackId.parse(pack.key.id()).epoch
+            WorkOutcome(
+                key=outcome_key(pack.key.id()),
+                results=results[first : first + size],
+                expires=expiry(epoch, forget_at),
+            ).put()
+        first += size
+
+
+def _split(pack: PackId) -> list[PackId]:
+    """Give each item of a pack a pack of its own, in a transaction; the keys tell which it was."""
+    stored = pack_key(pack.text).get()
+    singles = [replace(pack, items=1, id=f"{pack.id}.{i}") for i in range(pack.items)]
+    if stored is None:
+        return singles  # Split or folded before.
+    for single, item in zip(singles, json.loads(stored.items), strict=True):
+        WorkPack(
+            key=pack_key(single.text),
+            key_=stored.key_,
+            items=json.dumps([item]),
+            is_asked=stored.is_asked,
+        ).put()
+    stored.key.delete()
+    return singles
+
+
+def _blame(clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception) -> bool:
+    """Count a failure of an item that stood alone; return whether it is out of the way."""
+    reason = "".join(traceback.format_exception(error))
+    dead_id = clients.new_id()
+
+    def body() -> bool:
+        stored = pack_key(pack.text).get()
+        if stored is None:
+            return True
+        stored.failures += 1
+        if stored.failures < MOST_FAILURES and not isinstance(error, Park):
+            stored.put()
+            return False
+        dead_tasks.park_in_transaction(
+            clients,
+            dead_id=dead_id,
+            path=queue.insert_task.path,
+            queue=queue.insert_task.queue,
+            body=queue.replay_body(pack, stored),
+            reason=reason,
+        )
+        stored.key.delete()
+        return True
+
+    return transact(body)

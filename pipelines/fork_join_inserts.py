@@ -1,0 +1,274 @@
+"""Inserts into a fork-join queue: many items, one commit.
+
+What one commit writes is a pack for each key, with all items of the key that came together, and
+a receipt for each request that has an id. The receipt is inserted, not put: if it exists, the
+service refuses the whole commit, so a request counts once however often it is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.commits import insert_all
+from models.fork_join import PackId, WorkPack, WorkReceipt, expiry, pack_key, receipt_key
+from pipelines.clients import Clients
+from pipelines.clock import naive
+from pipelines.epochs import Entry, Slot
+
+if TYPE_CHECKING:
+    from pipelines.fork_join import ForkJoin
+
+# How long a request's id is known at least.
+RECEIPTS_FOR = timedelta(hours=24)
+MOST_ITEM_BYTES = 60_000
+MOST_GROUP_ITEMS = 500
+MOST_GROUP_BYTES = 900_000
+LONGEST_GROUP_WAIT_S = 0.02
+TRIES = 3
+PAUSE_S = 0.03
+
+
+class NotAcceptedError(Exception):
+    """The service did not answer. What was inserted without a request id may count or not."""
+
+
+class DifferentItemError(ValueError):
+    """This request id was used for another item before."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An item that is safe: it will be folded. `is_repeat`: it was accepted before."""
+
+    pack: str
+    position: int
+    is_repeat: bool = False
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """An item on its way in."""
+
+    key: str
+    item: str  # As JSON.
+    shard: int = 0
+    request_id: str | None = None
+    is_asked: bool = False
+
+    @property
+    def slot(self) -> tuple[str, int]:
+        return self.key, self.shard
+
+    @property
+    def bytes(self) -> int:
+        return len(self.item)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.item.encode()).hexdigest()[:16]
+
+
+@dataclass
+class _Pack:
+    """What goes under one key of Datastore."""
+
+    id: PackId
+    entry: Entry
+    insertions: list[Insertion]
+
+    def entity(self) -> WorkPack:
+        items = ",".join(insertion.item for insertion in self.insertions)
+        is_asked = any(insertion.is_asked for insertion in self.insertions) or None
+        key = self.insertions[0].key
+        return WorkPack(key=pack_key(self.id.text), key_=key, items=f"[{items}]", is_asked=is_asked)
+
+
+@dataclass
+class _Attempt:
+    """One commit: all of it took effect, or nothing."""
+
+    packs: list[_Pack]
+    where: dict[int, Accepted]  # Of each insertion, by its place in the group.
+    receipts: list[WorkReceipt]
+
+    @property
+    def witnesses(self) -> list[Any]:
+        """Return keys of which one exists only if this, or one like it, was committed."""
+        return [row.key for row in self.receipts] or [pack_key(p.id.text) for p in self.packs]
+
+    def wrote(self, row: Any) -> bool:
+        """Tell whether a witness is this attempt's."""
+        if row is None:
+            return False
+        return not self.receipts or row.pack in {pack.id.text for pack in self.packs}
+
+
+class _Group:
+    """Insertions that are committed together."""
+
+    def __init__(
+        self, clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
+    ) -> None:
+        self.clients = clients
+        self.queue = queue
+        self.insertions = insertions
+        self.answers: dict[int, Accepted | Exception] = {}
+        self.doubtful: list[_Attempt] = []
+        # Of each receipt who is the first in the group to need it. Others repeat that one.
+        self.firsts: dict[Any, int] = {}
+        for i, insertion in enumerate(insertions):
+            if insertion.request_id is not None:
+                self.firsts.setdefault(self._receipt_key(insertion), i)
+
+    def open(self) -> list[int]:
+        """Return what has no answer yet and repeats no other insertion of the group."""
+        every = range(len(self.insertions))
+        return [i for i in every if i not in self.answers and self._first(i) == i]
+
+    def attempt(self) -> _Attempt:
+        """Enter epochs and make the packs and receipts of one commit."""
+        together: dict[Slot, list[int]] = {}
+        for i in self.open():
+            insertion = self.insertions[i]
+            slot = Slot(self.queue.name, insertion.key, insertion.shard)
+            together.setdefault(slot, []).append(i)
+        packs, where = [], {}
+        for slot, members in together.items():
+            pack = self._pack(slot, [self.insertions[i] for i in members])
+            packs.append(pack)
+            where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(members)})
+        receipts = [
+            self._receipt(self.insertions[i], accepted)
+            for i, accepted in where.items()
+            if self.insertions[i].request_id is not None
+        ]
+        return _Attempt(packs, where, receipts)
+
+    def look_up(self) -> None:
+        """Answer what is known by its receipt.
+
+        A receipt of an attempt in doubt says that all of that attempt was committed.
+        """
+        keys = [key for key, i in self.firsts.items() if i not in self.answers]
+        for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
+            mine = next((made for made in self.doubtful if made.wrote(receipt)), None)
+            if mine is not None:
+                self.answers = {**mine.where, **self.answers}
+            elif receipt is not None:
+                i = self.firsts[key]
+                self.answers[i] = _repeated(self.insertions[i], receipt)
+
+    def find_out(self, attempt: _Attempt, error: Exception) -> None:
+        """Find out whether a commit took effect whose reply was lost.
+
+        If no receipt guards it, it must not be tried again: it may be committed and folded.
+        """
+        try:
+            rows = ndb.get_multi(attempt.witnesses)
+        except rpc_errors.GoogleAPICallError:
+            rows = []
+        if any(attempt.wrote(row) for row in rows):
+            self.answers.update(attempt.where)
+        elif attempt.receipts:
+            self.doubtful.append(attempt)
+        else:
+            self.give_up(error)
+
+    def give_up(self, error: Exception | None) -> None:
+        refused = NotAcceptedError("Datastore did not take it, or did not say so")
+        refused.__cause__ = error
+        self.answers.update(dict.fromkeys(self.open(), refused))
+
+    def all_answers(self) -> list[Accepted | Exception]:
+        """Return an answer for each; one that repeats another one here gets that one's."""
+        return [self._answer(i) for i in range(len(self.insertions))]
+
+    def _answer(self, i: int) -> Accepted | Exception:
+        first = self._first(i)
+        answer = self.answers[first]
+        if first == i or isinstance(answer, Exception):
+            return answer
+        if self.insertions[first].digest != self.insertions[i].digest:
+            return _different(self.insertions[i])
+        return Accepted(answer.pack, answer.position, is_repeat=True)
+
+    def _first(self, i: int) -> int:
+        insertion = self.insertions[i]
+        return i if insertion.request_id is None else self.firsts[self._receipt_key(insertion)]
+
+    def _pack(self, slot: Slot, insertions: list[Insertion]) -> _Pack:
+        entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(insertions))
+        kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
+        id_ = self.clients.new_id()[:16]
+        pack = PackId(self.queue.name, entry.epoch, len(insertions), kilobytes, id_)
+        return _Pack(pack, entry, insertions)
+
+    def _receipt_key(self, insertion: Insertion) -> Any:
+        return receipt_key(self.queue.name, insertion.key, insertion.request_id or "")
+
+    def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
+        key = self._receipt_key(insertion)
+        forget_at = naive(self.clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
+        return WorkReceipt(
+            key=key,
+            pack=where.pack,
+            position=where.position,
+            digest=insertion.digest,
+            expires=expiry(key.id(), forget_at),
+        )
+
+
+def insert_group(
+    clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
+) -> list[Accepted | Exception]:
+    """Commit insertions together; return an answer for each."""
+    group = _Group(clients, queue, insertions)
+    error: Exception | None = None
+    for retry in range(TRIES):
+        if retry and not isinstance(error, rpc_errors.AlreadyExists):
+            clients.clock.sleep(PAUSE_S)
+        error = _try(clients, queue, group)
+        if not group.open():
+            return group.all_answers()
+    group.give_up(error)
+    return group.all_answers()
+
+
+def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | None:
+    """Make one commit; what it leaves open has to be tried again."""
+    attempt = group.attempt()
+    for pack in attempt.packs:
+        queue.start(clients, pack.entry)
+    entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
+    try:
+        insert_all(clients.datastore, entities)
+    except rpc_errors.AlreadyExists as error:
+        group.look_up()
+        return error
+    except rpc_errors.Aborted as error:
+        return error
+    except rpc_errors.GoogleAPICallError as error:
+        group.find_out(attempt, error)
+        return error
+    finally:
+        for pack in attempt.packs:
+            queue.leave(clients, pack.entry, pack.id)
+    group.answers.update(attempt.where)
+    return None
+
+
+def _repeated(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
+    if receipt.digest != insertion.digest:
+        return _different(insertion)
+    return Accepted(receipt.pack, receipt.position, is_repeat=True)
+
+
+def _different(insertion: Insertion) -> DifferentItemError:
+    return DifferentItemError(f"request {insertion.request_id!r:.80} was made with another item")

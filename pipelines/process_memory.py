@@ -1,0 +1,32 @@
+"""What a process remembers from one request to the next: always a hint, never a proof.
+
+A process may die at any moment, and there may be many. What is kept here may only save work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class ProcessMemory:
+    """One object for each owner, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, Any] = {}
+
+    def of(self, owner: str, make: Callable[[], T]) -> T:
+        """Return what an owner keeps."""
+        kept = self._kept.get(owner)
+        if kept is None:
+            with self._lock:
+                kept = self._kept.setdefault(owner, make())
+        return cast(T, kept)
+
+    def clear(self) -> None:
+        """Forget everything, as a new process would have."""
+        self._kept = {}

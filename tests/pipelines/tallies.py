@@ -1,0 +1,64 @@
+"""A queue for tests: tallies, which know every item that was ever folded into them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.cloud import ndb
+
+from models.fork_join import WorkPack
+from pipelines.clients import Clients
+from pipelines.fork_join import Batch, ForkJoin, fork_join
+from tests.world import Services, World
+
+
+class Tally(ndb.Model):
+    """What was folded, item by item: the same one twice is a doubled item."""
+
+    labels = ndb.JsonProperty(default=[])
+    batches = ndb.JsonProperty(default=[])
+
+
+@dataclass(frozen=True)
+class Mark:
+    label: str
+
+
+def tally(clients: Clients, batch: Batch, items: Sequence[Mark]) -> Sequence[str]:
+    """Note each item; labels that begin with "bad" cannot be noted."""
+    bad = [item.label for item in items if item.label.startswith("bad")]
+    if bad:
+        raise ValueError(f"no tally takes {bad[0]}")
+    row = Tally.get_by_id(batch.key) or Tally(id=batch.key)
+    before = len(row.labels)
+    row.labels = [*row.labels, *(item.label for item in items)]
+    row.batches = [*row.batches, len(items)]
+    row.put()
+    return [f"{item.label} is number {before + i}" for i, item in enumerate(items, 1)]
+
+
+TALLIES = fork_join("tallies", queue="fork-join", period_s=1.0, largest=20)(tally)
+AT_ONCE = fork_join("tallies-at-once", queue="fork-join", period_s=0)(tally)
+SHARDED = fork_join("tallies-sharded", queue="fork-join", period_s=1.0, shards=3)(tally)
+QUEUES: list[ForkJoin[Mark]] = [TALLIES, AT_ONCE, SHARDED]
+
+
+def tally_world(services: Services) -> World:
+    return World(services, fork_joins=QUEUES)
+
+
+def tallied(key: str) -> Counter[str]:
+    """Return how often each item was folded."""
+    row = Tally.get_by_id(key)
+    return Counter(row.labels if row else [])
+
+
+def batches(key: str) -> list[int]:
+    row = Tally.get_by_id(key)
+    return row.batches if row else []
+
+
+def packs() -> list[WorkPack]:
+    return WorkPack.query().fetch()

@@ -1,0 +1,404 @@
+"""Fork-join queues: what goes in is folded once, in batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from models.dead_tasks import DeadTask
+from models.fork_join import WorkReceipt
+from pipelines.cache import NoCache
+from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError
+from pipelines.fork_join_folds import MOST_FAILURES
+from tests.pipelines.tallies import (
+    AT_ONCE,
+    SHARDED,
+    TALLIES,
+    Mark,
+    batches,
+    packs,
+    tallied,
+    tally_world,
+)
+from tests.world import Services, World, in_threads
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return tally_world(services)
+
+
+def put(world: World, key: str, *labels: str, queue: Any = TALLIES, **options: Any) -> Any:
+    with world.clients.context():
+        return [queue.insert(world.clients, key, Mark(label), **options) for label in labels]
+
+
+def test_a_period_of_items_is_folded_together(world: World) -> None:
+    """D1, D5: everything accepted is folded once, by one task, and nothing is left."""
+    put(world, "t", "a", "b", "c")
+    assert len(world.engine.tasks()) == 1
+    world.deliver_due()
+    with world.context():
+        assert tallied("t") == Counter()
+
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("abc")
+        assert batches("t") == [3]
+        assert packs() == []
+
+
+def test_keys_have_batches_of_their_own(world: World) -> None:
+    """D1: what is inserted for one key is folded for it alone."""
+    put(world, "one", "a")
+    put(world, "two", "b", "c")
+    world.settle()
+
+    with world.context():
+        assert (tallied("one"), tallied("two")) == (Counter("a"), Counter("bc"))
+
+
+def test_without_a_period_an_item_is_folded_at_once(world: World) -> None:
+    """Idle latency is near zero: the task has no time to wait for."""
+    put(world, "t", "a", queue=AT_ONCE)
+    world.deliver_due()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_full_batch_does_not_wait_for_its_period(world: World) -> None:
+    """Early fire: at 20 items the batch starts; its own task finds nothing left."""
+    put(world, "t", *[f"i{i}" for i in range(25)])
+    world.deliver_due()
+    with world.context():
+        assert batches("t") == [20]
+
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [20, 5]
+
+
+def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) -> None:
+    """D1: 65 items under one epoch, 20 at a time."""
+    with world.clients.context():
+        TALLIES.insert_many(world.clients, [("t", Mark(f"i{i}")) for i in range(15)])
+        for part in range(5):
+            marks = [("t", Mark(f"p{part}.{i}")) for i in range(10)]
+            TALLIES.insert_many(world.clients, marks)
+    world.settle()
+
+    with world.context():
+        assert sum(batches("t")) == 65
+        assert max(batches("t")) <= 20
+        assert set(tallied("t").values()) == {1}
+
+
+def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
+    """D1: sharded epochs; each is folded, one after the other."""
+    put(world, "t", *[f"i{i}" for i in range(30)], queue=SHARDED)
+    assert len(world.engine.tasks()) == 3
+    world.settle()
+
+    with world.context():
+        assert sum(batches("t")) == 30
+        assert len(batches("t")) == 3
+
+
+def test_inserts_of_one_process_share_commits(world: World) -> None:
+    """Group commit: concurrent inserts are packed; each gets an answer of its own."""
+    answers: list[Any] = []
+
+    def insert(i: int) -> None:
+        answers.extend(put(world, "t", f"i{i}", is_asked=True))
+
+    in_threads(*[lambda i=i: insert(i) for i in range(24)])
+    places = {(answer.pack, answer.position) for answer in answers}
+    assert len(places) == 24
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter(f"i{i}" for i in range(24))
+        results = [TALLIES.outcome(answer).result for answer in answers]
+    assert len(set(results)) == 24
+
+
+# Request ids
+
+
+def test_a_request_counts_once_however_often_it_is_made(world: World) -> None:
+    """D1: before its batch is folded and after."""
+    (first,) = put(world, "t", "a", request_id="r1")
+    (again,) = put(world, "t", "a", request_id="r1")
+    world.settle()
+    (late,) = put(world, "t", "a", request_id="r1")
+    world.settle()
+
+    assert not first.is_repeat
+    assert again.is_repeat
+    assert late.is_repeat
+    assert (again.pack, again.position) == (first.pack, first.position)
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_request_id_belongs_to_one_item_of_one_key(world: World) -> None:
+    """Used for another item it is an error; for another key it is another request."""
+    put(world, "t", "a", request_id="r1")
+    with pytest.raises(DifferentItemError):
+        put(world, "t", "b", request_id="r1")
+    put(world, "u", "b", request_id="r1")
+    world.settle()
+
+    with world.context():
+        assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
+
+
+def test_the_same_request_at_the_same_moment_counts_once(world: World) -> None:
+    """D1: also when both come into one commit, or into two that race."""
+    answers: list[Any] = []
+    in_threads(*[lambda: answers.extend(put(world, "t", "a", request_id="r")) for _ in range(8)])
+    world.settle()
+
+    assert [answer.is_repeat for answer in answers].count(False) == 1
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_receipts_are_forgotten_after_their_day(world: World) -> None:
+    """Growth is bounded: within a few sweeps after 26 hours, not before a day."""
+    put(world, "t", "a", request_id="r1")
+    world.settle()
+    world.clock.sleep(23 * 3600)
+    for _ in range(100):
+        world.sweep()
+    with world.context():
+        assert WorkReceipt.query().fetch()
+
+    world.clock.sleep(4 * 3600)
+    for _ in range(400):
+        world.sweep()
+        with world.context():
+            if not WorkReceipt.query().fetch():
+                return
+    raise AssertionError("the receipt is still there")
+
+
+# Results
+
+
+def test_who_asked_gets_the_joins_result(world: World) -> None:
+    """A result an item, kept for an hour; who did not ask costs no write."""
+    asked, other = put(world, "t", "a", is_asked=True), put(world, "t", "b")
+    with world.context():
+        assert not TALLIES.outcome(asked[0]).is_folded
+    world.settle()
+
+    with world.context():
+        assert TALLIES.outcome(asked[0]).result.startswith("a is number")
+        assert TALLIES.outcome(other[0]).is_folded
+        assert TALLIES.outcome(other[0]).result is None
+
+
+def test_waiting_for_a_result_ends(world: World) -> None:
+    """Nobody waits longer than they said."""
+    (accepted,) = put(world, "t", "a", is_asked=True)
+    with world.context():
+        assert not TALLIES.wait(world.clients, accepted, within_s=0.5).is_folded
+
+
+# Failing joins
+
+
+def test_a_poison_item_is_parked_and_the_rest_goes_through(world: World) -> None:
+    """One item that the function cannot take stops nobody: found by halving, then parked."""
+    put(world, "t", "a", "b", "bad", "c")
+    with world.clients.context():
+        TALLIES.insert_many(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("abcde")
+        assert packs() == []
+        dead = DeadTask.query().fetch()
+    assert sorted("bad too" in task.body for task in dead) == [False, True]
+    assert all("no tally takes" in task.reason for task in dead)
+
+
+def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1: it goes in again, once, and is folded when the function takes it."""
+    put(world, "t", "bad")
+    world.settle()
+    monkeypatch.setattr(
+        TALLIES, "join", lambda clients, batch, items: AT_ONCE.join(
+            clients, batch, [Mark(item.label.replace("bad", "good")) for item in items]
+        ),
+    )
+    world.doubles = True
+    with world.context():
+        (dead,) = DeadTask.query().fetch()
+        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
+        task.enqueue(world.clients, task.args(dead.key.id()))
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_a_join_that_fails_for_everything_keeps_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in the function parks nothing at once: the batch waits for the next deployment."""
+
+    def broken(clients: Any, batch: Any, items: Any) -> None:
+        raise RuntimeError("deployed on a Friday")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TALLIES, "join", broken)
+        put(world, "t", *[f"i{i}" for i in range(19)])
+        world.clock.sleep(1.1)
+        for _ in range(MOST_FAILURES - 2):
+            world.deliver(world.engine.tasks()[0].name)
+        with world.context():
+            assert DeadTask.query().fetch() == []
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter(f"i{i}" for i in range(19))
+
+
+# memcached
+
+
+def test_without_memcached_each_process_makes_its_own_batches(world: World) -> None:
+    """D2: smaller batches, the same totals."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    put(world, "t", "a", "b", "c")
+    world.clients.memory.clear()  # Another process.
+    put(world, "t", "d")
+    assert len(world.engine.tasks()) == 2
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("abcd")
+        assert sorted(batches("t")) == [1, 3]
+
+
+class Liar(NoCache):
+    """A memcached that says yes to everything and knows what nobody told it."""
+
+    def __init__(self, told: bytes) -> None:
+        self.told = told
+
+    def get(self, key: str) -> bytes | None:
+        return self.told
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return True
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return True
+
+    def delete(self, key: str) -> bool:
+        return True
+
+    def change(self, key: str, delta: int) -> int | None:
+        return int(self.told) if self.told.isdigit() else 2**16 + 5
+
+
+LIES = [
+    b"",
+    b"\xff\x00",
+    b"0",
+    b"65536",
+    b"65537",
+    b"32768",
+    b"99999999999999999999",
+    b"c0ffee012345.20300501T120000000000.1a2b3c4d",
+    b"c0ffee012345.00000501T120000000000.1a2b3c4d",
+]
+
+
+@pytest.mark.parametrize("told", LIES)
+def test_whatever_memcached_says_the_totals_are_exact(world: World, told: bytes) -> None:
+    """D2, D3: nonsense, numbers, epochs of others: only batches differ."""
+    object.__setattr__(world.clients, "cache", Liar(told))
+    put(world, "t", "a", "b", "c")
+    world.heal(lambda: not packs(), rounds=3)
+
+    with world.context():
+        assert tallied("t") == Counter("abc")
+
+
+def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:
+    """D3: within its period and one sweep."""
+    put(world, "t", "a", "b")
+    world.engine.reset()
+    world.heal(lambda: not packs(), rounds=2)
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any) -> None:
+    """D3: partition by partition, page by page, each its own task."""
+    monkeypatch.setattr("pipelines.fork_join_sweeps.MOST_HERE", 7)
+    for i in range(60):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(60)
+    world.sweep()
+    assert 16 >= len([t for t in world.engine.tasks() if t.url.endswith("/walk")]) > 10
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+        assert all(tallied(f"t{i}") == Counter("a") for i in range(60))
+
+
+# Refusals
+
+
+def test_what_cannot_be_inserted_is_refused(world: World) -> None:
+    """Bad input is told, and changes nothing."""
+    with pytest.raises(BadItemError, match="bytes"):
+        put(world, "", "a")
+    with pytest.raises(BadItemError, match="bytes"):
+        put(world, "k" * 501, "a")
+    with pytest.raises(BadItemError, match="at most"):
+        put(world, "t", "a" * 60_001)
+    with pytest.raises(BadItemError, match="no item"):
+        put(world, "t", 7)  # type: ignore[arg-type]
+    with pytest.raises(BadItemError, match="request id"):
+        put(world, "t", "a", request_id="")
+    with world.context():
+        assert packs() == []
+
+
+def test_an_insert_that_datastore_does_not_take_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: nothing counts later unless the caller comes again with the same id."""
+    from google.api_core import exceptions as rpc_errors
+
+    def away(*args: Any) -> None:
+        raise rpc_errors.ServiceUnavailable("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.fork_join_inserts.insert_all", away)
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "a")
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "b", request_id="r")
+    world.settle()
+    with world.context():
+        assert tallied("t") == Counter()
+    put(world, "t", "b", request_id="r")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("b")
