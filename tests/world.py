@@ -208,6 +208,11 @@ class World:
             self.sweep()
         raise AssertionError("not healed by the sweep")
 
+    def live_tasks(self, queue: str) -> list[Any]:
+        """Return the live tasks of a queue, oldest first."""
+        parent = f"projects/{PROJECT}/locations/{LOCATION}/queues/{queue}"
+        return self.engine.list_tasks(parent)[0]  # type: ignore[no-any-return]
+
     def flush(self) -> None:
         """Empty memcached."""
         empty(self.services.memcached)

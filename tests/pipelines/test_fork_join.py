@@ -35,10 +35,14 @@ def put(world: World, key: str, *labels: str, queue: Any = TALLIES, **options: A
         return [queue.insert(world.clients, key, Mark(label), **options) for label in labels]
 
 
+def tasks(world: World) -> Any:
+    return world.live_tasks("fork-join")
+
+
 def test_a_period_of_items_is_folded_together(world: World) -> None:
     """D1, D5: everything accepted is folded once, by one task, and nothing is left."""
     put(world, "t", "a", "b", "c")
-    assert len(world.engine.tasks()) == 1
+    assert len(tasks(world)) == 1
     world.deliver_due()
     with world.context():
         assert tallied("t") == Counter()
@@ -101,7 +105,7 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
 def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
     """D1: sharded epochs; each is folded, one after the other."""
     put(world, "t", *[f"i{i}" for i in range(30)], queue=SHARDED)
-    assert len(world.engine.tasks()) == 3
+    assert len(tasks(world)) == 3
     world.settle()
 
     with world.context():
@@ -262,7 +266,7 @@ def test_a_join_that_fails_for_everything_keeps_its_batch(
         put(world, "t", *[f"i{i}" for i in range(19)])
         world.clock.sleep(1.1)
         for _ in range(MOST_FAILURES - 2):
-            world.deliver(world.engine.tasks()[0].name)
+            world.deliver(tasks(world)[0].name)
         with world.context():
             assert DeadTask.query().fetch() == []
     world.settle()
@@ -280,7 +284,7 @@ def test_without_memcached_each_process_makes_its_own_batches(world: World) -> N
     put(world, "t", "a", "b", "c")
     world.clients.memory.clear()  # Another process.
     put(world, "t", "d")
-    assert len(world.engine.tasks()) == 2
+    assert len(tasks(world)) == 2
     world.settle()
 
     with world.context():
@@ -352,7 +356,7 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
     world.engine.reset()
     world.clock.sleep(60)
     world.sweep()
-    assert 16 >= len([t for t in world.engine.tasks() if t.url.endswith("/walk")]) > 10
+    assert 16 >= len([t for t in tasks(world) if t.http_request.url.endswith("/walk")]) > 10
     world.settle()
 
     with world.context():
