@@ -238,7 +238,9 @@ def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyP
     put(world, "t", "bad")
     world.settle()
     monkeypatch.setattr(
-        TALLIES, "join", lambda clients, batch, items: AT_ONCE.join(
+        TALLIES,
+        "join",
+        lambda clients, batch, items: AT_ONCE.join(
             clients, batch, [Mark(item.label.replace("bad", "good")) for item in items]
         ),
     )

@@ -1,0 +1,235 @@
+"""Fork-join queues with a fault at every remote call, and deliveries in every disorder."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.fork_join import WorkPack, pack_key
+from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
+from pipelines.fork_join import ForkJoin, NotAcceptedError
+from pipelines.fork_join_sweeps import Swept
+from tests.explorer import Explorer
+from tests.faults import FLUSH, KINDS, OVERLAP, REPLY_LOST
+from tests.pipelines.tallies import AT_ONCE, SHARDED, TALLIES, Mark, packs, tallied, tally_world
+from tests.world import Services, World
+
+LABELS = ["a", "b", "c", "d"]
+
+
+class InTurn(random.SystemRandom):
+    """Random ids, and each shard in its turn, so that every play makes the same calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns = itertools.count()
+
+    def randrange(self, start: int, *rest: Any) -> int:  # type: ignore[override]
+        return next(self._turns) % start
+
+
+class InsertScenario:
+    """Two processes insert items, each with a request id, and try again when they were refused."""
+
+    def __init__(self, world: World, queue: ForkJoin[Mark]) -> None:
+        self.world = world
+        self.queue = queue
+
+    def begin(self, tag: str) -> None:
+        clients = self.world.clients
+        object.__setattr__(clients, "random", InTurn())
+        for label in LABELS:
+            self.insert(tag, label)
+            if label == "b":
+                clients.memory.clear()  # From here on it is another process.
+        self.insert(tag, "a")  # Somebody presses twice.
+
+    def insert(self, tag: str, label: str) -> None:
+        try:
+            self.queue.insert(self.world.clients, tag, Mark(label), request_id=label)
+        except NotAcceptedError as error:
+            raise rpc_errors.ServiceUnavailable("the visitor sees a 503") from error
+
+    def is_done(self, tag: str) -> bool:
+        return not packs()
+
+    def check(self, tag: str, fault: str) -> None:
+        assert tallied(tag) == Counter(LABELS), fault
+
+
+@pytest.fixture(params=[TALLIES, AT_ONCE, SHARDED], ids=lambda queue: queue.name)
+def scenario(request: pytest.FixtureRequest, services: Services) -> InsertScenario:
+    return InsertScenario(tally_world(services), request.param)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [*KINDS, FLUSH])
+def test_each_item_is_folded_once_with_a_fault_at_any_call(
+    scenario: InsertScenario, kind: str
+) -> None:
+    """D1, D2, D3, D4, D5: a fault or a flushed memcached at each call, of writers and joiners."""
+    fired = Explorer(scenario.world, scenario).explore([kind])
+
+    assert len(fired) > 30
+
+
+def test_each_item_is_folded_once_when_deliveries_overlap_at_any_call(
+    scenario: InsertScenario,
+) -> None:
+    """D1, D4: a second delivery runs from start to end inside the first, at each of its calls."""
+    if scenario.world.services.datastore_kind == "firestore":
+        pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
+    Explorer(scenario.world, scenario).explore([OVERLAP])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_item_is_folded_once_in_any_order(scenario: InsertScenario, seed: int) -> None:
+    """D1: every task delivered twice, in a shuffled order."""
+    scenario.world.doubles = True
+    scenario.world.order = random.Random(seed)
+    Explorer(scenario.world, scenario).play()
+
+
+def test_each_item_is_folded_once_with_all_deliveries_side_by_side(
+    scenario: InsertScenario,
+) -> None:
+    """D1, D4: all tasks that are due run at once, each of them twice, on threads."""
+    scenario.world.overlaps = True
+    for _ in range(3):
+        Explorer(scenario.world, scenario).play()
+
+
+class UnguardedScenario(InsertScenario):
+    """The same without request ids: what raised may count, or not, and never twice."""
+
+    def __init__(self, world: World, queue: ForkJoin[Mark]) -> None:
+        super().__init__(world, queue)
+        self.accepted: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+
+    def begin(self, tag: str) -> None:
+        for label in LABELS:
+            known = (f"{tag}{label}",)
+            if self.accepted[known[0]] or self.unknown[known[0]]:
+                continue  # The visitor does not try again: it might count twice.
+            self.unknown.update(known)
+            self.queue.insert(self.world.clients, tag, Mark(label))
+            self.unknown.subtract(known)
+            self.accepted.update(known)
+
+    def check(self, tag: str, fault: str) -> None:
+        for label, times in tallied(tag).items():
+            assert times == 1, f"{label} twice: {fault}"
+        for label in LABELS:
+            if self.accepted[f"{tag}{label}"]:
+                assert tallied(tag)[label] == 1, f"{label} is lost: {fault}"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, FLUSH])
+def test_without_a_request_id_an_item_counts_at_most_once(
+    services: Services, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: acknowledged means folded once; refused means once or never."""
+    world = tally_world(services)
+    scenario = UnguardedScenario(world, TALLIES)
+    begin = scenario.begin
+
+    def begin_or_be_refused(tag: str) -> None:
+        try:
+            begin(tag)
+        except NotAcceptedError as error:
+            raise rpc_errors.ServiceUnavailable("the visitor sees a 503") from error
+
+    monkeypatch.setattr(scenario, "begin", begin_or_be_refused)
+    Explorer(world, scenario).explore([kind])
+
+
+def test_a_lost_reply_is_found_out(services: Services) -> None:
+    """D6: the pack itself tells that it was committed; nobody has to try again."""
+    world = tally_world(services)
+    plan = world.plan
+    with world.clients.context():
+        commit = _calls_until_commit(world)
+        plan.calls, plan.kind, plan.at = [], REPLY_LOST, commit
+        with plan.watched():
+            TALLIES.insert(world.clients, "t", Mark("a"))
+    assert "Commit" in plan.fired
+    world.settle()
+
+    with world.context():
+        assert tallied("t")["a"] == 1
+
+
+def _calls_until_commit(world: World) -> int:
+    with world.plan.watched():
+        TALLIES.insert(world.clients, "other", Mark("x"))
+    return world.plan.calls.index("Commit")
+
+
+# Planted bugs
+
+
+def _deleted_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fold in one transaction, delete in another: as the talk's code does."""
+    sound = fork_join_folds._fold_here
+
+    def fold(clients: Any, queue: Any, part: Sequence[Any]) -> int:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(WorkPack, "key", property(lambda self: _Undeletable(self._entity_key)))
+            return sound(clients, queue, part)
+
+    sound_fold = fork_join_folds._fold
+
+    def fold_part(clients: Any, queue: Any, part: Sequence[Any], folded: Any) -> None:
+        sound_fold(clients, queue, part, folded)
+        ndb.delete_multi([pack_key(pack.text) for pack in part])
+
+    monkeypatch.setattr(fork_join_folds, "_fold_here", fold)
+    monkeypatch.setattr(fork_join_folds, "_fold", fold_part)
+
+
+class _Undeletable:
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def delete(self) -> None:
+        pass
+
+    def id(self) -> Any:
+        return self._key.id()
+
+
+def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue: Swept())
+
+
+def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = fork_join_inserts.insert_all
+
+    def insert_all(client: Any, entities: Sequence[Any]) -> None:
+        sound(client, [entity for entity in entities if isinstance(entity, WorkPack)])
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+
+
+@pytest.mark.parametrize("plant", [_deleted_outside, _never_swept, _no_receipts])
+def test_the_faults_bite(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    """With one of its proofs taken out, the same exploration fails."""
+    if services.datastore_kind == "firestore":
+        pytest.skip("one emulator is enough to see a planted bug")
+    scenario = InsertScenario(tally_world(services), TALLIES)
+    plant(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        Explorer(scenario.world, scenario).explore()
