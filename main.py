@@ -6,6 +6,7 @@ configured at import.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +42,9 @@ def serve() -> Flask:
     """Return the app as the environment describes it; what gunicorn calls."""
     settings = Settings.from_environment(os.environ)
     logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
-    return create_app(settings, open_clients(settings))
+    clients = open_clients(settings)
+    atexit.register(clients.memory.end)  # gunicorn ends a worker by SIGTERM, and Python by this.
+    return create_app(settings, clients)
 
 
 def open_clients(settings: Settings) -> Clients:

@@ -25,7 +25,7 @@ from devserver import ports
 from devserver.app import AppServer
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.mail import MailServer
-from devserver.services import datastore_emulator, mail_server
+from devserver.services import datastore_emulator, mail_server, memcached
 from handlers.registry import Registry
 from handlers.settings import Settings
 from pipelines.cache import NoCache
@@ -85,17 +85,19 @@ def app_for(registry: Registry) -> tuple[Flask, Clients]:
 
 
 @contextlib.contextmanager
-def stand(target: str) -> Iterator[Bench]:
+def stand(target: str, *, is_cached: bool = False) -> Iterator[Bench]:
     """Start everything on free ports.
 
     Args:
         target: What gunicorn serves, "module:serve()".
+        is_cached: The app has a memcached.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
     with (
         tempfile.TemporaryDirectory() as folder,
         datastore_emulator() as datastore,
+        memcached() as cache,
         mail_server() as relay,
         running(
             queue_yaml=_written(Path(folder) / "queue.yaml"),
@@ -104,7 +106,7 @@ def stand(target: str) -> Iterator[Bench]:
             location=LOCATION,
             issuer="http://issuer.bench",
         ) as queue,
-        _app(target, port, folder, datastore, relay, queue),
+        _app(target, port, folder, datastore, cache if is_cached else None, relay, queue),
     ):
         read_meter = Meter()
         clients = _clients(url, datastore, relay, queue, read_meter)
@@ -133,7 +135,13 @@ def _clients(
 
 @contextlib.contextmanager
 def _app(
-    target: str, port: int, folder: str, datastore: str, relay: MailServer, queue: RunningEmulator
+    target: str,
+    port: int,
+    folder: str,
+    datastore: str,
+    cache: str | None,
+    relay: MailServer,
+    queue: RunningEmulator,
 ) -> Iterator[None]:
     """Run gunicorn with the measured app."""
     url = f"http://127.0.0.1:{port}"
@@ -142,6 +150,7 @@ def _app(
         "GOOGLE_CLOUD_PROJECT": PROJECT,
         "DATASTORE_EMULATOR_HOST": datastore,
         "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
+        "MEMCACHE_HOSTS": cache or "",
         "SMTP_HOST": relay.address,
         "TASKS_URL": url,
         "TASKS_LOCATION": LOCATION,

@@ -180,16 +180,27 @@ class ForkJoin(Generic[I]):
         insertion = self._insertion(clients, key, item, request_id, is_asked)
         return self._group_commit(clients)(insertion)
 
-    def insert_many(self, clients: Clients, items: Sequence[tuple[str, I]]) -> list[Accepted]:
-        """Insert pairs of a key and an item, in few commits; the first error is raised."""
-        insertions = [self._insertion(clients, key, item, None, False) for key, item in items]
-        accepted = []
+    def insert_each(
+        self,
+        clients: Clients,
+        items: Sequence[tuple[str, I]],
+        *,
+        request_ids: Sequence[str] | None = None,
+    ) -> list[Accepted | Exception]:
+        """Insert pairs of a key and an item, in few commits; tell of each what `insert` would.
+
+        Raises:
+            BadItemError: of one of them; nothing was inserted.
+        """
+        ids: Sequence[str | None] = request_ids or [None] * len(items)
+        insertions = [
+            self._insertion(clients, key, item, id_, False)
+            for (key, item), id_ in zip(items, ids, strict=True)
+        ]
+        answers = []
         for i in range(0, len(insertions), MOST_GROUP_ITEMS):
-            for answer in insert_group(clients, self, insertions[i : i + MOST_GROUP_ITEMS]):
-                if isinstance(answer, Exception):
-                    raise answer
-                accepted.append(answer)
-        return accepted
+            answers += insert_group(clients, self, insertions[i : i + MOST_GROUP_ITEMS])
+        return answers
 
     def _insertion(
         self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool

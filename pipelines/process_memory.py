@@ -5,9 +5,12 @@ A process may die at any moment, and there may be many. What is kept here may on
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -18,6 +21,7 @@ class ProcessMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, Any] = {}
+        self._last_acts: dict[str, Callable[[], None]] = {}
 
     def of(self, owner: str, make: Callable[[], T]) -> T:
         """Return what an owner keeps."""
@@ -27,6 +31,18 @@ class ProcessMemory:
                 kept = self._kept.setdefault(owner, make())
         return cast(T, kept)
 
+    def before_end(self, owner: str, act: Callable[[], None]) -> None:
+        """Have something done when the process is told to end; one act an owner."""
+        self._last_acts[owner] = act
+
+    def end(self) -> None:
+        """Do what has to be done before the process ends. A killed process does none of it."""
+        for owner, act in self._last_acts.items():
+            try:
+                act()
+            except Exception:
+                log.exception("%s could not end well", owner)
+
     def clear(self) -> None:
         """Forget everything, as a new process would have."""
-        self._kept = {}
+        self._kept, self._last_acts = {}, {}

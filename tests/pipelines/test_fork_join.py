@@ -90,10 +90,10 @@ def test_a_full_batch_does_not_wait_for_its_period(world: World) -> None:
 def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) -> None:
     """D1: 65 items under one epoch, 20 at a time."""
     with world.clients.context():
-        TALLIES.insert_many(world.clients, [("t", Mark(f"i{i}")) for i in range(15)])
+        TALLIES.insert_each(world.clients, [("t", Mark(f"i{i}")) for i in range(15)])
         for part in range(5):
             marks = [("t", Mark(f"p{part}.{i}")) for i in range(10)]
-            TALLIES.insert_many(world.clients, marks)
+            TALLIES.insert_each(world.clients, marks)
     world.settle()
 
     with world.context():
@@ -222,7 +222,7 @@ def test_a_poison_item_is_parked_and_the_rest_goes_through(world: World) -> None
     """One item that the function cannot take stops nobody: found by halving, then parked."""
     put(world, "t", "a", "b", "bad", "c")
     with world.clients.context():
-        TALLIES.insert_many(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
+        TALLIES.insert_each(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
     world.settle()
 
     with world.context():
