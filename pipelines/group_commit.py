@@ -1,8 +1,9 @@
 """Group commit: calls that come while one is under way share the next.
 
 A lone call is made at once, by its own thread, and pays nothing. The first of those that came
-meanwhile makes the next call for all of them. Nobody waits for a group longer than a few
-milliseconds: whoever has, makes a call of its own, beside the one that hangs.
+meanwhile makes the next call for all of them, and while groups have more than one member, it
+gives the next a few milliseconds to come together. Nobody waits long for a group: whoever has,
+makes a call of its own, beside the one that hangs.
 
 Lost on failure: a call that raises raises for everybody who shared it, and for nobody else.
 """
@@ -10,8 +11,12 @@ Lost on failure: a call that raises raises for everybody who shared it, and for 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+# Under load a group is given so long to come together.
+LINGER_S = 0.003
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -28,6 +33,7 @@ class GroupCommit(Generic[C, R]):
         most_bytes: int,
         size: Callable[[C], int],
         longest_wait_s: float,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Share calls of `commit`.
 
@@ -41,9 +47,11 @@ class GroupCommit(Generic[C, R]):
         self._most_bytes = most_bytes
         self._size = size
         self._longest_wait_s = longest_wait_s
+        self._pause = pause
         self._lock = threading.Lock()
         self._waiting: list[_Seat[C, R]] = []
         self._leaders = 0
+        self._last_size = 1
 
     def __call__(self, call: C) -> R:
         """Make a call, alone or with others; return its own answer."""
@@ -71,8 +79,11 @@ class GroupCommit(Generic[C, R]):
                 self._appoint(seat)
 
     def _lead(self, own: _Seat[C, R]) -> None:
+        if self._last_size > 1:
+            self._pause(LINGER_S)
         with self._lock:
             seats = self._take(own)
+            self._last_size = len(seats)
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
         try:
