@@ -4,7 +4,8 @@ WorkPack
     Items that one process has put with one commit, under one epoch.
     Key: "<queue>|<epoch>|<items>|<kilobytes>|<id>". An epoch begins with a random number, so
     batches spread over the key space; the packs of one stand together.
-    Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition.
+    Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition. topic =
+    "..." or a range of topics, by key: what waits for one reader. Single-property index.
     Growth: one row for each commit that waits. The fold deletes it in its own transaction.
 
 WorkReceipt
@@ -38,6 +39,7 @@ class WorkPack(ndb.Model):
 
     key_ = ndb.TextProperty("key", required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
+    topic = ndb.StringProperty()
     is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item, alone.
 

@@ -11,8 +11,8 @@ half a second in all, and raises what the service said.
 
 Inside the body, `current_transaction()` tells which call of `transact` it belongs to. Its id
 is the same in every try, so what a body names after it is written once. A listener hears of
-each try that failed, and of the commit when it is over; what listens can delay the caller, but
-never fail it, nor make the body run again.
+each try that failed, and of the commit or the giving up when it is over; what listens can delay
+the caller, but never fail it, nor make the body run again.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ class Listener(Protocol):
         """The last try is committed."""
         ...
 
+    def given_up(self) -> None:
+        """There is no further try. The last one, or one before, may be committed all the same."""
+        ...
+
 
 @dataclass
 class Transaction:
@@ -83,6 +87,10 @@ class Transaction:
     def committed(self) -> None:
         """Tell everybody. The commit stands, so nothing that they raise may look like a loss."""
         self._tell(lambda listener: listener.committed())
+
+    def given_up(self) -> None:
+        """Tell everybody that the caller gets an error."""
+        self._tell(lambda listener: listener.given_up())
 
     def _tell(self, news: Callable[[Listener], None]) -> None:
         for name, listener in self.listeners.items():
@@ -150,8 +158,10 @@ def transact(
             return future.result()  # type: ignore[no-any-return]
         cause = _first_cause(error, before)
         if cause is None:
+            transaction.given_up()
             raise error
         if retry == tries - 1:
+            transaction.given_up()
             # Not "from error": cause stands in error's own chain, which would close on itself.
             raise cause from None
         transaction.retried(cause)

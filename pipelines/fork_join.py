@@ -66,6 +66,7 @@ from pipelines.fork_join_inserts import (
     NotAcceptedError,
     insert_group,
 )
+from pipelines.fork_join_stays import stays_here
 from pipelines.fork_join_sweeps import Swept, Walk
 from pipelines.group_commit import GroupCommit
 from pipelines.tasks import Task
@@ -201,6 +202,24 @@ class ForkJoin(Generic[I]):
         for i in range(0, len(insertions), MOST_GROUP_ITEMS):
             answers += insert_group(clients, self, insertions[i : i + MOST_GROUP_ITEMS])
         return answers
+
+    def insert_in_transaction(
+        self, clients: Clients, key: str, item: I, *, topic: str | None = None
+    ) -> str:
+        """Insert an item in the transaction that this code runs in; return its pack.
+
+        Like every effect of a transaction that may run again after a lost reply, it needs a
+        proof of the body's own that it was not done before.
+
+        Args:
+            topic: Under which the pack is found as long as it waits.
+
+        Raises:
+            NoTransactionError: this is not the body of `transact`.
+            BadItemError: nothing was inserted.
+        """
+        insertion = self._insertion(clients, key, item, None, False)
+        return stays_here(clients, self).put(insertion, topic)
 
     def _insertion(
         self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool

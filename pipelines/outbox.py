@@ -224,6 +224,9 @@ class _Outgoing:
         self.doubtful += self.rows
         self.rows = []
 
+    def given_up(self) -> None:
+        """Leave what may be committed to the sweep."""
+
     def committed(self) -> None:
         rows = {row.key: row for row in self.rows}
         if doubtful := [row.key for row in self.doubtful if row.key not in rows]:

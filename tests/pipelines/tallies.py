@@ -14,7 +14,7 @@ from pipelines.fork_join import Batch, ForkJoin, fork_join
 from tests.world import Services, World
 
 
-class Tally(ndb.Model):
+class MarkTally(ndb.Model):
     """What was folded, item by item: the same one twice is a doubled item."""
 
     labels = ndb.JsonProperty(default=[])
@@ -31,7 +31,7 @@ def tally(clients: Clients, batch: Batch, items: Sequence[Mark]) -> Sequence[str
     bad = [item.label for item in items if item.label.startswith("bad")]
     if bad:
         raise ValueError(f"no tally takes {bad[0]}")
-    row = Tally.get_by_id(batch.key) or Tally(id=batch.key)
+    row = MarkTally.get_by_id(batch.key) or MarkTally(id=batch.key)
     before = len(row.labels)
     row.labels = [*row.labels, *(item.label for item in items)]
     row.batches = [*row.batches, len(items)]
@@ -51,12 +51,12 @@ def tally_world(services: Services) -> World:
 
 def tallied(key: str) -> Counter[str]:
     """Return how often each item was folded."""
-    row = Tally.get_by_id(key)
+    row = MarkTally.get_by_id(key)
     return Counter(row.labels if row else [])
 
 
 def batches(key: str) -> list[int]:
-    row = Tally.get_by_id(key)
+    row = MarkTally.get_by_id(key)
     return row.batches if row else []
 
 

@@ -6,9 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from models.dead_tasks import DeadTask
 from models.fork_join import WorkReceipt
+from models.transactions import NoTransactionError, transact
 from pipelines.cache import NoCache
 from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError
 from pipelines.fork_join_folds import MOST_FAILURES
@@ -17,6 +19,7 @@ from tests.pipelines.tallies import (
     SHARDED,
     TALLIES,
     Mark,
+    MarkTally,
     batches,
     packs,
     tallied,
@@ -389,7 +392,6 @@ def test_an_insert_that_datastore_does_not_take_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D6: nothing counts later unless the caller comes again with the same id."""
-    from google.api_core import exceptions as rpc_errors
 
     def away(*args: Any) -> None:
         raise rpc_errors.ServiceUnavailable("made by a test")
@@ -408,3 +410,74 @@ def test_an_insert_that_datastore_does_not_take_says_so(
 
     with world.context():
         assert tallied("t") == Counter("b")
+
+
+# In a transaction
+
+
+def test_an_insert_in_a_transaction_is_committed_with_it(world: World) -> None:
+    """D1: with the data, or not at all; and no task is created before its work can be read."""
+
+    def body() -> None:
+        MarkTally(id="source", labels=["x"]).put()
+        before = len(tasks(world))
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        assert len(tasks(world)) == before
+
+    def broken() -> None:
+        body()
+        raise ValueError("changed my mind")
+
+    with world.clients.context():
+        with pytest.raises(ValueError, match="changed"):
+            transact(broken)
+        assert packs() == []
+        transact(body)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+        assert packs() == []
+
+
+def test_a_body_that_runs_again_inserts_once(world: World) -> None:
+    """D1: every try writes the same packs, whatever became of the one before."""
+    tries: list[int] = []
+
+    def body() -> None:
+        tries.append(1)
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("b"))
+        if len(tries) < 3:
+            raise rpc_errors.Aborted("made by a test")
+
+    with world.clients.context():
+        transact(body, pause=lambda seconds: None)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+def test_a_transaction_that_fails_holds_no_batch_up(world: World) -> None:
+    """D5: its stay in the epoch ends with it, and what others put there is folded in time."""
+
+    def broken() -> None:
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        raise ValueError("changed my mind")
+
+    with world.clients.context(), pytest.raises(ValueError, match="changed"):
+        transact(broken)
+    put(world, "t", "b")
+    before = world.clock.time_s
+    world.settle()
+
+    assert world.clock.time_s - before < 1.1
+    with world.context():
+        assert tallied("t") == Counter("b")
+
+
+def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
+    """Said at once, not found out later."""
+    with world.clients.context(), pytest.raises(NoTransactionError):
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))

@@ -1,0 +1,149 @@
+"""In-memory fan-in: exact unless a process is killed, and then bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines import fork_join_inserts
+from pipelines.accumulators import Accumulator, FullError
+from pipelines.fork_join import fork_join
+from tests.pipelines.tallies import Mark, packs, tallied, tally
+from tests.world import Services, World, in_threads
+
+MARKS = fork_join("tallies-in-memory", queue="fork-join", period_s=0)(tally)
+
+
+def plus(one: Mark, other: Mark) -> Mark:
+    """Fold two marks into one that names both."""
+    return Mark("+".join(sorted([*one.label.split("+"), *other.label.split("+")])))
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, fork_joins=[MARKS])
+
+
+@pytest.fixture
+def taken() -> Accumulator[Mark]:
+    """A fan-in that flushes when the test says so."""
+    return Accumulator("tallies", MARKS, plus, window_s=3600)
+
+
+def counted(key: str) -> Counter[str]:
+    return Counter(label for mark in tallied(key).elements() for label in mark.split("+"))
+
+
+def in_context(world: World, act: Callable[[], Any]) -> Any:
+    with world.clients.context():
+        return act()
+
+
+def test_items_of_a_key_are_one_work_item(world: World, taken: Accumulator[Mark]) -> None:
+    """A thousand additions from eight threads: one item, one task, one fold."""
+
+    def add(thread: int) -> None:
+        for i in range(125):
+            taken.add(world.clients, "t", Mark(f"{thread}.{i}"))
+
+    in_threads(*[lambda n=n: add(n) for n in range(8)])
+    assert taken.waiting(world.clients) == 1
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert len(tallied("t")) == 1
+        assert counted("t") == Counter(f"{n}.{i}" for n in range(8) for i in range(125))
+
+
+def test_what_was_taken_is_stored_within_the_window(world: World) -> None:
+    """By a thread of its own, which ends when there is nothing left."""
+    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    quick.add(world.clients, "t", Mark("a"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    quick.add(world.clients, "t", Mark("b"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_flush_that_fails_is_made_again_and_counts_once(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """D1: also when it was committed and its reply, and the look for it, were lost."""
+    sound = fork_join_inserts.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        if is_committed:
+            with contextlib.suppress(rpc_errors.AlreadyExists):
+                sound(client, entities)
+        raise rpc_errors.ServiceUnavailable("made by a test")
+
+    taken.add(world.clients, "t", Mark("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", lost)
+        patch.setattr(fork_join_inserts._Group, "find_out", doubt)
+        in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 1
+    taken.add(world.clients, "t", Mark("b"))
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+        assert packs() == []
+
+
+def doubt(group: Any, attempt: Any, error: Exception) -> None:
+    """Leave it in doubt, as when the service is away."""
+    group.doubtful.append(attempt)
+
+
+def test_a_process_that_is_told_to_end_stores_everything(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """What SIGTERM does, and also what comes while it is under way."""
+    taken.add(world.clients, "t", Mark("a"))
+    world.clients.memory.end()
+    assert taken.waiting(world.clients) == 0
+    taken.add(world.clients, "t", Mark("b"))
+    until(lambda: taken.waiting(world.clients) == 0)
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+
+
+def test_memory_is_bounded(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no room for another key it says so, and takes nothing of it."""
+    monkeypatch.setattr("pipelines.accumulators.MOST_KEYS", 3)
+    for key in ("a", "b", "c"):
+        taken.add(world.clients, key, Mark("x"))
+    with pytest.raises(FullError):
+        taken.add(world.clients, "d", Mark("x"))
+    taken.add(world.clients, "a", Mark("y"))
+    in_context(world, lambda: taken.flush(world.clients))
+    taken.add(world.clients, "d", Mark("x"))
+
+    assert taken.waiting(world.clients) == 1
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Wait for another thread; how long that takes is no part of the test."""
+    ends_at = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < ends_at, "it did not happen"
+        time.sleep(0.005)
