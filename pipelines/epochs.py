@@ -24,7 +24,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from models.fork_join import EpochId, tag_of
@@ -86,14 +86,34 @@ class Entry:
     is_full: bool = False
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How an epoch is: how long it stays open, and with how many items it is full."""
+
+    window_s: float
+    size: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    epoch: str
+    shape: Shape
+
+
 class Epochs:
     """The epochs that one process knows of."""
 
-    def __init__(self, period_s: float, largest: int) -> None:
+    def __init__(self, period_s: float, shape: Callable[[Clients, str], Shape]) -> None:
+        """Know of nothing yet.
+
+        Args:
+            period_s: How long an epoch stays open at most.
+            shape: Tells of a key how its next epoch will be; asked once an epoch.
+        """
         self._period = datetime.timedelta(seconds=period_s)
-        self._largest = largest
+        self._shape = shape
         self._lock = threading.Lock()
-        self._known: OrderedDict[Slot, str] = OrderedDict()
+        self._known: OrderedDict[Slot, _Known] = OrderedDict()
         self._own: OrderedDict[Slot, Entry] = OrderedDict()
 
     # Writers
@@ -121,13 +141,16 @@ class Epochs:
     def forget(self, clients: Clients, slot: Slot, epoch: str) -> None:
         """Let nobody in by this process's memory, nor by memcached's."""
         with self._lock:
-            if self._known.get(slot) == epoch:
+            known = self._known.get(slot)
+            if known is not None and known.epoch == epoch:
                 del self._known[slot]
         unpublish(clients, slot, epoch)
 
     def _remembered(self, clients: Clients, slot: Slot) -> str | None:
-        epoch = self._known.get(slot)
-        return epoch if epoch is not None and self._may_be_open(clients, slot, epoch) else None
+        known = self._known.get(slot)
+        if known is None or not self._may_be_open(clients, slot, known.epoch):
+            return None
+        return known.epoch
 
     def _published(self, clients: Clients, slot: Slot) -> str | None:
         """Return the epoch that memcached says is open, if it can be true."""
@@ -155,10 +178,10 @@ class Epochs:
         lock, steps = _lock(slot, epoch), items * ITEM + 1
         count = clients.cache.change(lock, steps)
         if count is not None and count % ITEM > OPEN:
-            self._remember(slot, epoch)
+            shape = self._remember(clients, slot, epoch)
             announced = count // ITEM
-            is_full = announced - items < self._largest <= announced
-            return Entry(slot, epoch, self._due(epoch), is_full=is_full)
+            is_full = announced - items < shape.size <= announced
+            return Entry(slot, epoch, _due(epoch, shape), is_full=is_full)
         if count is not None:
             clients.cache.change(lock, -steps)
         self.forget(clients, slot, epoch)
@@ -173,18 +196,20 @@ class Epochs:
             return self._private(clients, slot)
         if not clients.cache.add(slot.name, epoch.encode(), self._ttl_s()):
             return None
-        self._remember(slot, epoch)
-        return Entry(slot, epoch, self._due(epoch), is_new=True, is_full=items >= self._largest)
+        shape = self._remember(clients, slot, epoch)
+        due = _due(epoch, shape)
+        return Entry(slot, epoch, due, is_new=True, is_full=items >= shape.size)
 
     def _private(self, clients: Clients, slot: Slot) -> Entry:
         """Return a stay in an epoch of this process alone, until its joiner is due."""
         now = naive(clients.clock.now())
+        shape = self._shape(clients, slot.key)
         with self._lock:
             own = self._own.get(slot)
             if own is not None and own.due - self._period <= now < own.due:
                 return own
             epoch = self._new(clients, slot)
-            own = Entry(slot, epoch, now + self._period, is_shared=False)
+            own = Entry(slot, epoch, _due(epoch, shape), is_shared=False)
             self._own[slot] = own
             if len(self._own) > MOST_REMEMBERED:
                 self._own.popitem(last=False)
@@ -193,18 +218,24 @@ class Epochs:
     def _new(self, clients: Clients, slot: Slot) -> str:
         return EpochId(clients.new_id()[:12], naive(clients.clock.now()), slot.tag).text
 
-    def _due(self, epoch: str) -> datetime.datetime:
-        return EpochId.parse(epoch).opened + self._period
-
-    def _remember(self, slot: Slot, epoch: str) -> None:
+    def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
+        """Remember an epoch; return its shape, as this process sees it."""
+        known = self._known.get(slot)
+        if known is None or known.epoch != epoch:
+            known = _Known(epoch, self._shape(clients, slot.key))
         with self._lock:
-            self._known[slot] = epoch
+            self._known[slot] = known
             self._known.move_to_end(slot)
             if len(self._known) > MOST_REMEMBERED:
                 self._known.popitem(last=False)
+        return known.shape
 
     def _ttl_s(self) -> int:
         return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)
+
+
+def _due(epoch: str, shape: Shape) -> datetime.datetime:
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
 
 
 # Joiners

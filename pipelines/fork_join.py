@@ -49,11 +49,13 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import Field, TypeAdapter, ValidationError
 
-from models.fork_join import PackId, WorkPack, outcome_key, pack_key
+from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key
 from pipelines import epochs as epoch_locks
 from pipelines import fork_join_sweeps
+from pipelines import tuning as tunings
 from pipelines.clients import Clients
-from pipelines.epochs import Entry, Epochs, Slot
+from pipelines.clock import naive
+from pipelines.epochs import Entry, Epochs, Shape, Slot
 from pipelines.fork_join_folds import Batch, fold_epoch
 from pipelines.fork_join_inserts import (
     LONGEST_GROUP_WAIT_S,
@@ -70,6 +72,7 @@ from pipelines.fork_join_stays import stays_here
 from pipelines.fork_join_sweeps import Swept, Walk
 from pipelines.group_commit import GroupCommit
 from pipelines.tasks import Task
+from pipelines.tuning import Limits, Seen, Tuning
 
 __all__ = ["Accepted", "Batch", "DifferentItemError", "ForkJoin", "NotAcceptedError", "fork_join"]
 
@@ -127,6 +130,7 @@ class ForkJoin(Generic[I]):
         period_s: float,
         largest: int = LARGEST,
         shards: int = 1,
+        latency_s: float | None = None,
     ) -> None:
         """Declare a queue; see `fork_join`.
 
@@ -139,11 +143,14 @@ class ForkJoin(Generic[I]):
             raise ValueError(f"a period lasts from 0 to {LONGEST_PERIOD_S:g} seconds")
         if not 1 <= largest <= 10_000 or not 1 <= shards <= 100:
             raise ValueError("a batch has 1 to 10,000 items, a key 1 to 100 shards")
+        if latency_s is not None and latency_s <= 0:
+            raise ValueError("a latency is more than 0 seconds")
         self.name = name
         self.join = join
         self.period_s = period_s
         self.largest = largest
         self.shards = shards
+        self.limits = Limits(latency_s, period_s, largest, shards) if latency_s else None
         self._item: TypeAdapter[I] = TypeAdapter(item)
         self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
         base = f"/tasks/fork-join/{name}"
@@ -235,8 +242,14 @@ class ForkJoin(Generic[I]):
             self._item.validate_json(text, strict=True)
         except ValidationError as error:
             raise BadItemError(f"this is no item of {self.name}: {error}") from error
-        shard = clients.random.randrange(self.shards) if self.shards > 1 else 0
-        return Insertion(key, text, shard, request_id, is_asked)
+        return Insertion(key, text, self._shard(clients, key), request_id, is_asked)
+
+    def _shard(self, clients: Clients, key: str) -> int:
+        if self.shards == 1:
+            return 0
+        tuning = self.tuning(clients, key)
+        shards = self.shards if tuning is None else tuning.shards
+        return clients.random.randrange(shards)
 
     def _group_commit(self, clients: Clients) -> GroupCommit[Insertion, Accepted]:
         return clients.memory.of(
@@ -253,8 +266,23 @@ class ForkJoin(Generic[I]):
     def epochs(self, clients: Clients) -> Epochs:
         """Return the epochs that this process knows of."""
         return clients.memory.of(
-            f"fork-join:epochs:{self.name}", lambda: Epochs(self.period_s, self.largest)
+            f"fork-join:epochs:{self.name}", lambda: Epochs(self.period_s, self._shape)
         )
+
+    def _shape(self, clients: Clients, key: str) -> Shape:
+        tuning = self.tuning(clients, key)
+        if tuning is None:
+            return Shape(self.period_s, self.largest)
+        return Shape(tuning.window_s, tuning.size)
+
+    def tuning(self, clients: Clients, key: str) -> Tuning | None:
+        """Return how the batches of a key are, and why; None: as they are declared."""
+        if self.limits is None:
+            return None
+        return tunings.read(clients, self._tuning_name(key), self.limits)
+
+    def _tuning_name(self, key: str) -> str:
+        return f"fork-join:tuning:{self.name}:{key}"
 
     def start(self, clients: Clients, entry: Entry) -> None:
         """See to the task of an epoch that others can see from now on."""
@@ -268,7 +296,7 @@ class ForkJoin(Generic[I]):
             self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
         elif is_missed:
             self._create(clients, entry.slot, entry.epoch, entry.epoch, "late", pack.id)
-        elif entry.is_full and self.period_s > 0:
+        elif entry.is_full and entry.due > naive(clients.clock.now()):
             self.epochs(clients).forget(clients, entry.slot, entry.epoch)
             self._create(clients, entry.slot, entry.epoch, entry.epoch, "full")
 
@@ -287,7 +315,8 @@ class ForkJoin(Generic[I]):
         at: datetime.datetime | None = None,
     ) -> None:
         """Create a joiner; when Cloud Tasks does not take it, the sweep will."""
-        due = at.replace(tzinfo=datetime.UTC) if at is not None and self.period_s > 0 else None
+        now = naive(clients.clock.now())
+        due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
         try:
             self.join_task.enqueue(clients, Join(slot.key, epoch, slot.shard), name=name, at=due)
         except rpc_errors.GoogleAPICallError as error:
@@ -305,7 +334,16 @@ class ForkJoin(Generic[I]):
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
             epoch_locks.close(clients, slot, args.epoch)
-            fold_epoch(clients, self, args.epoch)
+            closed = clients.clock.now()
+            folded = fold_epoch(clients, self, args.epoch)
+        if self.limits is not None and folded.items:
+            opened = EpochId.parse(args.epoch).opened
+            seen = Seen(
+                folded.items,
+                open_s=max(0.0, (naive(closed) - opened).total_seconds()),
+                fold_s=max(0.0, (clients.clock.now() - closed).total_seconds()),
+            )
+            tunings.note(clients, self._tuning_name(args.key), seen, self.limits)
 
     def read(self, items: str) -> list[I]:
         """Return the items of a pack.
@@ -358,7 +396,13 @@ class ForkJoin(Generic[I]):
 
 
 def fork_join(
-    name: str, *, queue: str, period_s: float, largest: int = LARGEST, shards: int = 1
+    name: str,
+    *,
+    queue: str,
+    period_s: float,
+    largest: int = LARGEST,
+    shards: int = 1,
+    latency_s: float | None = None,
 ) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
     """Declare the function below as the join of a queue; its third parameter's type is the items'.
 
@@ -368,6 +412,8 @@ def fork_join(
         period_s: How long a batch stays open. 0: until the batch before it is folded.
         largest: Items in one transaction; a batch of so many does not wait for its period.
         shards: Batches of one key that are open at a time, for a key that is very hot.
+        latency_s: From insert to fold. If given, the three above are the most: period, size and
+            shards follow what joiners see, key by key.
     """
 
     def declare(
@@ -376,7 +422,14 @@ def fork_join(
         hints = get_type_hints(join, localns={"Clients": Any})
         (item,) = get_args(hints[list(join.__annotations__)[2]])
         return ForkJoin(
-            name, item, join, queue=queue, period_s=period_s, largest=largest, shards=shards
+            name,
+            item,
+            join,
+            queue=queue,
+            period_s=period_s,
+            largest=largest,
+            shards=shards,
+            latency_s=latency_s,
         )
 
     return declare

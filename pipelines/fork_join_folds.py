@@ -71,10 +71,9 @@ class Batch:
 
 @dataclass
 class Folded:
-    """What one joiner did: items and batches that went through, and what did not."""
+    """What one joiner did: how many items went through, and what did not."""
 
     items: int = 0
-    batches: int = 0
     suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
 
 
@@ -130,7 +129,6 @@ def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded
                 _fold(clients, queue, half, folded)
         return
     folded.items += items
-    folded.batches += bool(items)
 
 
 def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> int:
