@@ -66,7 +66,7 @@ from pipelines.view_reads import (
     Freshness,
     Reading,
     Token,
-    distinct_after,
+    count_distinct,
     freshness_of,
     row_order,
 )
@@ -372,9 +372,13 @@ class Views:
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
-        key = self._row_key(view, name)
-        waiting = rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True)
-        entity = key.get()
+        text = row_text(name)
+
+        def look(table: str) -> tuple[Any, Any]:
+            key = row_key(table, text)
+            return rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True), key.get()
+
+        waiting, entity = self._of_live(view, look)
         return freshness_of(clients, waiting, [entity.applied] if entity else [])
 
     def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
@@ -407,8 +411,12 @@ class Views:
         Returns:
             Pairs of a source's key and its value. One read each, however large the row is.
         """
-        prefix = self._prefix(view, name, measure)
-        numbers = ranked(prefix + "n", descending=not lowest).fetch(most)
+        numbers = self._of_ranks(
+            view,
+            name,
+            measure,
+            lambda prefix: ranked(prefix + "n", descending=not lowest).fetch(most),
+        )
         return [(source_key(marker.key.id()), marker.measures[measure]) for marker in numbers]
 
     def distinct(self, view: type[View], name: RowName, measure: str) -> int:
@@ -416,28 +424,28 @@ class Views:
 
         One index read for each of them, in pages.
         """
-        prefix = self._prefix(view, name, measure)
-        count, after = 0, prefix
-        while True:
-            page = distinct_after(prefix, after)
-            count += len(page)
-            if len(page) < MOST_LISTED:
-                return count
-            after = page[-1]
+        return self._of_ranks(view, name, measure, count_distinct)
 
     def members(
         self, view: type[View], name: RowName, source: Any, *, most: int = MOST_LISTED
     ) -> list[tuple[Any, Measures]]:
         """Return the sources of one kind in a row, by key: the other side of a join."""
-        markers = markers_of(self._row_key(view, name), kind=kind_of(source)).fetch(most)
+        text, kind = row_text(name), kind_of(source)
+        markers = self._of_live(
+            view, lambda table: markers_of(row_key(table, text), kind=kind).fetch(most)
+        )
         return [(source_key(marker.key.id()), marker.measures) for marker in markers]
 
     def is_waiting(
         self, view: type[View], least: int = 1, *, under: tuple[str | int, ...] = ()
     ) -> bool:
         """Tell whether at least so many updates wait."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        return len(rows_of_topics(first).fetch(least, keys_only=True)) == least
+        beginning = under_text(under)
+        waiting = self._of_live(
+            view,
+            lambda table: rows_of_topics(f"{table}:{beginning}").fetch(least, keys_only=True),
+        )
+        return len(waiting) == least
 
     def waiting(
         self,
@@ -448,8 +456,11 @@ class Views:
         most: int = 50,
     ) -> list[tuple[Apply, float]]:
         """Return updates that wait, oldest first, and for how many seconds each has."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        keys = rows_of_topics(first).fetch(MOST_LISTED, keys_only=True)
+        beginning = under_text(under)
+        keys = self._of_live(
+            view,
+            lambda table: rows_of_topics(f"{table}:{beginning}").fetch(MOST_LISTED, keys_only=True),
+        )
         oldest = sorted(keys, key=lambda key: RowId.parse(key.id()).created)[:most]
         now = naive(clients.clock.now())
         rows = [row for row in ndb.get_multi(oldest) if row is not None]
@@ -461,13 +472,14 @@ class Views:
             for row in rows
         ]
 
-    def _row_key(self, view: type[View], name: RowName) -> Any:
-        return row_key(self.catalog().live(view), row_text(name))
-
-    def _prefix(self, view: type[View], name: RowName, measure: str) -> str:
+    def _of_ranks(
+        self, view: type[View], name: RowName, measure: str, look: Callable[[str], T]
+    ) -> T:
+        """Return what a look at a row's ranks by one measure finds, in the table that is read."""
         if measure not in view.ranked:
             raise LookupError(f"{view.name} does not rank {measure}")
-        return rank_prefix(self._row_key(view, name), measure)
+        text = row_text(name)
+        return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
 
 
 def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:

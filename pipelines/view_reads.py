@@ -85,7 +85,18 @@ def row_order(row: Row) -> tuple[Any, ...]:
     return (isinstance(row.name, tuple), *keys)
 
 
-def distinct_after(prefix: str, after: str) -> list[str]:
+def count_distinct(prefix: str) -> int:
+    """Return how many different ranks begin with a prefix, read in pages."""
+    count, after = 0, prefix
+    while True:
+        page = _distinct_after(prefix, after)
+        count += len(page)
+        if len(page) < MOST_LISTED:
+            return count
+        after = page[-1]
+
+
+def _distinct_after(prefix: str, after: str) -> list[str]:
     """Return the next different ranks of a row behind one of them."""
     query = RowMarker.query(RowMarker.ranks > after, RowMarker.ranks < prefix + "\U0010ffff")
     page = query.order(RowMarker.ranks).fetch(
