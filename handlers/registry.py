@@ -9,6 +9,7 @@ from typing import Any
 from pipelines import comparisons, grades, invitations, outbox
 from pipelines.dead_tasks import replay_task
 from pipelines.jobs import Job
+from pipelines.materialized_views import check_groups
 from pipelines.pages import page_task
 from pipelines.tasks import Task
 from pipelines.view_builds import Builds
@@ -29,7 +30,12 @@ class Registry:
         tasks: Iterable[Task[Any]] = (),
         builds: Sequence[Builds] = (),
     ) -> Registry:
-        """Return the registry for some jobs, for tasks that belong to none, and for views."""
+        """Return the registry for some jobs, for tasks that belong to none, and for views.
+
+        Raises:
+            TypeError: two groups of views share a name, a view or a kind of source.
+        """
+        check_groups([group.views for group in builds])
         views = [job for group in builds for job in group.jobs]
         by_name = {job.name: job for job in [*jobs, *views]}
         pages = [page_task(job) for job in by_name.values()]

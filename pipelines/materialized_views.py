@@ -60,7 +60,7 @@ from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.tasks import Task, Wait
-from pipelines.view_catalog import Catalog, View, kind_of, view_name
+from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
@@ -121,11 +121,9 @@ class Views:
             queue: Where their updates travel.
 
         Raises:
-            TypeError: a view joins another one: only its own source may be a view.
+            TypeError: one of them could never be right, and why.
         """
-        for view in views:
-            if any(isinstance(kind, type) and issubclass(kind, View) for kind in view.joins):
-                raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
+        check_views(views)
         self.group = group
         self.views = {view.name: view for view in views}
         self._by_kind: dict[str, list[type[View]]] = defaultdict(list)
@@ -134,6 +132,12 @@ class Views:
                 self._by_kind[kind].append(view)
         path = f"/tasks/materialized-views/{group}/apply"
         self.task = Task(path, queue, Apply, self.apply)
+
+    def claims(self) -> list[str]:
+        """Return what belongs to this group alone: its name, its views, the kinds they have."""
+        kinds = [kind for kind in self._by_kind if kind not in self.views]
+        views = [f"the view {name}" for name in self.views]
+        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
 
     # Save
 
@@ -480,6 +484,21 @@ class Views:
             raise LookupError(f"{view.name} does not rank {measure}")
         text = row_text(name)
         return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
+
+
+def check_groups(groups: Sequence[Views]) -> None:
+    """Look whether groups of views share nothing.
+
+    Raises:
+        TypeError: they do, and each would overwrite what the other one keeps of it.
+    """
+    owners: dict[str, str] = {}
+    for views in groups:
+        for claim in views.claims():
+            if claim in owners:
+                both = f"{owners[claim]} and {views.group}"
+                raise TypeError(f"{claim} is in the groups {both}: leave it in one, or rename it")
+            owners[claim] = views.group
 
 
 def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:

@@ -801,6 +801,49 @@ def test_updates_are_cut_by_number_and_by_size() -> None:
     assert list(parts_of([])) == []
 
 
+# What cannot be registered
+
+
+def view_like(view: type[View], **how: Any) -> type[View]:
+    """Return a view like another one, but for some of what it declares."""
+    return type("Other", (view,), {"name": "other", **how})
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([Numbers, Numbers], "two views are called numbers: give one of them another `name`"),
+        ([view_like(Numbers, name="a.b")], "'a.b' names tables: small letters, digits"),
+        ([view_like(Numbers, name="Ä")], "names tables"),
+        ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
+        ([GradesBySize], "grades_by_size stands on by_grade: put both into one group"),
+    ],
+    ids=["twice", "dot", "letter", "join", "alone"],
+)
+def test_views_that_could_never_be_right_are_refused(
+    declared: Sequence[type[View]], words: str
+) -> None:
+    """C1: when they are declared, and with what to do about it."""
+    with pytest.raises(TypeError, match=words):
+        Views("refused", *declared)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Views("other", view_like(Paced, name="by_house")), "the view by_house is in the groups"),
+        (Views("other", view_like(ByHouse)), "the kind Pupil is in the groups school and other"),
+        (Views("other", view_like(Paced, joins={Tutor: None})), "the kind Tutor is in the groups"),
+        (Views("school", Paced), "the name school is in the groups"),
+    ],
+    ids=["view", "kind", "joined kind", "name"],
+)
+def test_two_groups_that_share_anything_are_refused(other: Views, words: str) -> None:
+    """C1: each would overwrite the rows, the markers or the catalog of the other one."""
+    with pytest.raises(TypeError, match=words):
+        Registry.of([], builds=[BUILDS, Builds(other)])
+
+
 # Views, two versions of them
 
 
