@@ -1257,6 +1257,24 @@ def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
     assert any("its markers add up to" in words for words in found)
 
 
+@pytest.mark.parametrize("ranks", [[], ["elsewhere|n8000000000000000"]], ids=["gone", "other"])
+def test_verify_lists_a_source_that_is_ranked_by_another_value(
+    grown: World, ranks: list[str]
+) -> None:
+    """C5: sums do not tell, and the least, the greatest and the distinct values hang on it."""
+
+    def edit() -> None:
+        marker = row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada")))
+        found = marker.get()
+        found.ranks = ranks
+        found.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert "row 1 ranks 1 sources by other values" in found
+    assert "ada" in found
+
+
 def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: World) -> None:
     """C5: what is under way is looked at again."""
     with grown.context():
