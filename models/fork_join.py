@@ -139,6 +139,17 @@ def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:
     return _between(after or first, first + "}")
 
 
+def packs_of_topic(topic: str) -> Any:
+    """Return the query for the packs of a topic, by key."""
+    return WorkPack.query(WorkPack.topic == topic).order(WorkPack._key)
+
+
+def packs_of_topics(prefix: str) -> Any:
+    """Return the query for the packs of all topics that begin with a prefix."""
+    topic = WorkPack.topic
+    return WorkPack.query(topic >= prefix, topic < prefix + "\U0010ffff").order(topic)
+
+
 def _between(after: str, before: str) -> Any:
     key = WorkPack._key
     return WorkPack.query(key > pack_key(after), key < pack_key(before)).order(key)

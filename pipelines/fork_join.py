@@ -82,7 +82,7 @@ I = TypeVar("I")  # noqa: E741  An item.
 
 LARGEST = 500
 LONGEST_PERIOD_S = 3600.0
-MOST_KEY_BYTES = 500
+MOST_KEY_BYTES = 1_200
 MOST_REQUEST_ID_CHARS = 200
 LOOK_AGAIN_S = 0.01
 
@@ -137,8 +137,8 @@ class ForkJoin(Generic[I]):
         Raises:
             ValueError: it cannot be so.
         """
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", name):
-            raise ValueError(f"a queue's name is of a-z, 0-9 and -, not {name!r}")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", name):
+            raise ValueError(f"a queue's name is of a-z, 0-9, _ and -, not {name!r}")
         if not 0 <= period_s <= LONGEST_PERIOD_S:
             raise ValueError(f"a period lasts from 0 to {LONGEST_PERIOD_S:g} seconds")
         if not 1 <= largest <= 10_000 or not 1 <= shards <= 100:
@@ -211,9 +211,9 @@ class ForkJoin(Generic[I]):
         return answers
 
     def insert_in_transaction(
-        self, clients: Clients, key: str, item: I, *, topic: str | None = None
+        self, clients: Clients, key: str, *items: I, topic: str | None = None
     ) -> str:
-        """Insert an item in the transaction that this code runs in; return its pack.
+        """Insert items of one key in the transaction that this code runs in; return their pack.
 
         Like every effect of a transaction that may run again after a lost reply, it needs a
         proof of the body's own that it was not done before.
@@ -225,8 +225,8 @@ class ForkJoin(Generic[I]):
             NoTransactionError: this is not the body of `transact`.
             BadItemError: nothing was inserted.
         """
-        insertion = self._insertion(clients, key, item, None, False)
-        return stays_here(clients, self).put(insertion, topic)
+        insertions = [self._insertion(clients, key, item, None, False) for item in items]
+        return stays_here(clients, self).put(insertions, topic)
 
     def _insertion(
         self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool

@@ -20,14 +20,16 @@ the same row. A source that leaves a row takes its marker along; what an update 
 that knows nothing of its source, the source's own marker tells. So nothing has to be
 remembered for late tasks, and none of them can bring a row back.
 
-How updates travel is not this step's business: `apply` takes any number of updates of a row.
-Here they travel as held rows of the outbox, so what waits can be seen, and its age is known.
+How updates travel is not this step's business: it takes any number of updates of a row. They
+come as held rows of the outbox or, to a view that says `fan_in = True`, through the fork-join
+queue of their row: then a hot row is written once a batch (pipelines/view_travel.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
 Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
 
-Routes: POST /tasks/materialized-views/<group>/apply for each group.
+Routes: POST /tasks/materialized-views/<group>/apply for each group, and those of the queue
+views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
@@ -41,6 +43,7 @@ from typing import Any, TypeVar
 
 from google.cloud import ndb
 
+from models.fork_join import WorkPack
 from models.materialized_views import (
     CATALOG_SHARDS,
     RowMarker,
@@ -54,19 +57,20 @@ from models.materialized_views import (
     row_marker_key,
     rows_from,
 )
-from models.outbox import RowId, outbox_key, rows_of_topic, rows_of_topics
+from models.outbox import OutboxTask, RowId
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
+from pipelines.fork_join import Batch, ForkJoin
 from pipelines.tasks import Task, Wait
-from pipelines.view_catalog import Catalog, View, kind_of, view_name
+from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
     Reading,
     Token,
-    distinct_after,
+    count_distinct,
     freshness_of,
     row_order,
 )
@@ -83,6 +87,14 @@ from pipelines.view_rows import (
     ranks_of,
     row_text,
     under_text,
+)
+from pipelines.view_travel import (
+    Sent,
+    saved_at,
+    travelling_key,
+    turn,
+    waiting_for_row,
+    waiting_for_rows,
 )
 from pipelines.view_updates import (
     Apply,
@@ -103,6 +115,8 @@ T = TypeVar("T")
 # In a row marker's key; Datastore takes 1,500 bytes.
 MOST_SOURCE_NAME_CHARS = 1_400
 LOOK_AGAIN_S = 0.02
+# Updates of one row in one transaction: three entities each.
+MOST_JOINED = 150
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
 
@@ -113,19 +127,20 @@ class Views:
     A kind of source belongs to one group, and is saved and deleted through it alone.
     """
 
-    def __init__(self, group: str, *views: type[View], queue: str = "views") -> None:
+    def __init__(
+        self, group: str, *views: type[View], queue: str = "views", fan_in_s: float = 1.0
+    ) -> None:
         """Gather views.
 
         Args:
             group: Names their catalog and their task.
             queue: Where their updates travel.
+            fan_in_s: How long updates of a row of a fan-in view gather before they are applied.
 
         Raises:
-            TypeError: a view joins another one: only its own source may be a view.
+            TypeError: one of them could never be right, and why.
         """
-        for view in views:
-            if any(isinstance(kind, type) and issubclass(kind, View) for kind in view.joins):
-                raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
+        check_views(views)
         self.group = group
         self.views = {view.name: view for view in views}
         self._by_kind: dict[str, list[type[View]]] = defaultdict(list)
@@ -134,6 +149,15 @@ class Views:
                 self._by_kind[kind].append(view)
         path = f"/tasks/materialized-views/{group}/apply"
         self.task = Task(path, queue, Apply, self.apply)
+        self.fan_in = ForkJoin(
+            f"views-{group}", Sent, self._join, queue=queue, period_s=fan_in_s, largest=MOST_JOINED
+        )
+
+    def claims(self) -> list[str]:
+        """Return what belongs to this group alone: its name, its views, the kinds they have."""
+        kinds = [kind for kind in self._by_kind if kind not in self.views]
+        views = [f"the view {name}" for name in self.views]
+        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
 
     # Save
 
@@ -263,15 +287,22 @@ class Views:
         updates: Mapping[tuple[str, str], Sequence[Update]],
     ) -> list[str]:
         held = []
+        now = naive(clients.clock.now())
         for (table, row), many in updates.items():
             view = self.views[view_name(table)]
+            topic = f"{table}:{row}"
             for part in parts_of(many):
+                if view.fan_in:
+                    sent = [Sent(update, now) for update in part]
+                    pack = self.fan_in.insert_in_transaction(clients, topic, *sent, topic=topic)
+                    held.append(pack)
+                    continue
                 outbox_row = outbox.hold(
                     clients,
                     self.task,
                     lambda held, t=table, r=row, p=part: Apply(t, r, p, held),  # type: ignore[misc]
-                    topic=f"{table}:{row}",
-                    at=_turn(clients, view, f"{table}:{row}"),
+                    topic=topic,
+                    at=turn(clients, view, topic),
                 )
                 held.append(outbox_row)
         return held
@@ -284,13 +315,30 @@ class Views:
         Raises:
             Wait: this code does not know the view: another version of it will come along.
         """
-        view = self.views.get(view_name(args.table))
-        if view is None:
-            raise Wait(f"there is no view for {args.table} in this version")
-        transact(lambda: self._apply(clients, view, args))
+        view = self._known(args.table)
 
-    def _apply(self, clients: Clients, view: type[View], args: Apply) -> None:
-        outbox.release(args.held)
+        def body() -> None:
+            outbox.release(args.held)
+            self._apply(clients, view, args, RowId.parse(args.held).created)
+
+        transact(body)
+
+    def _join(self, clients: Clients, batch: Batch, items: Sequence[Sent]) -> None:
+        """Apply all updates of a row that have come together; the join of the fan-in."""
+        table, _, row = batch.key.partition(":")
+        args = Apply(table, row, [item.update for item in items], held="")
+        self._apply(clients, self._known(table), args, max(item.saved for item in items))
+
+    def _known(self, table: str) -> type[View]:
+        view = self.views.get(view_name(table))
+        if view is None:
+            raise Wait(f"there is no view for {table} in this version")
+        return view
+
+    def _apply(
+        self, clients: Clients, view: type[View], args: Apply, saved: datetime.datetime
+    ) -> None:
+        """Bring a row up to date, in the transaction that takes the updates off their way."""
         key = row_key(args.table, args.row)
         newest = newest_of(args.updates)
         row, before, truth = read_for_apply(key, newest)
@@ -303,7 +351,7 @@ class Views:
         changed = fold(row, newest, before, truth, args)
         if not changed:
             return
-        row.applied = max(row.applied, RowId.parse(args.held).created)
+        row.applied = max(row.applied, saved)
         _put_row(view, row, changed)
         if is_source and catalog is not None and catalog.live(view) == args.table:
             self._contribute(clients, [(key, row if row.counts else None)])
@@ -343,7 +391,7 @@ class Views:
         def look(table: str) -> tuple[Any, Any]:
             # What waits is read first: then a change is told as waiting or in a row, or both.
             first = f"{table}:{beginning}"
-            waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
+            waiting = waiting_for_rows(view, first, MOST_LISTED + 1)
             return waiting, rows_from(first).fetch(most)
 
         waiting, entities = self._of_live(view, look)
@@ -372,15 +420,19 @@ class Views:
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
-        key = self._row_key(view, name)
-        waiting = rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True)
-        entity = key.get()
+        text = row_text(name)
+
+        def look(table: str) -> tuple[Any, Any]:
+            key = row_key(table, text)
+            return waiting_for_row(view, key.id(), MOST_LISTED + 1), key.get()
+
+        waiting, entity = self._of_live(view, look)
         return freshness_of(clients, waiting, [entity.applied] if entity else [])
 
     def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
         """Wait until a token's changes are applied; False: they are not, after that long."""
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        keys = [outbox_key(row) for row in token.held]
+        keys = [travelling_key(name) for name in token.held]
         while self._is_waited_for(ndb.get_multi(keys)):
             if clients.clock.now() >= deadline:
                 return False
@@ -407,8 +459,12 @@ class Views:
         Returns:
             Pairs of a source's key and its value. One read each, however large the row is.
         """
-        prefix = self._prefix(view, name, measure)
-        numbers = ranked(prefix + "n", descending=not lowest).fetch(most)
+        numbers = self._of_ranks(
+            view,
+            name,
+            measure,
+            lambda prefix: ranked(prefix + "n", descending=not lowest).fetch(most),
+        )
         return [(source_key(marker.key.id()), marker.measures[measure]) for marker in numbers]
 
     def distinct(self, view: type[View], name: RowName, measure: str) -> int:
@@ -416,28 +472,28 @@ class Views:
 
         One index read for each of them, in pages.
         """
-        prefix = self._prefix(view, name, measure)
-        count, after = 0, prefix
-        while True:
-            page = distinct_after(prefix, after)
-            count += len(page)
-            if len(page) < MOST_LISTED:
-                return count
-            after = page[-1]
+        return self._of_ranks(view, name, measure, count_distinct)
 
     def members(
         self, view: type[View], name: RowName, source: Any, *, most: int = MOST_LISTED
     ) -> list[tuple[Any, Measures]]:
         """Return the sources of one kind in a row, by key: the other side of a join."""
-        markers = markers_of(self._row_key(view, name), kind=kind_of(source)).fetch(most)
+        text, kind = row_text(name), kind_of(source)
+        markers = self._of_live(
+            view, lambda table: markers_of(row_key(table, text), kind=kind).fetch(most)
+        )
         return [(source_key(marker.key.id()), marker.measures) for marker in markers]
 
     def is_waiting(
         self, view: type[View], least: int = 1, *, under: tuple[str | int, ...] = ()
     ) -> bool:
         """Tell whether at least so many updates wait."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        return len(rows_of_topics(first).fetch(least, keys_only=True)) == least
+        beginning = under_text(under)
+        waiting = self._of_live(
+            view,
+            lambda table: waiting_for_rows(view, f"{table}:{beginning}", least),
+        )
+        return len(waiting) == least
 
     def waiting(
         self,
@@ -448,26 +504,50 @@ class Views:
         most: int = 50,
     ) -> list[tuple[Apply, float]]:
         """Return updates that wait, oldest first, and for how many seconds each has."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        keys = rows_of_topics(first).fetch(MOST_LISTED, keys_only=True)
-        oldest = sorted(keys, key=lambda key: RowId.parse(key.id()).created)[:most]
+        beginning = under_text(under)
+        keys = self._of_live(
+            view,
+            lambda table: waiting_for_rows(view, f"{table}:{beginning}", MOST_LISTED),
+        )
+        oldest = sorted(keys, key=saved_at)[:most]
         now = naive(clients.clock.now())
         rows = [row for row in ndb.get_multi(oldest) if row is not None]
         return [
-            (
-                self.task.read(row.body.encode()),
-                max(0.0, (now - RowId.parse(row.key.id()).created).total_seconds()),
-            )
+            (self._travelling(row), max(0.0, (now - saved_at(row.key)).total_seconds()))
             for row in rows
         ]
 
-    def _row_key(self, view: type[View], name: RowName) -> Any:
-        return row_key(self.catalog().live(view), row_text(name))
+    def _travelling(self, stored: OutboxTask | WorkPack) -> Apply:
+        """Return the updates that travel in an outbox row or a work pack."""
+        if isinstance(stored, OutboxTask):
+            return self.task.read(stored.body.encode())
+        table, _, row = stored.topic.partition(":")
+        updates = [sent.update for sent in self.fan_in.read(stored.items)]
+        return Apply(table, row, updates, held="")
 
-    def _prefix(self, view: type[View], name: RowName, measure: str) -> str:
+    def _of_ranks(
+        self, view: type[View], name: RowName, measure: str, look: Callable[[str], T]
+    ) -> T:
+        """Return what a look at a row's ranks by one measure finds, in the table that is read."""
         if measure not in view.ranked:
             raise LookupError(f"{view.name} does not rank {measure}")
-        return rank_prefix(self._row_key(view, name), measure)
+        text = row_text(name)
+        return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
+
+
+def check_groups(groups: Sequence[Views]) -> None:
+    """Look whether groups of views share nothing.
+
+    Raises:
+        TypeError: they do, and each would overwrite what the other one keeps of it.
+    """
+    owners: dict[str, str] = {}
+    for views in groups:
+        for claim in views.claims():
+            if claim in owners:
+                both = f"{owners[claim]} and {views.group}"
+                raise TypeError(f"{claim} is in the groups {both}: leave it in one, or rename it")
+            owners[claim] = views.group
 
 
 def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:
@@ -485,27 +565,3 @@ def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None])
         row.put()
     else:
         row.key.delete()
-
-
-def _turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | None:
-    """Return when the next update of a row has its turn; None: now.
-
-    A row's turns are counted in memcached, in milliseconds. Without it they come as they come.
-    """
-    if view.row_rate is None:
-        return None
-    now = clients.clock.now()
-    now_ms = int(now.timestamp() * 1000)
-    each_ms = max(1, round(1000 / view.row_rate))
-    key = f"views:turn:{topic}"
-    turn_ms = clients.cache.count(key, each_ms, ttl_s=3600)
-    if turn_ms is None:
-        return None
-    if turn_ms < now_ms:
-        clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
-        return None
-    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
-    if ahead_ms <= 0:
-        return None
-    longest_ms = 24 * 3600 * 1000
-    return now + datetime.timedelta(milliseconds=min(ahead_ms, longest_ms))

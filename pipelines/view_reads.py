@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.materialized_views import RowMarker
-from models.outbox import RowId
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.view_rows import Row
+from pipelines.view_travel import check_travelling, saved_at
 
 MOST_LISTED = 1_000
 
@@ -36,8 +36,7 @@ class Token:
         if len(held) > MOST_LISTED:
             raise ValueError("a token names at most 1,000 changes")
         for row in held:
-            if not RowId.parse(row).held:
-                raise ValueError("a token names held rows")
+            check_travelling(row)
         return cls(held)
 
 
@@ -69,7 +68,7 @@ def freshness_of(
     clients: Clients, waiting: Sequence[Any], applied: Sequence[datetime.datetime]
 ) -> Freshness:
     now = naive(clients.clock.now())
-    ages = [(now - RowId.parse(key.id()).created).total_seconds() for key in waiting]
+    ages = [(now - saved_at(key)).total_seconds() for key in waiting]
     return Freshness(
         newest_s=max(0.0, (now - max(applied)).total_seconds()) if applied else None,
         oldest_s=max([0.0, *ages]),
@@ -85,7 +84,18 @@ def row_order(row: Row) -> tuple[Any, ...]:
     return (isinstance(row.name, tuple), *keys)
 
 
-def distinct_after(prefix: str, after: str) -> list[str]:
+def count_distinct(prefix: str) -> int:
+    """Return how many different ranks begin with a prefix, read in pages."""
+    count, after = 0, prefix
+    while True:
+        page = _distinct_after(prefix, after)
+        count += len(page)
+        if len(page) < MOST_LISTED:
+            return count
+        after = page[-1]
+
+
+def _distinct_after(prefix: str, after: str) -> list[str]:
     """Return the next different ranks of a row behind one of them."""
     query = RowMarker.query(RowMarker.ranks > after, RowMarker.ranks < prefix + "\U0010ffff")
     page = query.order(RowMarker.ranks).fetch(

@@ -396,7 +396,6 @@ def test_floats_add_up_exactly_in_any_order(services: Services) -> None:
 def test_least_greatest_and_distinct_values(services: Services, monkeypatch: Any) -> None:
     """Of a thousand values a page; here of three, so that there are many pages."""
     monkeypatch.setattr(view_reads, "MOST_LISTED", 3)
-    monkeypatch.setattr(materialized_views, "MOST_LISTED", 3)
     with played(services, [Numbers]) as (world, views):
         numbers = [5, -2.5, 10, 9, 0, -0.0, 5.0, "text", "other", -300, 2**53]
         views.save(world.clients, *[number(f"s{i}", n) for i, n in enumerate(numbers)])
@@ -802,6 +801,49 @@ def test_updates_are_cut_by_number_and_by_size() -> None:
     assert list(parts_of([])) == []
 
 
+# What cannot be registered
+
+
+def view_like(view: type[View], **how: Any) -> type[View]:
+    """Return a view like another one, but for some of what it declares."""
+    return type("Other", (view,), {"name": "other", **how})
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([Numbers, Numbers], "two views are called numbers: give one of them another `name`"),
+        ([view_like(Numbers, name="a.b")], "'a.b' names tables: small letters, digits"),
+        ([view_like(Numbers, name="Ä")], "names tables"),
+        ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
+        ([GradesBySize], "grades_by_size stands on by_grade: put both into one group"),
+    ],
+    ids=["twice", "dot", "letter", "join", "alone"],
+)
+def test_views_that_could_never_be_right_are_refused(
+    declared: Sequence[type[View]], words: str
+) -> None:
+    """C1: when they are declared, and with what to do about it."""
+    with pytest.raises(TypeError, match=words):
+        Views("refused", *declared)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Views("other", view_like(Paced, name="by_house")), "the view by_house is in the groups"),
+        (Views("other", view_like(ByHouse)), "the kind Pupil is in the groups school and other"),
+        (Views("other", view_like(Paced, joins={Tutor: None})), "the kind Tutor is in the groups"),
+        (Views("school", Paced), "the name school is in the groups"),
+    ],
+    ids=["view", "kind", "joined kind", "name"],
+)
+def test_two_groups_that_share_anything_are_refused(other: Views, words: str) -> None:
+    """C1: each would overwrite the rows, the markers or the catalog of the other one."""
+    with pytest.raises(TypeError, match=words):
+        Registry.of([], builds=[BUILDS, Builds(other)])
+
+
 # Views, two versions of them
 
 
@@ -881,27 +923,41 @@ def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> N
         assert differences() == []
 
 
+LOOKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+    "a view": (lambda world: counts(world), {1: 1}),
+    "a row": (lambda world: getattr(SCHOOL.row(ByGrade, 1), "count", None), 1),
+    "the top": (lambda world: [n for _, n in SCHOOL.top(ByGrade, 1, "points")], [9.0]),
+    "different values": (lambda world: SCHOOL.distinct(ByGrade, 1, "house"), 1),
+    "members": (lambda world: len(SCHOOL.members(ByGrade, 1, Pupil)), 1),
+    "a row's freshness": (
+        lambda world: SCHOOL.freshness(world.clients, ByGrade, 1).newest_s is None,
+        False,
+    ),
+    "what waits": (lambda world: SCHOOL.is_waiting(ByGrade), True),
+    "updates": (lambda world: len(SCHOOL.waiting(world.clients, ByGrade)), 1),
+}
+
+
 @one_emulator
-@pytest.mark.parametrize("of", ["a view", "a row"])
+@pytest.mark.parametrize("of", LOOKS)
 def test_a_reader_that_is_held_up_sees_a_table_that_is_whole(
     here: World, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     """C5: it knows which table is read, and then that one is replaced and dropped."""
-    SCHOOL.save(here.clients, pupil("ada", 1))
+    look, expected = LOOKS[of]
+    SCHOOL.save(here.clients, pupil("ada", 1, 9, "x"))
     here.settle()
     BUILDS.rebuild(here.clients, ByGrade)
     catalogs = [SCHOOL.catalog()]
     in_a_thread(lambda: here.heal(lambda: not busy(SCHOOL, ByGrade)))
+    if of in ("what waits", "updates"):
+        SCHOOL.save(here.clients, pupil("bob", 1))
     now = Views.catalog
     monkeypatch.setattr(Views, "catalog", lambda self: catalogs.pop() if catalogs else now(self))
 
-    if of == "a view":
-        seen = counts(here)
-    else:
-        row = SCHOOL.row(ByGrade, 1)
-        seen = {1: row.count} if row else {}
+    seen = look(here)
 
-    assert seen == {1: 1}
+    assert seen == expected
     assert catalogs == []
 
 
@@ -1199,6 +1255,24 @@ def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
     assert len(found) == 2
     assert any("does not hold its change 1" in words for words in found)
     assert any("its markers add up to" in words for words in found)
+
+
+@pytest.mark.parametrize("ranks", [[], ["elsewhere|n8000000000000000"]], ids=["gone", "other"])
+def test_verify_lists_a_source_that_is_ranked_by_another_value(
+    grown: World, ranks: list[str]
+) -> None:
+    """C5: sums do not tell, and the least, the greatest and the distinct values hang on it."""
+
+    def edit() -> None:
+        marker = row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada")))
+        found = marker.get()
+        found.ranks = ranks
+        found.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert "row 1 ranks 1 sources by other values" in found
+    assert "ada" in found
 
 
 def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: World) -> None:
