@@ -37,7 +37,7 @@ _HOUR = "%Y%m%dT%H"
 class WorkPack(ndb.Model):
     """Items of one key, in the order of their coming."""
 
-    key_ = ndb.TextProperty("key", required=True)
+    batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     topic = ndb.StringProperty()
     is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.

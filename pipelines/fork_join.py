@@ -356,7 +356,7 @@ class ForkJoin(Generic[I]):
     def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
         """Return the body of the task that would insert a pack's only item again."""
         (item,) = json.loads(stored.items)
-        args = Insert(stored.key_, json.dumps(item), f"{pack.epoch}.{pack.id}")
+        args = Insert(stored.batch_key, json.dumps(item), f"{pack.epoch}.{pack.id}")
         return self.insert_task.message(args).body
 
     # What became of an item

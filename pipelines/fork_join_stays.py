@@ -47,7 +47,7 @@ class Stays:
         self._packs[slot] = pack
         WorkPack(
             key=pack_key(pack.text),
-            key_=key,
+            batch_key=key,
             items=items,
             topic=topic,
         ).put()

@@ -377,7 +377,7 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
     with pytest.raises(BadItemError, match="bytes"):
         put(world, "", "a")
     with pytest.raises(BadItemError, match="bytes"):
-        put(world, "k" * 501, "a")
+        put(world, "k" * 1_201, "a")
     with pytest.raises(BadItemError, match="at most"):
         put(world, "t", "a" * 60_001)
     with pytest.raises(BadItemError, match="no item"):
