@@ -93,11 +93,12 @@ class BadItemError(ValueError):
 
 @dataclass(frozen=True)
 class Join:
-    """Which batch to fold."""
+    """Which batch to fold. `is_shared`: writers of other processes found it in memcached."""
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     epoch: Annotated[str, Field(max_length=60)]
     shard: Annotated[int, Field(ge=0, le=1000)] = 0
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,18 +288,18 @@ class ForkJoin(Generic[I]):
     def start(self, clients: Clients, entry: Entry) -> None:
         """See to the task of an epoch that others can see from now on."""
         if entry.is_new and entry.is_shared:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+            self._create(clients, _join_of(entry), at=entry.due)
 
     def leave(self, clients: Clients, entry: Entry, pack: PackId) -> None:
         """Leave an epoch; see to it that what was put there has a joiner still to come."""
         is_missed = self.epochs(clients).leave(clients, entry)
         if entry.is_new and not entry.is_shared:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+            self._create(clients, _join_of(entry), at=entry.due)
         elif is_missed:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, "late", pack.id)
+            self._create(clients, _join_of(entry), "late", pack.id)
         elif entry.is_full and entry.due > naive(clients.clock.now()):
             self.epochs(clients).forget(clients, entry.slot, entry.epoch)
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, "full")
+            self._create(clients, _join_of(entry), "full")
 
     def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
         """Create tasks for stranded epochs."""
@@ -307,20 +308,15 @@ class ForkJoin(Generic[I]):
         self.join_task.enqueue_many(clients, joins, names=names)
 
     def _create(
-        self,
-        clients: Clients,
-        slot: Slot,
-        epoch: str,
-        *name: str,
-        at: datetime.datetime | None = None,
+        self, clients: Clients, join: Join, *name: str, at: datetime.datetime | None = None
     ) -> None:
         """Create a joiner; when Cloud Tasks does not take it, the sweep will."""
         now = naive(clients.clock.now())
         due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
         try:
-            self.join_task.enqueue(clients, Join(slot.key, epoch, slot.shard), name=name, at=due)
+            self.join_task.enqueue(clients, join, name=(join.epoch, *name), at=due)
         except rpc_errors.GoogleAPICallError as error:
-            log.warning("the batch %s is left to the sweep: %s", epoch, error)
+            log.warning("the batch %s is left to the sweep: %s", join.epoch, error)
 
     def _insert_again(self, clients: Clients, args: Insert) -> None:
         insertion = Insertion(args.key, args.item, request_id=args.parked)
@@ -333,9 +329,12 @@ class ForkJoin(Generic[I]):
     def _join(self, clients: Clients, args: Join) -> None:
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
-            epoch_locks.close(clients, slot, args.epoch)
+            is_certain = epoch_locks.close(clients, slot, args.epoch)
             closed = clients.clock.now()
             folded = fold_epoch(clients, self, args.epoch)
+        if args.is_shared and not is_certain:
+            gone_at = epoch_locks.gone_at(args.epoch, self.period_s)
+            self._create(clients, args, "again", at=gone_at)
         if self.limits is not None and folded.items:
             opened = EpochId.parse(args.epoch).opened
             seen = Seen(
@@ -393,6 +392,10 @@ class ForkJoin(Generic[I]):
 
     def _walk(self, clients: Clients, args: Walk) -> None:
         fork_join_sweeps.walk(clients, self, args)
+
+
+def _join_of(entry: Entry) -> Join:
+    return Join(entry.slot.key, entry.epoch, entry.slot.shard, entry.is_shared)
 
 
 def fork_join(
