@@ -241,6 +241,29 @@ def test_without_memcached_nothing_is_lost(fault: str) -> None:
     walk(search, WAITING, at_least=15)
 
 
+# A call that fails brings second tries and with them batches: too many states for a test.
+@pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH, TIME_OUT])
+@pytest.mark.usefixtures("no_turns")
+def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
+    """D1, D6: a caller that lost patience or its server makes the same request again."""
+
+    def insert(clients: Any) -> Any:
+        return WAITING.insert(clients, "k", Mark("x"), request_id="r")
+
+    writers = [Process("a", insert), Process("b", insert, follows="a")]
+    search = searched(WAITING, fault, writers=writers)
+
+    for end in search.ends():
+        check_answers(search, end)
+        check_folded(end)
+        healed = search.heal(end, [Process("last sweep", WAITING.sweep, NOON + LATER)])
+        answers = [call.arguments[0] for call in end.answers.values() if call.what == "returned"]
+        assert folded(healed) == Counter({"x": 1}), search.story(end)
+        assert len({answer.pack for answer in answers}) == 1, search.story(end)
+        assert not packs(healed)
+    assert search.states > 1_000
+
+
 # The talk's queue
 
 
