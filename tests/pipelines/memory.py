@@ -47,7 +47,8 @@ class Memory:
         return kind(key=key, **values)
 
     def put(self, entity: Any) -> Any:
-        values = {name: getattr(entity, name) for name in entity._properties}
+        names = [found._code_name for found in entity._properties.values()]
+        values = {name: getattr(entity, name) for name in names}
         self.facts[entity.key] = (type(entity), values, repr(values))
         return entity.key
 
