@@ -327,7 +327,7 @@ def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], fold
     found = [pack for pack in ndb.get_multi(keys) if pack is not None]
     items = [item for pack in found for item in queue.read(pack.items)]
     if items:
-        batch = Batch(found[0].key_, part[0].epoch, NOON)
+        batch = Batch(found[0].batch_key, part[0].epoch, NOON)
         fork_join_folds.transact(lambda: queue.join(clients, batch, items))
     for pack in found:
         pack.key.delete()
