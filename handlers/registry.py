@@ -39,8 +39,8 @@ class Registry:
         views = [job for group in builds for job in group.jobs]
         by_name = {job.name: job for job in [*jobs, *views]}
         pages = [page_task(job) for job in by_name.values()]
-        applies = [group.views.task for group in builds]
-        known: list[Task[Any]] = [*pages, *applies, outbox.drain, *tasks]
+        of_views = [task for group in builds for task in group.views.tasks]
+        known: list[Task[Any]] = [*pages, *of_views, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
         return cls(by_name, {**by_path, replay.path: replay}, builds)

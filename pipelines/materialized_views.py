@@ -27,7 +27,7 @@ Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
 Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
 
-Routes: POST /tasks/materialized-views/<group>/apply for each group.
+Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
@@ -59,7 +59,7 @@ from models.transactions import transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.tasks import Task, Wait
+from pipelines.tasks import Park, Task, Wait
 from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
@@ -87,6 +87,7 @@ from pipelines.view_rows import (
 from pipelines.view_updates import (
     Apply,
     Change,
+    Follow,
     Update,
     fold,
     newest_of,
@@ -130,8 +131,10 @@ class Views:
         for view in views:
             for kind in view.functions():
                 self._by_kind[kind].append(view)
-        path = f"/tasks/materialized-views/{group}/apply"
-        self.task = Task(path, queue, Apply, self.apply)
+        path = f"/tasks/materialized-views/{group}"
+        self.task = Task(f"{path}/apply", queue, Apply, self.apply)
+        self.follow_task = Task(f"{path}/follow", queue, Follow, self.follow)
+        self.tasks: list[Task[Any]] = [self.task, self.follow_task]
 
     def claims(self) -> list[str]:
         """Return what belongs to this group alone: its name, its views, the kinds they have."""
@@ -180,8 +183,11 @@ class Views:
         return Token(frozenset(self._write(clients, [(key, None) for key in keys])))
 
     def refresh_in_transaction(self, clients: Clients, sources: Sequence[Any]) -> None:
-        """Contribute sources, as they are, to every table that does not have them yet."""
-        self._contribute(clients, [(source.key, source) for source in sources])
+        """Contribute sources, as they are, to every table that does not have them yet.
+
+        What a view refuses of them is left as it is: the other views are not to wait for it.
+        """
+        self._contribute(clients, [(source.key, source) for source in sources], refused=set())
 
     def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
         writes = list(dict(writes).items())  # Of one source the last save counts.
@@ -196,8 +202,17 @@ class Views:
                 source.put()
         return held
 
-    def _contribute(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+    def _contribute(
+        self,
+        clients: Clients,
+        writes: Sequence[tuple[Any, Any]],
+        *,
+        refused: set[str] | None = None,
+    ) -> list[str]:
         """Bring the markers of sources up to date; enqueue the updates that follow.
+
+        Args:
+            refused: Gets the tables of views that refuse a source; None: that is an error.
 
         Returns:
             The outbox rows of the updates, also of a table that readers do not see yet.
@@ -212,8 +227,9 @@ class Views:
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
             change = Change(identity, marker)
-            change.become(self._contributed(catalog, identity.kind(), source))
-            change.keep(self._foreign(catalog, identity.kind(), change.before))
+            contributed = self._contributed(catalog, identity.kind(), source, refused)
+            change.become(contributed)
+            change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
             change.put(clients, is_gone=source is None)
             for where, update in change.updates():
                 updates[where].append(update)
@@ -227,13 +243,19 @@ class Views:
         return ndb.Key(view_name(table), row)
 
     def _contributed(
-        self, catalog: Catalog, kind: str, source: Any
+        self, catalog: Catalog, kind: str, source: Any, refused: set[str] | None
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return what a source contributes to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self._by_kind[kind]:
             if tables := catalog.tables(view):
-                rows = self.rows_for(view, kind, source)
+                try:
+                    rows = self.rows_for(view, kind, source)
+                except BadContributionError:
+                    if refused is None:
+                        raise
+                    refused.update(tables)
+                    continue
                 contributed.update((table, rows) for table in tables)
         return contributed
 
@@ -243,22 +265,32 @@ class Views:
             return {}
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
-        return checked(view.functions()[kind](source), view.ranked)
-
-    def refusal(self, source: Any) -> str | None:
-        """Return why a view cannot take a source, None if all can."""
-        kind = self.identity(source.key).kind()
         try:
-            for view in self._by_kind[kind]:
-                self.rows_for(view, kind, source)
+            return checked(view.functions()[kind](source), view.ranked)
+        except BadContributionError:
+            raise
+        except Exception as error:
+            words = f"{view.name} fails over it: {type(error).__name__}: {error}"
+            raise BadContributionError(words) from error
+
+    def refusal(self, view: type[View], source: Any) -> str | None:
+        """Return why a view cannot take a source, None if it can."""
+        try:
+            self.rows_for(view, self.identity(source.key).kind(), source)
         except BadContributionError as error:
             return str(error)
         return None
 
-    def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
-        """Return the tables that only another version of this code can fill: leave them alone."""
-        ours = {table for view in self._by_kind[kind] for table in catalog.tables(view)}
-        return [table for table in tables if table not in ours and not catalog.is_gone(table)]
+    def _left_alone(
+        self, catalog: Catalog, kind: str, before: Mapping[str, Any], contributed: Mapping[str, Any]
+    ) -> list[str]:
+        """Return the tables that this code did not fill and must not empty.
+
+        Only another version of it can fill them, or their view refused the source as it is now.
+        """
+        return [
+            table for table in before if table not in contributed and not catalog.is_gone(table)
+        ]
 
     def _enqueue(
         self,
@@ -288,10 +320,14 @@ class Views:
         Raises:
             Wait: this code does not know the view: another version of it will come along.
         """
-        view = self.views.get(view_name(args.table))
-        if view is None:
-            raise Wait(f"there is no view for {args.table} in this version")
+        view = self._known(args.table)
         transact(lambda: self._apply(clients, view, args))
+
+    def _known(self, table: str) -> type[View]:
+        view = self.views.get(view_name(table))
+        if view is None:
+            raise Wait(f"there is no view for {table} in this version")
+        return view
 
     def _apply(self, clients: Clients, view: type[View], args: Apply) -> None:
         outbox.release(args.held)
@@ -310,7 +346,43 @@ class Views:
         row.applied = max(row.applied, RowId.parse(args.held).created)
         _put_row(view, row, changed)
         if is_source and catalog is not None and catalog.live(view) == args.table:
-            self._contribute(clients, [(key, row if row.counts else None)])
+            self._lead(clients, args, key, row if row.counts else None)
+
+    # Follow
+
+    def _lead(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
+        """Contribute a row to the views that stand on it.
+
+        One that refuses it is left where it is, and gets a task of its own that fails in its
+        stead: this row, and all others that stand on it, go on.
+        """
+        refused: set[str] = set()
+        try:
+            self._contribute(clients, [(key, row)], refused=refused)
+        except BadContributionError:  # Before the first write: it is of the row, and of no view.
+            refused.add(args.table)
+        if refused:
+            outbox.enqueue(clients, self.follow_task, Follow(args.table, args.row))
+
+    def follow(self, clients: Clients, args: Follow) -> None:
+        """Contribute a row, as it is now, to the views that stand on it.
+
+        Raises:
+            Park: one of them refuses it, and why. Replay it when that view is mended.
+            Wait: this code does not know the view: another version of it will come along.
+        """
+        view = self._known(args.table)
+        try:
+            transact(lambda: self._follow(clients, view, args))
+        except BadContributionError as error:
+            raise Park(f"row {args.row} of {args.table}: {error}") from error
+
+    def _follow(self, clients: Clients, view: type[View], args: Follow) -> None:
+        if self.catalog_here(clients).live(view) != args.table:
+            return  # What stands on the view is built anew, from other rows.
+        key = row_key(args.table, args.row)
+        row = key.get()
+        self._contribute(clients, [(key, row if row and row.counts else None)])
 
     def catalog_here(self, clients: Clients) -> Catalog:
         """Read the catalog in the transaction that this code runs in."""

@@ -309,7 +309,7 @@ class Builds:
         if definition_of(walk.table) != view.definition:
             raise Wait(f"{walk.table} is of another version")
         sources = ndb.get_multi([item.key for item in items])
-        refusals = [self.views.refusal(source) if source else None for source in sources]
+        refusals = [self.views.refusal(view, source) if source else None for source in sources]
         both = zip(sources, refusals, strict=True)
         good = [source for source, refusal in both if source and not refusal]
         self.views.refresh_in_transaction(clients, good)

@@ -25,6 +25,7 @@ from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.view_rows import BadContributionError, Held, Measures, Value, put_in, take_out
 
+TABLE = r"^[a-z0-9_]+\.\d+\.\d+$"
 # So many updates of one row travel together at most, and not more than a task can carry.
 MOST_UPDATES = 100
 MOST_UPDATES_BYTES = 90_000
@@ -48,10 +49,18 @@ class Update:
 class Apply:
     """Updates of one row, and the outbox row that holds them."""
 
-    table: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.\d+\.\d+$")]
+    table: Annotated[str, Field(pattern=TABLE)]
     row: str
     updates: Annotated[list[Update], Field(max_length=MOST_UPDATES)]
     held: str
+
+
+@dataclass(frozen=True)
+class Follow:
+    """A row that the views which stand on it have to look at again."""
+
+    table: Annotated[str, Field(pattern=TABLE)]
+    row: str
 
 
 class Change:

@@ -17,6 +17,7 @@ from google.cloud import ndb
 
 import main
 from handlers.registry import APP, Registry
+from models.dead_tasks import DeadTask
 from models.materialized_views import (
     RowMarker,
     SourceMarker,
@@ -29,6 +30,7 @@ from models.outbox import OutboxTask
 from models.transactions import transact
 from pipelines import materialized_views, view_reads
 from pipelines.cache import NoCache
+from pipelines.dead_tasks import Replay
 from pipelines.materialized_views import (
     BadContributionError,
     Contributions,
@@ -457,6 +459,97 @@ def test_a_view_of_a_view_follows(here: World) -> None:
 
     assert counts(here, GradesBySize) == {2: 1}
     assert differences() == []
+
+
+class Picky(View):
+    """A view of a view that fails over rows of two."""
+
+    name = "picky"
+    source = Numbers
+    row_rate = None
+    fails_over = 2
+
+    @classmethod
+    def contributions(cls, row: Row) -> Contributions:  # type: ignore[override]
+        if row.count == cls.fails_over:
+            raise ZeroDivisionError(f"{row.name} has {row.count}")
+        return {"all": {"n": row.count}}
+
+
+class Sizes(View):
+    """Another one that stands on the same rows, and takes them all."""
+
+    source = Numbers
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": {"n": row.count}}
+
+
+def sizes(views: Views) -> list[float | None]:
+    """Return how many sources the row below has, as it and the views on it say."""
+    below = views.row(Numbers, "all")
+    above = [views.row(view, "all") for view in (Sizes, Picky)]
+    return [below.count if below else None, *(row.sum("n") if row else None for row in above)]
+
+
+def test_a_view_that_fails_over_a_row_stops_neither_the_row_nor_the_views_beside_it(
+    services: Services,
+) -> None:
+    """C1: it is parked with its reason, stays where it was, and goes on with the next change."""
+    with played(services, [Numbers, Picky, Sizes]) as (world, views):
+        seen = []
+        for n in range(3):
+            views.save(world.clients, number(f"s{n}", 1))
+            world.settle()
+            seen.append(sizes(views))
+
+        (dead,) = DeadTask.query().fetch()
+        assert seen == [[1, 1, 1], [2, 2, 1], [3, 3, 3]]
+        assert dead.path == "/tasks/materialized-views/played/follow"
+        assert "picky fails over it: ZeroDivisionError: all has 2" in dead.reason
+        assert differences_of(views) == []
+
+
+def test_a_row_that_was_parked_follows_when_its_view_is_mended(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: replayed, it takes the row as it is by then; until then verify tells."""
+    play = played(services, [Numbers, Picky, Sizes])
+    with play as (world, views):
+        views.save(world.clients, number("a", 1), number("b", 1))
+        world.settle()
+        told = in_a_thread(lambda: verified(world, views, play.builds, Picky, "before"))
+        (dead,) = DeadTask.query().fetch()
+        monkeypatch.setattr(Picky, "fails_over", None)
+        replay = APP.tasks["/tasks/dead/replay"]
+        replay.enqueue(world.clients, Replay(dead.key.id()))
+        world.settle()
+
+        assert any("picky fails over it" in words for words in told)
+        assert sizes(views) == [2, 2, 2]
+        after = in_a_thread(lambda: verified(world, views, play.builds, Picky, "after"))
+        assert after == []
+        assert differences_of(views) == []
+
+
+@one_emulator
+def test_a_view_is_built_although_another_one_fails_over_its_sources(services: Services) -> None:
+    """C5: the one that fails is told so, and it alone."""
+    play = played(services, [Numbers, Picky, Sizes])
+    with play as (world, views):
+        views.save(world.clients, number("a", 1), number("b", 1))
+        world.settle()
+        for view in (Sizes, Picky):
+            play.builds.rebuild(world.clients, view)
+        world.settle()
+
+        status = play.builds.rebuilding(world.clients, Picky)
+        assert status is not None
+        assert (status.phase, status.failed) == ("failed", 1)
+        assert play.builds.rebuilding(world.clients, Sizes) is None
+        assert sizes(views)[:2] == [2, 2]
 
 
 @one_emulator
