@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.cloud import ndb
@@ -60,7 +61,7 @@ from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.tasks import Park, Task, Wait
-from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
+from pipelines.view_catalog import Catalog, View, check_views, is_fed, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
@@ -161,9 +162,9 @@ class Views:
         return self._transact(clients, [(key, None) for key in keys])
 
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
-        held: set[str] = set()  # Also of a try that was committed although its reply was lost.
-        transact(lambda: held.update(self._write(clients, writes)))
-        return Token(frozenset(held))
+        tokens: list[Token] = []  # Also of a try that was committed although its reply was lost.
+        transact(lambda: tokens.append(self._write(clients, writes)))
+        return Token.of_all(tokens)
 
     def save_in_transaction(self, clients: Clients, *sources: Any) -> Token:
         """Do what `save` does, in the transaction that this code runs in.
@@ -176,11 +177,11 @@ class Views:
         if not all(source.key and source.key.id() for source in sources):
             raise ValueError("a source that is saved in a transaction has a key before it")
         writes = [(source.key, source) for source in sources]
-        return Token(frozenset(self._write(clients, writes)))
+        return self._write(clients, writes)
 
     def delete_in_transaction(self, clients: Clients, *keys: Any) -> Token:
         """Do what `delete` does, in the transaction that this code runs in."""
-        return Token(frozenset(self._write(clients, [(key, None) for key in keys])))
+        return self._write(clients, [(key, None) for key in keys])
 
     def refresh_in_transaction(self, clients: Clients, sources: Sequence[Any]) -> None:
         """Contribute sources, as they are, to every table that does not have them yet.
@@ -189,18 +190,18 @@ class Views:
         """
         self._contribute(clients, [(source.key, source) for source in sources], refused=set())
 
-    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
         writes = list(dict(writes).items())  # Of one source the last save counts.
         for key, _ in writes:
             if key.kind() not in self._by_kind:
                 raise LookupError(f"no view of {self.group} has {key.kind()} as a source")
-        held = self._contribute(clients, writes)
+        token = self._contribute(clients, writes)
         for key, source in writes:
             if source is None:
                 key.delete()
             else:
                 source.put()
-        return held
+        return token
 
     def _contribute(
         self,
@@ -208,14 +209,14 @@ class Views:
         writes: Sequence[tuple[Any, Any]],
         *,
         refused: set[str] | None = None,
-    ) -> list[str]:
+    ) -> Token:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
         Args:
             refused: Gets the tables of views that refuse a source; None: that is an error.
 
         Returns:
-            The outbox rows of the updates, also of a table that readers do not see yet.
+            What there is to wait for, also for a table that readers do not see yet.
         """
         identities = [self.identity(key) for key, _ in writes]
         for identity in identities:
@@ -225,15 +226,29 @@ class Views:
         *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
         catalog = Catalog(copy.views if copy else {})
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
+        changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
             change = Change(identity, marker)
             contributed = self._contributed(catalog, identity.kind(), source, refused)
             change.become(contributed)
             change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
-            change.put(clients, is_gone=source is None)
+            change.check()
+            changes.append(change)
             for where, update in change.updates():
                 updates[where].append(update)
-        return self._enqueue(clients, catalog, updates)
+        sent = self._enqueue(clients, updates)
+        for change, (_, source) in zip(changes, writes, strict=True):
+            change.put(clients, sent[source_name(change.source)], is_gone=source is None)
+        return Token(
+            frozenset(row for rows in sent.values() for row in rows.values()),
+            frozenset(row for change in changes for row in change.earlier.values()),
+            self._missed(catalog, {identity.kind() for identity in identities}),
+        )
+
+    def _missed(self, catalog: Catalog, kinds: Iterable[str]) -> frozenset[str]:
+        """Return the tables that are read and take nothing of this code's definition."""
+        views = [view for kind in kinds for view in self._by_kind[kind]]
+        return frozenset(catalog.live(view) for view in views if not catalog.is_fed(view))
 
     def identity(self, key: Any) -> Any:
         """Return what a source is known by: a row of a view has no table in its name."""
@@ -293,12 +308,10 @@ class Views:
         ]
 
     def _enqueue(
-        self,
-        clients: Clients,
-        catalog: Catalog,
-        updates: Mapping[tuple[str, str], Sequence[Update]],
-    ) -> list[str]:
-        held = []
+        self, clients: Clients, updates: Mapping[tuple[str, str], Sequence[Update]]
+    ) -> dict[str, dict[str, str]]:
+        """Hold updates; return, for each source, the outbox row that holds its one of a topic."""
+        sent: dict[str, dict[str, str]] = defaultdict(dict)
         for (table, row), many in updates.items():
             view = self.views[view_name(table)]
             for part in parts_of(many):
@@ -309,8 +322,9 @@ class Views:
                     topic=f"{table}:{row}",
                     at=_turn(clients, view, f"{table}:{row}"),
                 )
-                held.append(outbox_row)
-        return held
+                for update in part:
+                    sent[update.source][f"{table}:{row}"] = outbox_row
+        return sent
 
     # Apply
 
@@ -413,19 +427,20 @@ class Views:
             under: Only rows whose names are tuples that begin with these parts.
             most: Rows to return: of more, those whose stored names come first.
         """
-        is_met = self.wait(clients, at_least, within_s) if at_least else True
+        is_met = self.wait(clients, at_least, within_s, view=view) if at_least else True
         kind, beginning = kind_of(view.source), under_text(under)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def look(table: str) -> tuple[str, Any, Any]:
             # What waits is read first: then a change is told as waiting or in a row, or both.
             first = f"{table}:{beginning}"
             waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
-            return waiting, rows_from(first).fetch(most)
+            return table, waiting, rows_from(first).fetch(most)
 
-        waiting, entities = self._of_live(view, look)
+        table, waiting, entities = self._of_live(view, look)
         found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
-        return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
+        freshness = freshness_of(clients, waiting, [row.applied for row in found])
+        return Reading(rows, replace(freshness, is_frozen=not is_fed(table, view)), is_met)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
@@ -450,31 +465,40 @@ class Views:
         """Return how far one row is behind."""
         text = row_text(name)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def look(table: str) -> tuple[str, Any, Any]:
             key = row_key(table, text)
-            return rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True), key.get()
+            waiting = rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True)
+            return table, waiting, key.get()
 
-        waiting, entity = self._of_live(view, look)
-        return freshness_of(clients, waiting, [entity.applied] if entity else [])
+        table, waiting, entity = self._of_live(view, look)
+        freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
+        return replace(freshness, is_frozen=not is_fed(table, view))
 
-    def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
-        """Wait until a token's changes are applied; False: they are not, after that long."""
+    def wait(
+        self, clients: Clients, token: Token, within_s: float, *, view: type[View] | None = None
+    ) -> bool:
+        """Wait until a token's changes are applied; False: they are not, after that long.
+
+        Args:
+            view: The one that will be read: that another one takes no changes does not matter.
+        """
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        keys = [outbox_key(row) for row in token.held]
-        while self._is_waited_for(ndb.get_multi(keys)):
+        missed = [t for t in token.missed if view is None or view_name(t) == view.name]
+        rows = ndb.get_multi([outbox_key(row) for row in token.rows])
+        while self._is_waited_for(rows := [row for row in rows if row is not None], missed):
             if clients.clock.now() >= deadline:
                 return False
             clients.clock.sleep(LOOK_AGAIN_S)
+            rows = ndb.get_multi([row.key for row in rows])
         return True
 
-    def _is_waited_for(self, rows: Sequence[Any]) -> bool:
-        """Tell whether one of some outbox rows is of a table that is read by now."""
-        topics = [row.topic for row in rows if row is not None]
-        if not topics:
+    def _is_waited_for(self, rows: Sequence[Any], missed: Sequence[str]) -> bool:
+        """Tell whether a table that is read by now waits for a row, or missed the change."""
+        tables = {row.topic.partition(":")[0] for row in rows}.union(missed)
+        if not tables:
             return False
         catalog = self.catalog()
-        live = {catalog.live(view) for view in self.views.values()}
-        return any(topic.partition(":")[0] in live for topic in topics)
+        return not tables.isdisjoint(catalog.live(view) for view in self.views.values())
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False

@@ -31,6 +31,8 @@ MOST_UPDATES = 100
 MOST_UPDATES_BYTES = 90_000
 # With its key it must fit into an entity.
 MOST_MARKER_BYTES = 1_000_000
+# A source's marker knows of so many rows that it left which change took it out of them.
+MOST_LEFT = 20
 # A source's marker may be forgotten so long after it: twice as long as Cloud Tasks keeps a task.
 FORGET_AFTER = datetime.timedelta(days=60)
 
@@ -70,6 +72,8 @@ class Change:
         self.source = source
         self.marker = marker
         self.before: dict[str, Any] = marker.contributions if marker else {}
+        # Of each row's topic the outbox row that was the last to bring it a change.
+        self.earlier: dict[str, str] = (marker.sent or {}) if marker else {}
         self.sequence = (marker.sequence if marker else 0) + 1
         self.after: dict[str, dict[str, Any]] = {}
         self._updates: list[tuple[tuple[str, str], Update]] = []
@@ -108,21 +112,41 @@ class Change:
         """Return a row of a table, and what changes there, for each."""
         return iter(self._updates)
 
-    def put(self, clients: Clients, *, is_gone: bool) -> None:
-        """Store the marker, if it says anything new."""
+    def check(self) -> None:
+        """Look whether the marker can hold it.
+
+        Raises:
+            BadContributionError: it cannot.
+        """
+        sent = {f"{table}:{row}": "x" * 70 for (table, row), _ in self._updates}
+        if len(json.dumps([self.after, {**self.earlier, **sent}])) > MOST_MARKER_BYTES:
+            raise BadContributionError("a source contributes more than its marker can hold")
+
+    def put(self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool) -> None:
+        """Store the marker, if it says anything new.
+
+        Args:
+            sent: The outbox rows that this change has set going, by topic: `earlier` is the rest.
+        """
+        self.earlier = {topic: row for topic, row in self.earlier.items() if topic not in sent}
         was_gone = self.marker is not None and self.marker.forget_after is not None
         if self.after == self.before and is_gone == was_gone:
             return
         if self.marker is None and not self.after:
             return
-        if len(json.dumps(self.after)) > MOST_MARKER_BYTES:
-            raise BadContributionError("a source contributes more than its marker can hold")
         SourceMarker(
             key=marker_key(self.source),
             sequence=self.sequence,
             contributions=self.after,
+            sent={**self._remembered(), **sent},
             forget_after=naive(clients.clock.now()) + FORGET_AFTER if is_gone else None,
         ).put()
+
+    def _remembered(self) -> dict[str, str]:
+        """Return the earlier ones that the next token has to name: of rows it left, the last."""
+        inside = {f"{table}:{row}" for table, rows in self.after.items() for row in rows}
+        left = [topic for topic in self.earlier if topic not in inside][:-MOST_LEFT]
+        return {topic: row for topic, row in self.earlier.items() if topic not in left}
 
 
 def _is_same(known: Measures, measures: Measures) -> bool:

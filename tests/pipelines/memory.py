@@ -48,7 +48,9 @@ class Memory:
 
     def put(self, entity: Any) -> Any:
         values = {name: getattr(entity, name) for name in entity._properties}
-        self.facts[entity.key] = (type(entity), values, repr(values))
+        # What a source's marker has sent is for tokens alone, and no two histories share it.
+        told = {name: value for name, value in values.items() if name != "sent"}
+        self.facts[entity.key] = (type(entity), values, repr(told))
         return entity.key
 
     def delete(self, key: Any) -> None:

@@ -41,9 +41,9 @@ from pipelines.materialized_views import (
 )
 from pipelines.tasks import MOST_BODY_BYTES
 from pipelines.view_builds import FILL, Builds, Walk
-from pipelines.view_reads import row_order
+from pipelines.view_reads import TooLargeTokenError, row_order
 from pipelines.view_rows import checked, row_text
-from pipelines.view_updates import Update, parts_of, source_name
+from pipelines.view_updates import MOST_LEFT, Update, parts_of, source_name
 from tests.faults import CRASH_AFTER, Crash
 from tests.pipelines.memory import Memory, offline
 from tests.pipelines.school import (
@@ -636,13 +636,68 @@ def test_a_token_is_waited_for_until_the_limit(here: World) -> None:
 
 @one_emulator
 def test_an_empty_token_and_one_of_an_unchanged_save_are_met(here: World) -> None:
-    """They stand for nothing that was set going."""
+    """They set nothing going, and nothing is under way."""
     SCHOOL.save(here.clients, pupil("ada", 1))
     here.settle()
 
-    assert SCHOOL.save(here.clients, pupil("ada", 1)) == Token()
+    unchanged = SCHOOL.save(here.clients, pupil("ada", 1))
+
+    assert not unchanged.held
+    assert SCHOOL.wait(here.clients, unchanged, 0)
     assert Token.parse(str(Token())) == Token()
     assert SCHOOL.wait(here.clients, Token(), 0)
+
+
+def test_the_token_of_an_unchanged_save_waits_for_the_changes_before_it(
+    services: Services,
+) -> None:
+    """C1: for those of its source, whichever row they are of, and for nobody else's."""
+    with played(services, [Wide]) as (world, views):
+        other = views.save(world.clients, number("other", None, {"elsewhere": 1}))
+        saves = [{"x": 1, "y": 1}, {"x": 2, "y": 1, "z": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 1}]
+        tokens = [views.save(world.clients, number("a", None, rows)) for rows in saves]
+        unchanged = tokens[-1]
+        waiting = {row.key.id(): row for row in OutboxTask.query().fetch()}
+        last = [tokens[0].held, tokens[1].held, tokens[2].held]
+        of_y = next(row for row in last[0] if waiting[row].topic.endswith('"y"'))
+        of_x = next(row for row in last[1] if waiting[row].topic.endswith('"x"'))
+        (of_z,) = last[2]
+
+        met = [views.wait(world.clients, unchanged, 0)]
+        for row in (of_z, of_x, of_y):
+            views.apply(world.clients, views.task.read(waiting[row].body.encode()))
+            met.append(views.wait(world.clients, Token.parse(str(unchanged)), 0))
+
+        assert not unchanged.held
+        assert met == [False, False, False, True]
+        assert not views.wait(world.clients, other, 0)
+
+
+@one_emulator
+def test_a_source_remembers_the_changes_of_few_rows_that_it_left(services: Services) -> None:
+    """Of those it is in, all: its marker does not grow with the rows that it was ever in."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(MOST_LEFT + 5):
+            views.save(world.clients, number("a", 1, row=n))
+
+        sent = marker_key(ndb.Key(Number, "a")).get().sent
+
+        assert len(sent) == MOST_LEFT + 2  # The one it left now, and the one it is in.
+        assert f"numbers.1.1:{MOST_LEFT + 4}" in sent
+
+
+@one_emulator
+def test_a_token_of_very_many_changes_is_waited_for_and_refused_as_text(here: World) -> None:
+    """It is not cut: who waits where it was made waits for all, and no text holds them."""
+    one = SCHOOL.save(here.clients, pupil("ada", 1))
+    many = Token(one.held | {HELD.replace("0003", f"{n:04d}") for n in range(2_500)})
+
+    with pytest.raises(TooLargeTokenError, match="2,501 changes, its text at most 1,000"):
+        str(many)
+    before = SCHOOL.wait(here.clients, many, 0)
+    here.settle()
+
+    assert [before, SCHOOL.wait(here.clients, many, 0)] == [False, True]
 
 
 @one_emulator
@@ -1103,6 +1158,35 @@ def new_points(world: World) -> dict[Any, Any]:
 def rebuild_first(world: World) -> None:
     """Let the catalog know the table, as a new view should."""
     assert rebuild(world) == "by_grade.1.2"
+
+
+def test_a_table_of_another_definition_is_said_to_be_frozen(world: World) -> None:
+    """C1: what the new code saves does not reach it; no reader is told that it does."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2))
+        world.settle()
+        deploy(world, NEW_BUILDS)
+        token = Token.parse(str(NEWER.save(world.clients, pupil("bob", 1, 3))))
+        world.settle()
+
+        def told(view: type[View]) -> tuple[bool, bool]:
+            reading = NEWER.read(world.clients, view, at_least=token, within_s=0)
+            return reading.is_met, reading.freshness.is_frozen
+
+        before = [told(NewByGrade), told(ByHouse)]
+        of_row = NEWER.freshness(world.clients, NewByGrade, 1).is_frozen
+        of_older = SCHOOL.read(world.clients, ByGrade).freshness.is_frozen
+        anywhere = NEWER.wait(world.clients, token, 0)
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+
+    assert before == [(False, True), (True, False)]
+    assert (of_row, of_older, anywhere) == (True, False, False)
+    with world.context():
+        assert [told(NewByGrade), told(ByHouse)] == [(True, False), (True, False)]
+        assert NEWER.wait(world.clients, token, 0)
+        assert new_points(world) == {1: 10}
 
 
 def test_another_versions_table_is_left_alone(world: World) -> None:
