@@ -1189,6 +1189,27 @@ def test_a_table_of_another_definition_is_said_to_be_frozen(world: World) -> Non
         assert new_points(world) == {1: 10}
 
 
+def test_a_changed_definition_is_not_read_from_an_empty_table(world: World) -> None:
+    """C5: also of a view that was never rebuilt; the sweep has told the catalog of it."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2))
+    world.settle()
+    world.sweep()
+    deploy(world, NEW_BUILDS)
+
+    with world.context():
+        reading = NEWER.read(world.clients, NewByGrade)
+        seen = {row.name: row.sum("points") for row in reading.rows}
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+
+    assert (seen, reading.freshness.is_frozen) == ({1: 2}, True)
+    with world.context():
+        assert new_points(world) == {1: 4}
+        assert not row_markers("by_grade.1.1")
+        assert differences_of(NEWER) == []
+
+
 def test_another_versions_table_is_left_alone(world: World) -> None:
     """C1: while the next definition is being built, both versions save; each feeds its own."""
     rebuild_first(world)
