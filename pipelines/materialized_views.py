@@ -332,10 +332,14 @@ class Views:
         """Apply updates to a row, in one transaction with the row's markers.
 
         Raises:
+            Park: the row cannot hold it. Replay it when the row has room.
             Wait: this code does not know the view: another version of it will come along.
         """
         view = self._known(args.table)
-        transact(lambda: self._apply(clients, view, args))
+        try:
+            transact(lambda: self._apply(clients, view, args))
+        except BadContributionError as error:
+            raise Park(str(error)) from error
 
     def _known(self, table: str) -> type[View]:
         view = self.views.get(view_name(table))

@@ -23,7 +23,15 @@ from models.materialized_views import (
 )
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.view_rows import BadContributionError, Held, Measures, Value, put_in, take_out
+from pipelines.view_rows import (
+    MOST_SUMS,
+    BadContributionError,
+    Held,
+    Measures,
+    Value,
+    put_in,
+    take_out,
+)
 
 TABLE = r"^[a-z0-9_]+\.\d+\.\d+$"
 # So many updates of one row travel together at most, and not more than a task can carry.
@@ -216,7 +224,12 @@ def fold(
     truth: Mapping[str, SourceMarker | None],
     args: Apply,
 ) -> dict[str, Held | None]:
-    """Bring a row up to date; return what it holds now of each source that changed."""
+    """Bring a row up to date; return what it holds now of each source that changed.
+
+    Raises:
+        BadContributionError: it would have more measures than a row can hold.
+    """
+    most = max(MOST_SUMS, len(row.sums))
     changed: dict[str, Held | None] = {}
     for source, update in newest.items():
         marker = before[source]
@@ -230,6 +243,11 @@ def fold(
         if held is not None:
             put_in(row, held)
         changed[source] = held
+    if len(row.sums) > most:
+        words = (
+            f"row {args.row} of {args.table} would have {len(row.sums)} measures, at most {most}"
+        )
+        raise BadContributionError(f"{words}: let its sources share names, or part it into rows")
     return changed
 
 

@@ -868,6 +868,7 @@ def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
         {"r": {"n": 2**53 + 1}},
         {"r": {1: 1}},
         {"r": {"\ud800": 1}},
+        {"r": {"x" * 101: 1}},
         {"r": {"x" * 90_000: 1}},
         {"r": {f"m{n}": "é" * 1_000 for n in range(50)}},
     ],
@@ -883,6 +884,7 @@ def test_what_a_row_can_hold_is_taken() -> None:
     full = {f"m{n}": "x" * 1_000 for n in range(50)}
 
     assert checked({"r": full}, [])['"r"'] == full
+    assert checked({"r": {"x" * 100: 1}}, [])
     assert len(checked({n: {} for n in range(200)}, [])) == 200
     assert len(row_text("x" * 998).encode()) == 1_000
     assert checked({"r": {"n": -(2**53), "m": 10**140}}, ["n"])
@@ -896,6 +898,32 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
         kinds = (Number, SourceMarker, OutboxTask)
         assert [kind.query().fetch() for kind in kinds] == [[], [], []]
+
+
+@one_emulator
+def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
+    services: Services,
+) -> None:
+    """C1: sources may have measures of their own; the row can be read, and the rest goes on."""
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        views.save(world.clients, sources[4])
+        world.settle()
+        (dead,) = DeadTask.query().fetch()
+        full = counts(world, Numbers, views)
+        still_waits = views.is_waiting(Numbers)
+
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead.key.id()))
+        world.settle()
+
+        assert 'row "all" of numbers.1.1 would have 250 measures, at most 200' in dead.reason
+        assert (full, still_waits) == ({"all": 4}, True)
+        assert counts(world, Numbers, views) == {"all": 4}
+        assert differences_of(views) == []
 
 
 class Wide(View):
