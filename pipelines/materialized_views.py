@@ -105,6 +105,8 @@ T = TypeVar("T")
 # In a row marker's key; Datastore takes 1,500 bytes.
 MOST_SOURCE_NAME_CHARS = 1_400
 LOOK_AGAIN_S = 0.02
+# 3,600 updates of a row wait by then at one a second; what comes above that rate is not paced.
+LONGEST_TURN_MS = 3_600_000
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
 
@@ -621,7 +623,8 @@ def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None])
 def _turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | None:
     """Return when the next update of a row has its turn; None: now.
 
-    A row's turns are counted in memcached, in milliseconds. Without it they come as they come.
+    A row's turns are counted in memcached, in milliseconds. Without it they come as they come. They
+    lie between now and an hour ahead: beyond that a clock was wrong, and they begin anew.
     """
     if view.row_rate is None:
         return None
@@ -632,11 +635,8 @@ def _turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime |
     turn_ms = clients.cache.count(key, each_ms, ttl_s=3600)
     if turn_ms is None:
         return None
-    if turn_ms < now_ms:
+    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
+    if turn_ms < now_ms or ahead_ms > LONGEST_TURN_MS:
         clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
         return None
-    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
-    if ahead_ms <= 0:
-        return None
-    longest_ms = 24 * 3600 * 1000
-    return now + datetime.timedelta(milliseconds=min(ahead_ms, longest_ms))
+    return now + datetime.timedelta(milliseconds=ahead_ms) if ahead_ms > 0 else None

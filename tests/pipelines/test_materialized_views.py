@@ -816,6 +816,54 @@ def test_updates_of_one_row_are_spread_after_the_burst(services: Services) -> No
         assert differences_of(views) == []
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """A clock that is off by some seconds."""
+
+    clock: Any
+    ahead_s: float
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() + datetime.timedelta(seconds=self.ahead_s)
+
+
+@one_emulator
+@pytest.mark.parametrize("ahead_s", [-36_000, 36_000, 10**9], ids=["behind", "ahead", "years"])
+def test_turns_that_a_wrong_clock_took_hold_nobody_up(services: Services, ahead_s: int) -> None:
+    """C1: a process whose clock is right again gives turns from its own time on."""
+    if services.memcached is None:
+        pytest.skip("turns are counted in memcached")
+    with played(services, [Paced]) as (world, views):
+        world.flush()
+        right = world.clients
+        world.clients = replace(right, clock=Wrong(world.clock, ahead_s))  # type: ignore[arg-type]
+        for n in range(3):
+            views.save(world.clients, number(f"wrong{n}", 1))
+        ndb.delete_multi(OutboxTask.query().fetch(keys_only=True))
+
+        world.clients = right
+
+        assert starts(world, views) == [0, 0, 0, 0, 1, 2, 3]
+
+
+@one_emulator
+def test_a_turn_is_at_most_an_hour_ahead(services: Services) -> None:
+    """C1: what comes in faster for so long is not held back for ever longer."""
+    if services.memcached is None:
+        pytest.skip("turns are counted in memcached")
+    with played(services, [Paced]) as (world, views):
+        world.flush()
+        views.save(world.clients, number("first", 1))
+        world.clients.cache.count('views:turn:paced.1.1:"all"', 3_602_000, ttl_s=60)
+        views.save(world.clients, number("second", 1))
+        views.save(world.clients, number("third", 1))
+
+        now = world.clock.now().replace(tzinfo=None)
+        ats = [row.at for row in OutboxTask.query().fetch()]
+
+        assert sorted(round((at - now).total_seconds()) for at in ats if at) == [3_600]
+
+
 @one_emulator
 @pytest.mark.parametrize("cache", ["away", "flushed"])
 def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
