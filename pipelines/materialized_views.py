@@ -25,7 +25,8 @@ Here they travel as held rows of the outbox, so what waits can be seen, and its 
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
+Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
+views stand on: 3 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
 
 Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
