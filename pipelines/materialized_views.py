@@ -235,6 +235,7 @@ class Views:
             contributed = self._contributed(catalog, identity.kind(), source, refused)
             change.become(contributed)
             change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
+            change.forget(catalog.is_gone)
             change.check()
             changes.append(change)
             for where, update in change.updates():

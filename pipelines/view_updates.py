@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -116,6 +116,14 @@ class Change:
         """Leave what it contributes to some tables as it is."""
         self.after.update((table, self.before[table]) for table in tables)
 
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Forget what was sent to tables that nobody reads any more."""
+        self.earlier = {
+            topic: row
+            for topic, row in self.earlier.items()
+            if not is_gone(topic.partition(":")[0])
+        }
+
     def updates(self) -> Iterator[tuple[tuple[str, str], Update]]:
         """Return a row of a table, and what changes there, for each."""
         return iter(self._updates)
@@ -126,6 +134,8 @@ class Change:
         Raises:
             BadContributionError: it cannot.
         """
+        if not self._updates:
+            return
         sent = {f"{table}:{row}": "x" * 70 for (table, row), _ in self._updates}
         if len(json.dumps([self.after, {**self.earlier, **sent}])) > MOST_MARKER_BYTES:
             raise BadContributionError("a source contributes more than its marker can hold")

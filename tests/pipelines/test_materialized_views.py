@@ -687,6 +687,22 @@ def test_a_source_remembers_the_changes_of_few_rows_that_it_left(services: Servi
 
 
 @one_emulator
+def test_a_source_forgets_what_it_sent_to_a_table_that_is_gone(world: World) -> None:
+    """Nobody waits for it; else each rebuild would push out rows that it left."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1))
+    world.settle()
+    rebuild(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 2))
+
+        assert set(marker_key(ndb.Key(Pupil, "ada")).get().sent) == {
+            "by_grade.1.2:1",
+            "by_grade.1.2:2",
+        }
+
+
+@one_emulator
 def test_a_token_of_very_many_changes_is_waited_for_and_refused_as_text(here: World) -> None:
     """It is not cut: who waits where it was made waits for all, and no text holds them."""
     one = SCHOOL.save(here.clients, pupil("ada", 1))
