@@ -44,9 +44,9 @@ class Registry:
         views = [job for group in builds for job in group.jobs]
         by_name = {job.name: job for job in [*jobs, *views]}
         pages = [page_task(job) for job in by_name.values()]
-        applies = [group.views.task for group in builds]
+        of_views = [task for group in builds for task in group.views.tasks]
         joins = [task for queue in fork_joins for task in queue.tasks]
-        known: list[Task[Any]] = [*pages, *applies, *joins, outbox.drain, *tasks]
+        known: list[Task[Any]] = [*pages, *of_views, *joins, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
         return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)

@@ -26,10 +26,11 @@ queue of their row: then a hot row is written once a batch (pipelines/view_trave
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
+Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
+views stand on: 3 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
 
-Routes: POST /tasks/materialized-views/<group>/apply for each group, and those of the queue
-views-<group>.
+Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group, and those of the
+queue views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
@@ -38,7 +39,8 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.cloud import ndb
@@ -63,8 +65,8 @@ from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.fork_join import Batch, ForkJoin
-from pipelines.tasks import Task, Wait
-from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
+from pipelines.tasks import Park, Task, Wait
+from pipelines.view_catalog import Catalog, View, check_views, is_fed, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
@@ -99,6 +101,7 @@ from pipelines.view_travel import (
 from pipelines.view_updates import (
     Apply,
     Change,
+    Follow,
     Update,
     fold,
     newest_of,
@@ -147,8 +150,10 @@ class Views:
         for view in views:
             for kind in view.functions():
                 self._by_kind[kind].append(view)
-        path = f"/tasks/materialized-views/{group}/apply"
-        self.task = Task(path, queue, Apply, self.apply)
+        path = f"/tasks/materialized-views/{group}"
+        self.task = Task(f"{path}/apply", queue, Apply, self.apply)
+        self.follow_task = Task(f"{path}/follow", queue, Follow, self.follow)
+        self.tasks: list[Task[Any]] = [self.task, self.follow_task]
         self.fan_in = ForkJoin(
             f"views-{group}", Sent, self._join, queue=queue, period_s=fan_in_s, largest=MOST_JOINED
         )
@@ -178,9 +183,9 @@ class Views:
         return self._transact(clients, [(key, None) for key in keys])
 
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
-        held: set[str] = set()  # Also of a try that was committed although its reply was lost.
-        transact(lambda: held.update(self._write(clients, writes)))
-        return Token(frozenset(held))
+        tokens: list[Token] = []  # Also of a try that was committed although its reply was lost.
+        transact(lambda: tokens.append(self._write(clients, writes)))
+        return Token.of_all(tokens)
 
     def save_in_transaction(self, clients: Clients, *sources: Any) -> Token:
         """Do what `save` does, in the transaction that this code runs in.
@@ -193,34 +198,46 @@ class Views:
         if not all(source.key and source.key.id() for source in sources):
             raise ValueError("a source that is saved in a transaction has a key before it")
         writes = [(source.key, source) for source in sources]
-        return Token(frozenset(self._write(clients, writes)))
+        return self._write(clients, writes)
 
     def delete_in_transaction(self, clients: Clients, *keys: Any) -> Token:
         """Do what `delete` does, in the transaction that this code runs in."""
-        return Token(frozenset(self._write(clients, [(key, None) for key in keys])))
+        return self._write(clients, [(key, None) for key in keys])
 
     def refresh_in_transaction(self, clients: Clients, sources: Sequence[Any]) -> None:
-        """Contribute sources, as they are, to every table that does not have them yet."""
-        self._contribute(clients, [(source.key, source) for source in sources])
+        """Contribute sources, as they are, to every table that does not have them yet.
 
-    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+        What a view refuses of them is left as it is: the other views are not to wait for it.
+        """
+        self._contribute(clients, [(source.key, source) for source in sources], refused=set())
+
+    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
         writes = list(dict(writes).items())  # Of one source the last save counts.
         for key, _ in writes:
             if key.kind() not in self._by_kind:
                 raise LookupError(f"no view of {self.group} has {key.kind()} as a source")
-        held = self._contribute(clients, writes)
+        token = self._contribute(clients, writes)
         for key, source in writes:
             if source is None:
                 key.delete()
             else:
                 source.put()
-        return held
+        return token
 
-    def _contribute(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+    def _contribute(
+        self,
+        clients: Clients,
+        writes: Sequence[tuple[Any, Any]],
+        *,
+        refused: set[str] | None = None,
+    ) -> Token:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
+        Args:
+            refused: Gets the tables of views that refuse a source; None: that is an error.
+
         Returns:
-            The outbox rows of the updates, also of a table that readers do not see yet.
+            What there is to wait for, also for a table that readers do not see yet.
         """
         identities = [self.identity(key) for key, _ in writes]
         for identity in identities:
@@ -230,14 +247,30 @@ class Views:
         *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
         catalog = Catalog(copy.views if copy else {})
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
+        changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
             change = Change(identity, marker)
-            change.become(self._contributed(catalog, identity.kind(), source))
-            change.keep(self._foreign(catalog, identity.kind(), change.before))
-            change.put(clients, is_gone=source is None)
+            contributed = self._contributed(catalog, identity.kind(), source, refused)
+            change.become(contributed)
+            change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
+            change.forget(catalog.is_gone)
+            change.check()
+            changes.append(change)
             for where, update in change.updates():
                 updates[where].append(update)
-        return self._enqueue(clients, catalog, updates)
+        sent = self._enqueue(clients, updates)
+        for change, (_, source) in zip(changes, writes, strict=True):
+            change.put(clients, sent[source_name(change.source)], is_gone=source is None)
+        return Token(
+            frozenset(row for rows in sent.values() for row in rows.values()),
+            frozenset(row for change in changes for row in change.earlier.values()),
+            self._missed(catalog, {identity.kind() for identity in identities}),
+        )
+
+    def _missed(self, catalog: Catalog, kinds: Iterable[str]) -> frozenset[str]:
+        """Return the tables that are read and take nothing of this code's definition."""
+        views = [view for kind in kinds for view in self._by_kind[kind]]
+        return frozenset(catalog.live(view) for view in views if not catalog.is_fed(view))
 
     def identity(self, key: Any) -> Any:
         """Return what a source is known by: a row of a view has no table in its name."""
@@ -247,13 +280,19 @@ class Views:
         return ndb.Key(view_name(table), row)
 
     def _contributed(
-        self, catalog: Catalog, kind: str, source: Any
+        self, catalog: Catalog, kind: str, source: Any, refused: set[str] | None
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return what a source contributes to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self._by_kind[kind]:
             if tables := catalog.tables(view):
-                rows = self.rows_for(view, kind, source)
+                try:
+                    rows = self.rows_for(view, kind, source)
+                except BadContributionError:
+                    if refused is None:
+                        raise
+                    refused.update(tables)
+                    continue
                 contributed.update((table, rows) for table in tables)
         return contributed
 
@@ -263,49 +302,68 @@ class Views:
             return {}
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
-        return checked(view.functions()[kind](source), view.ranked)
-
-    def refusal(self, source: Any) -> str | None:
-        """Return why a view cannot take a source, None if all can."""
-        kind = self.identity(source.key).kind()
         try:
-            for view in self._by_kind[kind]:
-                self.rows_for(view, kind, source)
+            return checked(view.functions()[kind](source), view.ranked)
+        except BadContributionError:
+            raise
+        except Exception as error:
+            words = f"{view.name} fails over it: {type(error).__name__}: {error}"
+            raise BadContributionError(words) from error
+
+    def refusal(self, view: type[View], source: Any) -> str | None:
+        """Return why a view cannot take a source, None if it can."""
+        try:
+            self.rows_for(view, self.identity(source.key).kind(), source)
         except BadContributionError as error:
             return str(error)
         return None
 
-    def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
-        """Return the tables that only another version of this code can fill: leave them alone."""
-        ours = {table for view in self._by_kind[kind] for table in catalog.tables(view)}
-        return [table for table in tables if table not in ours and not catalog.is_gone(table)]
+    def _left_alone(
+        self, catalog: Catalog, kind: str, before: Mapping[str, Any], contributed: Mapping[str, Any]
+    ) -> list[str]:
+        """Return the tables that this code did not fill and must not empty.
+
+        Only another version of it can fill them, or their view refused the source as it is now.
+        """
+        return [
+            table for table in before if table not in contributed and not catalog.is_gone(table)
+        ]
 
     def _enqueue(
-        self,
-        clients: Clients,
-        catalog: Catalog,
-        updates: Mapping[tuple[str, str], Sequence[Update]],
-    ) -> list[str]:
-        held = []
+        self, clients: Clients, updates: Mapping[tuple[str, str], Sequence[Update]]
+    ) -> dict[str, dict[str, str]]:
+        """Send updates; return, for each source, where its one of a topic waits."""
+        sent: dict[str, dict[str, str]] = defaultdict(dict)
         now = naive(clients.clock.now())
         for (table, row), many in updates.items():
             view = self.views[view_name(table)]
             topic = f"{table}:{row}"
             for part in parts_of(many):
-                if view.fan_in:
-                    sent = [Sent(update, now) for update in part]
-                    pack = self.fan_in.insert_in_transaction(clients, topic, *sent, topic=topic)
-                    held.append(pack)
-                    continue
-                outbox_row = outbox.hold(
-                    clients,
-                    self.task,
-                    lambda held, t=table, r=row, p=part: Apply(t, r, p, held),  # type: ignore[misc]
-                    topic=topic,
-                    at=turn(clients, view, topic),
-                )
-                held.append(outbox_row)
-        return held
+                place = self._send(clients, view, topic, part, now)
+                for update in part:
+                    sent[update.source][topic] = place
+        return sent
+
+    def _send(
+        self,
+        clients: Clients,
+        view: type[View],
+        topic: str,
+        part: Sequence[Update],
+        now: datetime.datetime,
+    ) -> str:
+        """Send updates of one row on their way; return the key under which they wait."""
+        if view.fan_in:
+            items = [Sent(update, now) for update in part]
+            return self.fan_in.insert_in_transaction(clients, topic, *items, topic=topic)
+        table, _, row = topic.partition(":")
+        return outbox.hold(
+            clients,
+            self.task,
+            lambda held: Apply(table, row, list(part), held),
+            topic=topic,
+            at=turn(clients, view, topic),
+        )
 
     # Apply
 
@@ -313,6 +371,7 @@ class Views:
         """Apply updates to a row, in one transaction with the row's markers.
 
         Raises:
+            Park: the row cannot hold it. Replay it when the row has room.
             Wait: this code does not know the view: another version of it will come along.
         """
         view = self._known(args.table)
@@ -321,7 +380,10 @@ class Views:
             outbox.release(args.held)
             self._apply(clients, view, args, RowId.parse(args.held).created)
 
-        transact(body)
+        try:
+            transact(body)
+        except BadContributionError as error:
+            raise Park(str(error)) from error
 
     def _join(self, clients: Clients, batch: Batch, items: Sequence[Sent]) -> None:
         """Apply all updates of a row that have come together; the join of the fan-in."""
@@ -354,7 +416,43 @@ class Views:
         row.applied = max(row.applied, saved)
         _put_row(view, row, changed)
         if is_source and catalog is not None and catalog.live(view) == args.table:
-            self._contribute(clients, [(key, row if row.counts else None)])
+            self._lead(clients, args, key, row if row.counts else None)
+
+    # Follow
+
+    def _lead(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
+        """Contribute a row to the views that stand on it.
+
+        One that refuses it is left where it is, and gets a task of its own that fails in its
+        stead: this row, and all others that stand on it, go on.
+        """
+        refused: set[str] = set()
+        try:
+            self._contribute(clients, [(key, row)], refused=refused)
+        except BadContributionError:  # Before the first write: it is of the row, and of no view.
+            refused.add(args.table)
+        if refused:
+            outbox.enqueue(clients, self.follow_task, Follow(args.table, args.row))
+
+    def follow(self, clients: Clients, args: Follow) -> None:
+        """Contribute a row, as it is now, to the views that stand on it.
+
+        Raises:
+            Park: one of them refuses it, and why. Replay it when that view is mended.
+            Wait: this code does not know the view: another version of it will come along.
+        """
+        view = self._known(args.table)
+        try:
+            transact(lambda: self._follow(clients, view, args))
+        except BadContributionError as error:
+            raise Park(f"row {args.row} of {args.table}: {error}") from error
+
+    def _follow(self, clients: Clients, view: type[View], args: Follow) -> None:
+        if self.catalog_here(clients).live(view) != args.table:
+            return  # What stands on the view is built anew, from other rows.
+        key = row_key(args.table, args.row)
+        row = key.get()
+        self._contribute(clients, [(key, row if row and row.counts else None)])
 
     def catalog_here(self, clients: Clients) -> Catalog:
         """Read the catalog in the transaction that this code runs in."""
@@ -385,19 +483,20 @@ class Views:
             under: Only rows whose names are tuples that begin with these parts.
             most: Rows to return: of more, those whose stored names come first.
         """
-        is_met = self.wait(clients, at_least, within_s) if at_least else True
+        is_met = self.wait(clients, at_least, within_s, view=view) if at_least else True
         kind, beginning = kind_of(view.source), under_text(under)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def look(table: str) -> tuple[str, Any, Any]:
             # What waits is read first: then a change is told as waiting or in a row, or both.
             first = f"{table}:{beginning}"
             waiting = waiting_for_rows(view, first, MOST_LISTED + 1)
-            return waiting, rows_from(first).fetch(most)
+            return table, waiting, rows_from(first).fetch(most)
 
-        waiting, entities = self._of_live(view, look)
+        table, waiting, entities = self._of_live(view, look)
         found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
-        return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
+        freshness = freshness_of(clients, waiting, [row.applied for row in found])
+        return Reading(rows, replace(freshness, is_frozen=not is_fed(table, view)), is_met)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
@@ -422,31 +521,40 @@ class Views:
         """Return how far one row is behind."""
         text = row_text(name)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def look(table: str) -> tuple[str, Any, Any]:
             key = row_key(table, text)
-            return waiting_for_row(view, key.id(), MOST_LISTED + 1), key.get()
+            waiting = waiting_for_row(view, key.id(), MOST_LISTED + 1)
+            return table, waiting, key.get()
 
-        waiting, entity = self._of_live(view, look)
-        return freshness_of(clients, waiting, [entity.applied] if entity else [])
+        table, waiting, entity = self._of_live(view, look)
+        freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
+        return replace(freshness, is_frozen=not is_fed(table, view))
 
-    def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
-        """Wait until a token's changes are applied; False: they are not, after that long."""
+    def wait(
+        self, clients: Clients, token: Token, within_s: float, *, view: type[View] | None = None
+    ) -> bool:
+        """Wait until a token's changes are applied; False: they are not, after that long.
+
+        Args:
+            view: The one that will be read: that another one takes no changes does not matter.
+        """
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        keys = [travelling_key(name) for name in token.held]
-        while self._is_waited_for(ndb.get_multi(keys)):
+        missed = [t for t in token.missed if view is None or view_name(t) == view.name]
+        rows = ndb.get_multi([travelling_key(name) for name in token.rows])
+        while self._is_waited_for(rows := [row for row in rows if row is not None], missed):
             if clients.clock.now() >= deadline:
                 return False
             clients.clock.sleep(LOOK_AGAIN_S)
+            rows = ndb.get_multi([row.key for row in rows])
         return True
 
-    def _is_waited_for(self, rows: Sequence[Any]) -> bool:
-        """Tell whether one of some outbox rows is of a table that is read by now."""
-        topics = [row.topic for row in rows if row is not None]
-        if not topics:
+    def _is_waited_for(self, rows: Sequence[Any], missed: Sequence[str]) -> bool:
+        """Tell whether a table that is read by now waits for a row, or missed the change."""
+        tables = {row.topic.partition(":")[0] for row in rows}.union(missed)
+        if not tables:
             return False
         catalog = self.catalog()
-        live = {catalog.live(view) for view in self.views.values()}
-        return any(topic.partition(":")[0] in live for topic in topics)
+        return not tables.isdisjoint(catalog.live(view) for view in self.views.values())
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False

@@ -177,8 +177,13 @@ class Builds:
             self.advance(clients, each)
 
     def sweep(self, clients: Clients) -> int:
-        """Go on with what is being built or dropped; return how many views that is."""
+        """Go on with what is being built or dropped; return how many views that is.
+
+        A view that is new is listed: a later definition of it knows then that it has a table.
+        """
         catalog = self.views.catalog()
+        if not self.views.views.keys() <= catalog.views.keys():
+            transact(self._list)
         busy = [
             view
             for view in self.views.views.values()
@@ -187,6 +192,13 @@ class Builds:
         for view in busy:
             self.advance(clients, view)
         return len(busy)
+
+    def _list(self) -> None:
+        """List the views that are new, in a transaction, each with the table it has by itself."""
+        catalog = self.views.catalog()
+        for view in self.views.views.values():
+            catalog = catalog.changed(view)
+        self._put(catalog)
 
     def _begin(self, view: type[View], given_up: str | None) -> str:
         """Begin a table, in a transaction; return it, or the one that is being built already."""
@@ -309,7 +321,7 @@ class Builds:
         if definition_of(walk.table) != view.definition:
             raise Wait(f"{walk.table} is of another version")
         sources = ndb.get_multi([item.key for item in items])
-        refusals = [self.views.refusal(source) if source else None for source in sources]
+        refusals = [self.views.refusal(view, source) if source else None for source in sources]
         both = zip(sources, refusals, strict=True)
         good = [source for source, refusal in both if source and not refusal]
         self.views.refresh_in_transaction(clients, good)

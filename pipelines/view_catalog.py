@@ -123,7 +123,11 @@ class Catalog:
         """Return the tables that take what this definition of the view contributes."""
         entry = self.entry(view)
         known = [table for table in (entry.live, entry.building) if table]
-        return [table for table in known if definition_of(table) == view.definition]
+        return [table for table in known if is_fed(table, view)]
+
+    def is_fed(self, view: type[View]) -> bool:
+        """Tell whether the table that is read takes what this definition contributes."""
+        return is_fed(self.live(view), view)
 
     def is_listed(self, view: type[View], table: str) -> bool:
         """Tell whether a table is read or being built."""
@@ -157,3 +161,8 @@ def view_name(table: str) -> str:
 def definition_of(table: str) -> int:
     """Return the definition that a table was built by."""
     return int(table.split(".")[1])
+
+
+def is_fed(table: str, view: type[View]) -> bool:
+    """Tell whether a table takes what this definition of a view contributes."""
+    return definition_of(table) == view.definition

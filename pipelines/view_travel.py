@@ -18,6 +18,9 @@ from pipelines.clients import Clients
 from pipelines.view_catalog import View
 from pipelines.view_updates import Update
 
+# 3,600 updates of a row wait by then at one a second; what comes above that rate is not paced.
+LONGEST_TURN_MS = 3_600_000
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -81,7 +84,8 @@ def _is_pack(name: str) -> bool:
 def turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | None:
     """Return when the next update of a row has its turn; None: now.
 
-    A row's turns are counted in memcached, in milliseconds. Without it they come as they come.
+    A row's turns are counted in memcached, in milliseconds. Without it they come as they come. They
+    lie between now and an hour ahead: beyond that a clock was wrong, and they begin anew.
     """
     if view.row_rate is None:
         return None
@@ -92,11 +96,8 @@ def turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | 
     turn_ms = clients.cache.count(key, each_ms, ttl_s=3600)
     if turn_ms is None:
         return None
-    if turn_ms < now_ms:
+    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
+    if turn_ms < now_ms or ahead_ms > LONGEST_TURN_MS:
         clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
         return None
-    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
-    if ahead_ms <= 0:
-        return None
-    longest_ms = 24 * 3600 * 1000
-    return now + datetime.timedelta(milliseconds=min(ahead_ms, longest_ms))
+    return now + datetime.timedelta(milliseconds=ahead_ms) if ahead_ms > 0 else None

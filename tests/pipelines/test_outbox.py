@@ -830,6 +830,49 @@ def test_a_held_row_whose_task_was_purged_is_created_anew(world: World) -> None:
     assert waiting(world) == []
 
 
+def hold_until(clients: Clients, at: datetime.datetime) -> None:
+    Order(id="o").put()
+    outbox.hold(clients, settle, lambda row: Settle("o", row), topic="settle/o", at=at)
+
+
+@pytest.mark.parametrize("is_purged", [False, True], ids=["waits", "purged"])
+def test_a_held_row_is_woken_once_and_not_before_its_time(world: World, is_purged: bool) -> None:
+    """B1: while its task waits for its time there is one of it; lost, it comes again after that."""
+    at = world.clock.now() + datetime.timedelta(minutes=25)
+    with world.context():
+        transact(lambda: hold_until(world.clients, at))
+    if is_purged:
+        world.engine.purge_queue(world.engine.place.queue_name("fan-out"))
+
+    found = []
+    for _ in range(24):
+        world.clock.sleep(60)
+        world.sweep()
+        found.append(len(sent(world, "fan-out")))
+    for _ in range(20):
+        world.clock.sleep(60)
+        world.sweep()
+        world.deliver_due()
+
+    assert set(found) == {0 if is_purged else 1}
+    assert ran(world, "o") == Counter(["settle"])
+    assert waiting(world) == []
+
+
+def test_a_held_row_that_has_its_task_is_not_counted_as_swept(world: World) -> None:
+    """The sweep asks again whether the task exists; that nothing was created, it says."""
+    world.flush()
+    with world.context():
+        transact(lambda: hold_one(world.clients))
+        world.clock.sleep(60)
+        swept = sweep(world.clients)
+        world.clock.sleep(60)
+        told = outbox.depth(world.clients)
+
+    assert swept.created == 0
+    assert (told.waiting, told.relayed_per_s) == (1, 0)
+
+
 def test_a_held_row_whose_task_was_never_created_is_swept(world: World) -> None:
     """B1, B5: the process died after its commit."""
     with world.context():
