@@ -34,6 +34,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,8 @@ LEASE_S = 60.0
 MOST_PER_DRAIN = 1_000
 MOST_WAITING = 10_000
 MOST_COUNTED = 1_000
+# Between two calls of a process's relay, while there is something to relay.
+GATHER_S = 0.02
 _LISTENER = "outbox"
 
 
@@ -100,11 +103,18 @@ class AtOnce:
 class Behind:
     """Relays on a thread of its own: the answer does not wait for it.
 
-    What comes while one call is under way goes out with the next, so calls grow with the load.
+    A lone row goes out at once. What comes while its call is under way, or just behind it, goes
+    out with the next, so calls grow with the load: a call costs more than its tasks do.
     The thread ends with the process, after its last call; what is left then is the sweep's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
+        """Relay nothing yet.
+
+        Args:
+            pause: Waits between two calls; its argument is in seconds.
+        """
+        self._pause = pause
         self._lock = threading.Lock()
         self._waiting: list[OutboxTask] = []
         self._is_draining = False
@@ -129,6 +139,7 @@ class Behind:
                     relay(clients, rows)
             except Exception:
                 log.exception("%d rows are left to the sweep", len(rows))
+            self._pause(GATHER_S)
 
     def _next(self) -> list[OutboxTask]:
         with self._lock:

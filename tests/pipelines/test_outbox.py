@@ -30,7 +30,7 @@ from pipelines import outbox
 from pipelines.clients import Clients, open_cloud_tasks
 from pipelines.clock import Clock, naive
 from pipelines.dead_tasks import Replay, replay_task
-from pipelines.outbox import Behind, Drain, drain, sweep
+from pipelines.outbox import GATHER_S, Behind, Drain, drain, sweep
 from pipelines.tasks import (
     MOST_BODY_BYTES,
     BadArgumentsError,
@@ -456,6 +456,32 @@ def test_what_comes_together_goes_out_together(world: World, gate: Gate) -> None
 
     assert gate.sizes == [1, 5]
     assert steps_sent(world) == [f"s{i}" for i in range(6)]
+
+
+def test_what_comes_just_behind_a_call_goes_out_together(world: World, gate: Gate) -> None:
+    """A lone row waits for nobody; behind its call the relay gathers what comes for a moment."""
+    pauses: list[float] = []
+    paused, go_on = threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        paused.set()
+        assert go_on.wait(20)
+
+    gate.is_open.set()
+    clients = replace(behind(world, gate), relay=Behind(pause))
+
+    with world.context():
+        enqueue(clients, "s0")
+        assert paused.wait(20)
+        enqueue(clients, "s1")
+        enqueue(clients, "s2")
+    go_on.set()
+    finish(clients)
+
+    assert gate.sizes == [1, 2]
+    assert pauses == [GATHER_S, GATHER_S]
+    assert waiting(world) == []
 
 
 def test_the_relay_survives_an_error(world: World, gate: Gate) -> None:
