@@ -162,7 +162,7 @@ def _page(
 
 def _stage(name: str) -> dict[str, Any]:
     before = clients().meter.cost()
-    noted = sums.noted(clients(), name)
+    noted = sums.noted(name)
     load = sum_loads.standing(clients(), name)
     standing = sums.standing(name)
     open_batch = look(clients(), Slot(add_up.name, name))

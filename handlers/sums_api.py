@@ -126,17 +126,25 @@ def _json() -> Any:
         _refuse(415, "Send the body as Content-Type: application/json.")
     if request.headers.get("Content-Encoding", "identity") != "identity":
         _refuse(415, "Send the body without a Content-Encoding.")
-    request.max_content_length = MOST_BODY_BYTES
-    try:
-        content = request.get_data()
-    except RequestEntityTooLarge:
-        _refuse(413, f"The body has at most {MOST_BODY_BYTES} bytes.")
+    content = _body()
     try:
         return json.loads(
             content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
         )
     except (ValueError, RecursionError):
         _refuse(400, "The body is not JSON in UTF-8.")
+
+
+def _body() -> bytes:
+    # One more than allowed: a body that does not say its length is cut off at the limit.
+    request.max_content_length = MOST_BODY_BYTES + 1
+    try:
+        content = request.get_data()
+    except RequestEntityTooLarge:
+        content = None
+    if content is None or len(content) > MOST_BODY_BYTES:
+        _refuse(413, f"The body has at most {MOST_BODY_BYTES} bytes.")
+    return content
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

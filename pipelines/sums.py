@@ -150,7 +150,7 @@ def add(
     item = Add(amount)
     accepted = add_up.insert(clients, name, item, request_id=request_id, is_asked=is_asked)
     if not accepted.is_repeat:
-        notes_of(clients).note(clients, name, amount)
+        notes_of(clients).note(name, amount)
     return accepted
 
 
@@ -225,50 +225,65 @@ class Notes:
     """What this process has accepted for the API and not written down yet."""
 
     def __init__(self, clients: Clients) -> None:
+        self._clients = clients
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._open: dict[str, tuple[int, int]] = {}
         self._again: list[_Note] = []
-        self._written_at = clients.clock.now()
-        clients.memory.before_end("sums:notes", lambda: self._end(clients))
+        self._is_awake = False
+        self._has_ended = threading.Event()
+        clients.memory.before_end("sums:notes", self.end)
 
-    def note(self, clients: Clients, name: str, amount: int) -> None:
-        """Note an item; write down what came together, if it is time."""
+    def note(self, name: str, amount: int) -> None:
+        """Note an item. It is written down within a second, with all that come meanwhile."""
         with self._lock:
             items, so_far = self._open.get(name, (0, 0))
             self._open[name] = items + 1, so_far + amount
-            is_due = (clients.clock.now() - self._written_at).total_seconds() >= NOTED_EVERY_S
-        if not is_due:
-            return
-        try:
-            self.write(clients)
-        except rpc_errors.GoogleAPICallError as error:
-            log.warning("notes of sums are written later: %s", error)  # The item itself is safe.
-
-    def write(self, clients: Clients) -> None:
-        """Write everything down. What Datastore does not take stays for the next time."""
-        with self._lock:
-            self._written_at = clients.clock.now()
-            if not (self._open or self._again):
+            if self._is_awake:
                 return
+            self._is_awake = True
+        # It ends when there is nothing left to do: an idle process has no such thread.
+        threading.Thread(target=self._watch, name="sums-notes", daemon=True).start()
+
+    def write(self) -> None:
+        """Write everything down. What Datastore does not take stays for the next time."""
         with self._writing:
-            with self._lock:
-                self._again += [
-                    _Note(
-                        name, clients.random.randrange(TALLY_SLOTS), clients.new_id(), items, amount
-                    )
-                    for name, (items, amount) in self._open.items()
-                ]
-                self._open = {}
-                notes = list(self._again)
-            for note in notes:
+            for note in self._take():
                 transact(partial(_write, note))
                 with self._lock:
                     self._again.remove(note)
 
-    def _end(self, clients: Clients) -> None:
-        with clients.context():
-            self.write(clients)
+    def _take(self) -> list[_Note]:
+        """Give what is noted its ids; they stay until they are written."""
+        pick, new_id = self._clients.random.randrange, self._clients.new_id
+        with self._lock:
+            self._again += [
+                _Note(name, pick(TALLY_SLOTS), new_id(), items, amount)
+                for name, (items, amount) in self._open.items()
+            ]
+            self._open = {}
+            return list(self._again)
+
+    def _watch(self) -> None:
+        while True:
+            self._has_ended.wait(NOTED_EVERY_S)
+            try:
+                with self._clients.context():
+                    self.write()
+            except rpc_errors.GoogleAPICallError as error:
+                log.warning("notes of sums are written later: %s", error)
+            except Exception:
+                log.exception("notes of sums are written later")
+            with self._lock:
+                if self._has_ended.is_set() or not (self._open or self._again):
+                    self._is_awake = False
+                    return
+
+    def end(self) -> None:
+        """Write everything down before the process ends."""
+        self._has_ended.set()
+        with self._clients.context():
+            self.write()
 
 
 def _write(note: _Note) -> None:
@@ -347,9 +362,8 @@ def _parked(name: str) -> Count:
     return Count(len(amounts), sum(amounts))
 
 
-def noted(clients: Clients, name: str) -> Count:
-    """Return what was accepted of forms and of the API."""
-    notes_of(clients).write(clients)
+def noted(name: str) -> Count:
+    """Return what was accepted of forms and of the API, as far as it is written down."""
     slots = ndb.get_multi([tally_key(name, slot) for slot in range(TALLY_SLOTS)])
     found = [slot for slot in slots if slot is not None]
     return Count(sum(slot.items for slot in found), sum(slot.amount for slot in found))

@@ -149,6 +149,7 @@ def world(world: World) -> Iterator[World]:
     """The app in a namespace of its own; its connections to memcached are closed with it."""
     world.app.jinja_env.bytecode_cache = TEMPLATES
     yield world
+    world.clients.memory.end()
     pool = getattr(world.clients.cache.cache, "_client", None)  # type: ignore[attr-defined]
     if pool is not None:
         pool.close()

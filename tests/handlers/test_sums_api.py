@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -217,6 +218,11 @@ def test_a_body_that_is_too_large_is_413(api: Any, snapshot: Callable[[], Any]) 
     before = snapshot()
     for size in (4097, 10**6, 20 * 2**20):
         check_problem(api.post(PATH, data=b" " * size, headers=JSON), 413)
+        body = io.BytesIO(b'{"amount": 1}'.ljust(size))
+        chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+        answer = api.post(PATH, input_stream=body, headers=JSON, environ_overrides=chunked)
+        check_problem(answer, 413)
+    assert snapshot() == before
 
     assert api.post(PATH, data=b'{"amount": 1}'.ljust(4096), headers=JSON).status_code == 202
     assert snapshot() != before

@@ -278,7 +278,7 @@ def test_more_writers_than_items_are_not_started(
     browser.post(f"{visitors}/loads", form)
     world.settle()
 
-    assert "1 writer, 1 items" in browser.get(visitors).text
+    assert "1 writer, 1 item a second" in browser.get(visitors).text
     assert total(world) == 1
 
 
@@ -354,9 +354,10 @@ def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
 
 
 def test_the_books_say_when_something_is_not_noted_or_missing(
-    world: World, browser: Browser, visitors: str
+    world: World, browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process forgets its notes of the API; a lost item would be seen, too."""
+    monkeypatch.setattr(sums, "NOTED_EVERY_S", 60)
     for path in ("/api/v1/sums/visitors",) * 3:
         assert browser.client.post(path, json={"amount": 2}).status_code == 202
     world.clients.memory.clear()  # Killed: no last act.
