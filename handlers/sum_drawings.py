@@ -108,7 +108,7 @@ def gantt(
 def sizes(recent: Sequence[Mapping[str, Any]], waiting: int) -> list[Block]:
     """Return a bar for each of the last batches, oldest first, and one for the open batch."""
     counts = [int(batch["items"]) for batch in reversed(recent)] + ([waiting] if waiting else [])
-    highest, pitch = max([1, *counts]), 100 / max(12, len(counts))
+    highest, pitch = max([10, *counts]), 100 / max(12, len(counts))
     bars = []
     for i, count in enumerate(counts):
         height = round(max(2.0, BARS_HIGH * count / highest), 1)

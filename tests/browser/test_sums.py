@@ -80,6 +80,8 @@ def test_a_form_adds_once_and_the_page_follows(
         "parked": 0,
     }
     expect(page.locator(".verdict")).to_contain_text("Adds up")
+    page.get_by_text("From a program").click()
+    keep(page, "sums-added")
     assert problems == []
     check_width(page)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from handlers.security import CONTENT_SECURITY_POLICY
 from models.sums import sum_key
 from pipelines import sum_loads, sums
+from pipelines.tuning import Tuning
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.test_pages import XSS, tags
 from tests.world import World
@@ -231,6 +233,38 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert 'data-moving="no"' in page
     assert page.count('class="turn"') >= 3
     assert page.count('class="join"') >= 1
+
+
+def test_what_the_queue_decides_is_explained_if_it_decides(
+    browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that adapts says how its next batch will be, and why; ours is as it is declared."""
+    assert "What the queue decided" not in browser.get(visitors).text
+    tuning = Tuning(0.4, 100, 2, why_window="Waiting gathers about 40.")
+    monkeypatch.setattr(sums.add_up, "tuning", lambda clients, key: tuning)
+
+    page = browser.get(visitors).text
+
+    assert "What the queue decided" in page
+    for words in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
+        assert words in page
+
+
+def test_the_command_on_the_page_is_one_that_the_api_takes(
+    world: World, browser: Browser, visitors: str
+) -> None:
+    """Copied from the page: accepted."""
+    command = html.unescape(browser.get(visitors).text.partition("<code>curl")[2])
+    url = re.search(r"'http://[^/]+(/[^']+)'", command)
+    fields = re.findall(r"-H '([^:]+): ([^']+)'", command)
+    body = re.search(r"-d '([^']+)'", command)
+    assert url is not None
+    assert body is not None
+
+    path = url[1].replace("wait_ms=2000", "wait_ms=0")
+    answer = browser.client.post(path, data=body[1], headers=dict(fields))
+
+    assert answer.status_code == 202, answer.text
 
 
 def test_a_sum_is_under_one_load_at_a_time(
