@@ -20,9 +20,10 @@ from werkzeug.exceptions import HTTPException
 
 import handlers
 from handlers import security
+from handlers.problems import problem
 from handlers.registry import APP, Registry
 from handlers.settings import Settings
-from handlers.wiring import Wiring, is_machine_path
+from handlers.wiring import Wiring, is_api_path, is_machine_path
 from pipelines.cache import open_cache
 from pipelines.clients import Clients, open_cloud_tasks, open_datastore
 from pipelines.mail import SmtpMailer
@@ -115,6 +116,11 @@ def _map_errors(app: Flask) -> None:
     def plain(status: int, words: str) -> ResponseReturnValue:
         if is_machine_path():
             return "", status
+        if is_api_path():
+            answer = problem(status, words)
+            if status == 503:
+                answer.headers["Retry-After"] = "1"
+            return answer
         return render_template("error.html", status=status, words=words), status
 
     def http_error(error: HTTPException) -> ResponseReturnValue:

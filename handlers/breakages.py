@@ -9,15 +9,17 @@ import re
 from typing import Any
 
 import requests
-from flask import Blueprint, abort, redirect, request
+from flask import Blueprint, abort, flash, redirect, request
 from flask.typing import ResponseReturnValue
+from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheError
 
 from handlers.wiring import settings
 
 bp = Blueprint("breakages", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
-PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades")
+PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/sums/[a-z][a-z0-9-]{0,39}")
 # What each switch asks for. `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
@@ -41,6 +43,22 @@ def turn(switch: str, turn: str) -> ResponseReturnValue:
 def kill_worker() -> ResponseReturnValue:
     """Kill one of this app's workers, maybe the one that answers this."""
     ask_platform("POST", "/api/v1/workers/kill", {})
+    return redirect(_back(), 303)
+
+
+@bp.post("/memcached/flush")
+def flush_memcached() -> ResponseReturnValue:
+    """Empty memcached."""
+    host = settings().memcached
+    if not settings().is_local or settings().devserver_url is None or host is None:
+        abort(404)
+    client = Client(host, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, default_noreply=False)
+    try:
+        client.flush_all()
+    except (OSError, MemcacheError):
+        flash("memcached does not answer: it holds nothing anyway.")
+    finally:
+        client.close()
     return redirect(_back(), 303)
 
 

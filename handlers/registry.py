@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines import comparisons, grades, invitations, outbox
+from pipelines import comparisons, grades, invitations, outbox, sum_loads
 from pipelines.dead_tasks import replay_task
 from pipelines.fork_join import ForkJoin
 from pipelines.jobs import Job
@@ -54,7 +54,7 @@ class Registry:
 
 APP = Registry.of(
     [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparisons.FILL],
-    [comparisons.measure],
+    [comparisons.measure, sum_loads.begin, sum_loads.write],
     [grades.BUILDS],
     [add_up],
 )

@@ -12,6 +12,7 @@ from handlers.tokens import TokenVerifier
 from pipelines.clients import Clients
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/metrics")
+API_PREFIX = "/api/"
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,8 @@ def registry() -> Registry:
 def is_machine_path() -> bool:
     """Tell whether a machine is asking: it gets statuses, not pages."""
     return request.path.startswith(MACHINE_PREFIXES)
+
+
+def is_api_path() -> bool:
+    """Tell whether a program is asking: it gets JSON, in errors too."""
+    return request.path.startswith(API_PREFIX)

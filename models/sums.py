@@ -1,7 +1,27 @@
-"""Sums: what a fork-join queue adds up.
+"""Sums: what a fork-join queue adds up, and the books that are kept beside it.
 
 Sum
-    Key: its name. Queries: all, by key. Growth: one row for each sum; it keeps its last batches.
+    Key: its name. Queries: none. Growth: one row for each sum that something was folded into; it
+    keeps its last batches. Only folds write it.
+
+SumDirectory
+    Key: "all". The names of the sums. Queries: none. Growth: one row, of a bounded number of names.
+
+SumLedger
+    Key: the sum's name. Which load it is under, and what was accepted of those before it.
+    Queries: none. Growth: one row for each sum that was under load.
+
+SumTally
+    Key: "<name>|<slot>". What was accepted of forms and of the API.
+    Queries: none. Growth: at most 4 rows a sum.
+
+SumAddition
+    Key: "<name>|<form>". Commits with the item of a form, which so counts once.
+    Queries: none. Growth: one row for each form that was sent.
+
+LoadWriter
+    Key: "<name>|<load>|<writer>". How far one writer of a load is.
+    Queries: none. Growth: at most 50 rows a load.
 """
 
 from __future__ import annotations
@@ -21,11 +41,71 @@ class Sum(ndb.Model):
     created = ndb.DateTimeProperty(indexed=False, required=True)
 
 
+class SumDirectory(ndb.Model):
+    """The names of all sums."""
+
+    names = ndb.JsonProperty(indexed=False, default=[])
+
+
+class SumLedger(ndb.Model):
+    """The loads of a sum: the last one, and what was accepted of those before it."""
+
+    load = ndb.JsonProperty(indexed=False)
+    items_before = ndb.IntegerProperty(indexed=False, default=0)
+    amount_before = ndb.IntegerProperty(indexed=False, default=0)
+
+
+class SumTally(ndb.Model):
+    """Inserts that were accepted, in one of a sum's slots."""
+
+    items = ndb.IntegerProperty(indexed=False, default=0)
+    amount = ndb.IntegerProperty(indexed=False, default=0)
+    noted = ndb.JsonProperty(indexed=False)  # The last notes: proof that they are counted.
+
+
+class SumAddition(ndb.Model):
+    """A form that was sent, and what it added."""
+
+    amount = ndb.IntegerProperty(indexed=False, required=True)
+
+
+class LoadWriter(ndb.Model):
+    """One writer of a load. Its items up to `accepted` are accepted, one after the other."""
+
+    accepted = ndb.IntegerProperty(indexed=False, default=0)
+    amount = ndb.IntegerProperty(indexed=False, default=0)
+    repeats = ndb.IntegerProperty(indexed=False, default=0)
+    writes = ndb.IntegerProperty(indexed=False, default=0)
+    latencies = ndb.JsonProperty(indexed=False)  # How many inserts were how slow, by bucket.
+    turns = ndb.JsonProperty(indexed=False)  # [from, to, items], in ms since the load began.
+    is_closed = ndb.BooleanProperty(indexed=False, default=False)  # The next load has begun.
+
+
 def sum_key(name: str) -> Any:
     """Return a sum's key."""
     return ndb.Key(Sum, name)
 
 
-def all_sums() -> Any:
-    """Return the query for all sums, by name."""
-    return Sum.query().order(Sum._key)
+def directory_key() -> Any:
+    """Return the key of the list of sums."""
+    return ndb.Key(SumDirectory, "all")
+
+
+def ledger_key(name: str) -> Any:
+    """Return the key of a sum's ledger."""
+    return ndb.Key(SumLedger, name)
+
+
+def tally_key(name: str, slot: int) -> Any:
+    """Return the key of a slot of a sum's tally."""
+    return ndb.Key(SumTally, f"{name}|{slot:02d}")
+
+
+def addition_key(name: str, form: str) -> Any:
+    """Return the key of what a form added."""
+    return ndb.Key(SumAddition, f"{name}|{form}")
+
+
+def writer_key(name: str, load: str, writer: int) -> Any:
+    """Return the key of a writer of a load."""
+    return ndb.Key(LoadWriter, f"{name}|{load}|{writer:02d}")

@@ -244,6 +244,28 @@ def _due(epoch: str, shape: Shape) -> datetime.datetime:
     return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
 
 
+# Onlookers
+
+
+@dataclass(frozen=True)
+class OpenEpoch:
+    """What memcached says of the open epoch of a slot: items announced, writers inside."""
+
+    epoch: str
+    items: int
+    writers: int
+
+
+def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
+    """Return the open epoch of a slot as memcached has it; None: there is none, or nobody knows."""
+    told = clients.cache.get(slot.name)
+    epoch = told.decode(errors="replace") if told is not None else ""
+    count = _counted(clients, _lock(slot, epoch)) if epoch else None
+    if count is None or count % ITEM < OPEN:
+        return None
+    return OpenEpoch(epoch, count // ITEM, count % ITEM - OPEN)
+
+
 # Joiners
 
 

@@ -3,24 +3,65 @@
 Everybody adds to the same few sums, many times a second. A row that each addition writes itself
 is a traffic jam; here it is written once for each batch.
 
+A sum has books: what was accepted must be what is folded, waits or is parked, to the item and to
+the amount. Forms and the writers of a load note what was accepted exactly. The API notes it in
+memory and writes it down once a second, so that an insert costs no write more: a process that is
+killed forgets that second of its notes, and then the books show more folded than accepted.
+
 Lost on failure: nothing that was accepted.
+Cost of an item: 1 write, 1 delete, and its share of the fold; 1 write more with a request id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 from pydantic import Field
 
-from models.sums import Sum, sum_key
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.fork_join import EpochId, PackId, packs_of_queue, tag_of
+from models.sums import (
+    Sum,
+    SumAddition,
+    SumDirectory,
+    SumTally,
+    addition_key,
+    directory_key,
+    sum_key,
+    tally_key,
+)
+from models.transactions import transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.fork_join import Batch, fork_join
+from pipelines.fork_join import Accepted, Batch, Outcome, fork_join
+
+log = logging.getLogger(__name__)
 
 MOST_AMOUNT = 10**9
 MOST_RECENT = 40
+MOST_SUMS = 50
+NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+
+TALLY_SLOTS = 4
+NOTES_KEPT = 8
+NOTED_EVERY_S = 1.0
+MOST_PACKS_READ = 2_000
+MOST_DEAD_READ = 200
+READINGS = 4
+
+
+class TooManySumsError(ValueError):
+    """There are as many sums as there may be."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +91,279 @@ def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int
     row.recent = [folded, *(row.recent or [])][:MOST_RECENT]
     row.put()
     return totals
+
+
+# Which sums there are
+
+
+def create(name: str) -> bool:
+    """Make a sum; return False if there is one of this name.
+
+    Raises:
+        TooManySumsError: another one would be too many.
+    """
+
+    def body() -> bool:
+        directory = directory_key().get() or SumDirectory(key=directory_key(), names=[])
+        if name in directory.names:
+            return False
+        if len(directory.names) >= MOST_SUMS:
+            raise TooManySumsError(f"there may be {MOST_SUMS} sums")
+        directory.names = sorted([*directory.names, name])
+        directory.put()
+        return True
+
+    return transact(body)
+
+
+def names() -> list[str]:
+    """Return the names of all sums."""
+    directory = directory_key().get()
+    return list(directory.names) if directory else []
+
+
+def exists(clients: Clients, name: str) -> bool:
+    """Tell whether there is a sum of this name. A process asks once: no sum ever goes."""
+    known: set[str] = clients.memory.of("sums:names", set)
+    if name not in known:
+        known.update(names())
+    return name in known
+
+
+def listed() -> list[tuple[str, Sum | None]]:
+    """Return all sums by name; None: nothing is folded into this one yet."""
+    found = names()
+    return list(zip(found, ndb.get_multi([sum_key(name) for name in found]), strict=True))
+
+
+# Additions
+
+
+def add(
+    clients: Clients, name: str, amount: int, *, idempotency_key: str | None, is_asked: bool = False
+) -> Accepted:
+    """Add to a sum, as the API does; errors are those of `insert`."""
+    request_id = None
+    if idempotency_key is not None:
+        # Hashed: a caller cannot choose the id of another kind of insert.
+        request_id = f"api.{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+    item = Add(amount)
+    accepted = add_up.insert(clients, name, item, request_id=request_id, is_asked=is_asked)
+    if not accepted.is_repeat:
+        notes_of(clients).note(name, amount)
+    return accepted
+
+
+def outcome(
+    clients: Clients, accepted: Accepted, within_s: float, name: str
+) -> tuple[Outcome, int | None]:
+    """Wait until an addition is folded; return what became of it, and the sum's total then.
+
+    An item that was first inserted by somebody who did not ask has no result of its own: then the
+    total is the one of now.
+    """
+    known = add_up.outcome(accepted)
+    if not known.is_folded:
+        # Until its batch is due there is nothing to see, and each look costs four reads.
+        opened = EpochId.parse(PackId.parse(accepted.pack).epoch).opened
+        early_s = add_up.period_s - (naive(clients.clock.now()) - opened).total_seconds()
+        pause_s = min(within_s, max(0.0, early_s))
+        clients.clock.sleep(pause_s)
+        known = add_up.wait(clients, accepted, within_s - pause_s)
+    if not known.is_folded or known.result is not None:
+        return known, known.result
+    row = sum_key(name).get()
+    return known, row.total if row else None
+
+
+def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
+    """Add to a sum, once for each form; return False if this form had been sent before.
+
+    The item commits with its note in the books.
+    """
+    slot, note = clients.random.randrange(TALLY_SLOTS), clients.new_id()
+    tried: list[bool] = []
+
+    def body() -> bool:
+        sent, tally = ndb.get_multi([addition_key(name, form), tally_key(name, slot)])
+        if sent is not None:
+            return bool(tried)  # Perhaps by a try of ours whose reply was lost.
+        tried.append(True)
+        SumAddition(key=addition_key(name, form), amount=amount).put()
+        _count(tally, name, slot, note, 1, amount)
+        add_up.insert_in_transaction(clients, name, Add(amount))
+        return True
+
+    return transact(body)
+
+
+def _count(
+    tally: SumTally | None, name: str, slot: int, note: str, items: int, amount: int
+) -> None:
+    """Count a note in a slot of the tally, once, in a transaction."""
+    row = tally or SumTally(key=tally_key(name, slot))
+    if note in (row.noted or []):
+        return
+    row.items += items
+    row.amount += amount
+    row.noted = [note, *(row.noted or [])][:NOTES_KEPT]
+    row.put()
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What has to be counted, once."""
+
+    name: str
+    slot: int
+    id: str
+    items: int
+    amount: int
+
+
+class Notes:
+    """What this process has accepted for the API and not written down yet."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._open: dict[str, tuple[int, int]] = {}
+        self._again: list[_Note] = []
+        self._is_awake = False
+        self._has_ended = threading.Event()
+        clients.memory.before_end("sums:notes", self.end)
+
+    def note(self, name: str, amount: int) -> None:
+        """Note an item. It is written down within a second, with all that come meanwhile."""
+        with self._lock:
+            items, so_far = self._open.get(name, (0, 0))
+            self._open[name] = items + 1, so_far + amount
+            if self._is_awake:
+                return
+            self._is_awake = True
+        # It ends when there is nothing left to do: an idle process has no such thread.
+        threading.Thread(target=self._watch, name="sums-notes", daemon=True).start()
+
+    def write(self) -> None:
+        """Write everything down. What Datastore does not take stays for the next time."""
+        with self._writing:
+            for note in self._take():
+                transact(partial(_write, note))
+                with self._lock:
+                    self._again.remove(note)
+
+    def _take(self) -> list[_Note]:
+        """Give what is noted its ids; they stay until they are written."""
+        pick, new_id = self._clients.random.randrange, self._clients.new_id
+        with self._lock:
+            self._again += [
+                _Note(name, pick(TALLY_SLOTS), new_id(), items, amount)
+                for name, (items, amount) in self._open.items()
+            ]
+            self._open = {}
+            return list(self._again)
+
+    def _watch(self) -> None:
+        while True:
+            self._has_ended.wait(NOTED_EVERY_S)
+            try:
+                with self._clients.context():
+                    self.write()
+            except rpc_errors.GoogleAPICallError as error:
+                log.warning("notes of sums are written later: %s", error)
+            except Exception:
+                log.exception("notes of sums are written later")
+            with self._lock:
+                if self._has_ended.is_set() or not (self._open or self._again):
+                    self._is_awake = False
+                    return
+
+    def end(self) -> None:
+        """Write everything down before the process ends."""
+        self._has_ended.set()
+        with self._clients.context():
+            self.write()
+
+
+def _write(note: _Note) -> None:
+    tally = tally_key(note.name, note.slot).get()
+    _count(tally, note.name, note.slot, note.id, note.items, note.amount)
+
+
+def notes_of(clients: Clients) -> Notes:
+    """Return what this process has not written down yet."""
+    return clients.memory.of("sums:notes", lambda: Notes(clients))
+
+
+# Books
+
+
+@dataclass(frozen=True)
+class Count:
+    """Items, and what they add up to."""
+
+    items: int = 0
+    amount: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.items + other.items, self.amount + other.amount)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A sum as it stands: what is folded, what waits, what is parked."""
+
+    folded: Count
+    batches: int
+    recent: Sequence[Mapping[str, Any]]
+    waiting: int
+    parked: Count
+    is_more: bool = False  # More waits than was counted.
+
+
+def standing(name: str) -> Standing:
+    """Return how a sum stands.
+
+    Read again when a batch was folded meanwhile, so that no item stands in two places.
+    """
+    before = sum_key(name).get()
+    for _ in range(READINGS):
+        packs, is_more = _waiting(name)
+        parked = _parked(name)
+        row = sum_key(name).get()
+        if (row.batches if row else 0) == (before.batches if before else 0):
+            break
+        before = row
+    row = row or Sum()
+    return Standing(
+        folded=Count(row.items, row.total),
+        batches=row.batches,
+        recent=row.recent or [],
+        waiting=sum(pack.items for pack in packs),
+        parked=parked,
+        is_more=is_more,
+    )
+
+
+def _waiting(name: str) -> tuple[list[PackId], bool]:
+    """Return the packs of a sum that wait: their keys tell it all."""
+    keys = packs_of_queue(add_up.name).fetch(MOST_PACKS_READ + 1, keys_only=True)
+    packs = [PackId.parse(key.id()) for key in keys[:MOST_PACKS_READ]]
+    tag = tag_of(add_up.name, name)
+    return [p for p in packs if EpochId.parse(p.epoch).tag == tag], len(keys) > MOST_PACKS_READ
+
+
+def _parked(name: str) -> Count:
+    """Return the items of a sum that are kept as dead tasks."""
+    dead: list[DeadTask] = open_dead_tasks().fetch(MOST_DEAD_READ)
+    bodies = [json.loads(each.body) for each in dead if each.path == add_up.insert_task.path]
+    amounts = [json.loads(body["item"])["amount"] for body in bodies if body["key"] == name]
+    return Count(len(amounts), sum(amounts))
+
+
+def noted(name: str) -> Count:
+    """Return what was accepted of forms and of the API, as far as it is written down."""
+    slots = ndb.get_multi([tally_key(name, slot) for slot in range(TALLY_SLOTS)])
+    found = [slot for slot in slots if slot is not None]
+    return Count(sum(slot.items for slot in found), sum(slot.amount for slot in found))

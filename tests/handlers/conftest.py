@@ -20,10 +20,12 @@ from handlers.registry import Registry
 from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
 from models.continuations import ContinuationPage, ContinuationRun
 from models.dead_tasks import DeadTask
+from models.fork_join import WorkPack, WorkReceipt
 from models.grades import Comparison, School, Student, Teacher
 from models.invitations import Guest, GuestImport, Party
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
+from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLedger, SumTally
 from models.uploads import UploadChunk
 from pipelines.tasks import AppEngineTarget, Task
 from tests.world import ACCOUNT, BASE_URL, World
@@ -31,6 +33,7 @@ from tests.world import ACCOUNT, BASE_URL, World
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
+    *(Sum, SumDirectory, SumLedger, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
 )
 PARTY = {
     "title": "Garden party",
@@ -146,6 +149,7 @@ def world(world: World) -> Iterator[World]:
     """The app in a namespace of its own; its connections to memcached are closed with it."""
     world.app.jinja_env.bytecode_cache = TEMPLATES
     yield world
+    world.clients.memory.end()
     pool = getattr(world.clients.cache.cache, "_client", None)  # type: ignore[attr-defined]
     if pool is not None:
         pool.close()

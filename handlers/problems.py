@@ -1,0 +1,19 @@
+"""Errors of the API, as problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from flask import Response
+
+
+def problem(status: int, words: str) -> Response:
+    """Return an error: what is wrong, and what to do."""
+    details = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": words,
+    }
+    return Response(json.dumps(details), status, content_type="application/problem+json")
