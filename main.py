@@ -43,16 +43,14 @@ def serve() -> Flask:
     """Return the app as the environment describes it; what gunicorn calls."""
     settings = Settings.from_environment(os.environ)
     logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
-    clients = open_clients(settings)
-    atexit.register(clients.memory.end)  # gunicorn ends a worker by SIGTERM, and Python by this.
-    return create_app(settings, clients)
+    return create_app(settings, open_clients(settings))
 
 
 def open_clients(settings: Settings) -> Clients:
     """Open everything remote that the settings name."""
     meter = Meter()
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
-    return Clients(
+    clients = Clients(
         datastore=open_datastore(
             settings.project,
             emulator=settings.datastore_emulator,
@@ -72,6 +70,8 @@ def open_clients(settings: Settings) -> Clients:
         meter=meter,
         relay=Behind(),
     )
+    atexit.register(clients.memory.end)  # gunicorn ends a worker by SIGTERM, and Python by this.
+    return clients
 
 
 def create_app(settings: Settings, clients: Clients, registry: Registry = APP) -> Flask:

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloudtasks, continuations, materialized_views
+from benchmarks import cloudtasks, continuations, fork_join, materialized_views
 from benchmarks.results import Result, table
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
+    "fork_join": fork_join.measure,
     "materialized_views": materialized_views.measure,
 }
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"

@@ -85,12 +85,13 @@ def app_for(registry: Registry) -> tuple[Flask, Clients]:
 
 
 @contextlib.contextmanager
-def stand(target: str, *, is_cached: bool = False) -> Iterator[Bench]:
+def stand(target: str, *, is_cached: bool = False, threads: int = 8) -> Iterator[Bench]:
     """Start everything on free ports.
 
     Args:
         target: What gunicorn serves, "module:serve()".
         is_cached: The app has a memcached.
+        threads: Of each of the app's two workers.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
@@ -106,7 +107,7 @@ def stand(target: str, *, is_cached: bool = False) -> Iterator[Bench]:
             location=LOCATION,
             issuer="http://issuer.bench",
         ) as queue,
-        _app(target, port, folder, datastore, cache if is_cached else None, relay, queue),
+        _app(target, port, threads, folder, datastore, cache if is_cached else None, relay, queue),
     ):
         read_meter = Meter()
         clients = _clients(url, datastore, relay, queue, read_meter)
@@ -137,6 +138,7 @@ def _clients(
 def _app(
     target: str,
     port: int,
+    threads: int,
     folder: str,
     datastore: str,
     cache: str | None,
@@ -161,7 +163,7 @@ def _app(
         "LOG_LEVEL": "WARNING",
         "BENCH_COSTS": folder,
     }
-    app = AppServer(ROOT, port=port, env=env, target=target)
+    app = AppServer(ROOT, port=port, env=env, target=target, threads=threads)
     _wait(app.start)
     try:
         yield

@@ -51,6 +51,7 @@ class AppServer:
         log_dir: Path | None = None,
         on_line: LineSink | None = None,
         target: str = "main:serve()",
+        threads: int = THREADS,
     ) -> None:
         """Describe the app; nothing starts yet.
 
@@ -61,6 +62,7 @@ class AppServer:
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
             target: What gunicorn serves.
+            threads: Of each worker.
         """
         self.root = root
         self.port = port
@@ -68,6 +70,7 @@ class AppServer:
         self.log_dir = log_dir
         self.on_line = on_line
         self.target = target
+        self.threads = threads
         self.process: GuardedProcess | None = None
         self.restarts = 0
 
@@ -152,7 +155,7 @@ class AppServer:
     def _spawn(self) -> None:
         command = [sys.executable, "-m", "gunicorn", self.target, "--bind", self.address]
         command += ["--worker-class", "gthread"]
-        command += ["--workers", str(WORKERS), "--threads", str(THREADS)]
+        command += ["--workers", str(WORKERS), "--threads", str(self.threads)]
         command += ["--graceful-timeout", str(_GRACE_S), "--timeout", "120", "--no-control-socket"]
         self.process = GuardedProcess(
             "app",

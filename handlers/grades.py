@@ -431,7 +431,7 @@ def _token_in_address() -> Token:
 
 def _back(token: Token | None = None) -> ResponseReturnValue:
     """Lead back to the page; with a token, to one that holds at least what it stands for."""
-    seen = _signer().dumps(str(token)) if token and token.held else None
+    seen = _signer().dumps(str(token)) if token and str(token) else None
     after = request.form.get("after", "")
     kept = after if ID_PATTERN.fullmatch(after) else None
     return redirect(url_for(".page", seen=seen, after=kept, _anchor="now"), 303)

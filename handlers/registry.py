@@ -10,6 +10,7 @@ from pipelines import comparisons, grades, invitations, outbox, sum_loads
 from pipelines.dead_tasks import replay_task
 from pipelines.fork_join import ForkJoin
 from pipelines.jobs import Job
+from pipelines.materialized_views import check_groups
 from pipelines.pages import page_task
 from pipelines.sums import add_up
 from pipelines.tasks import Task
@@ -33,13 +34,19 @@ class Registry:
         builds: Sequence[Builds] = (),
         fork_joins: Sequence[ForkJoin[Any]] = (),
     ) -> Registry:
-        """Return the registry for some jobs, tasks that belong to none, views and queues."""
+        """Return the registry for some jobs, tasks that belong to none, views and queues.
+
+        Raises:
+            TypeError: two groups of views share a name, a view or a kind of source.
+        """
+        check_groups([group.views for group in builds])
+        fork_joins = [*(group.views.fan_in for group in builds), *fork_joins]
         views = [job for group in builds for job in group.jobs]
         by_name = {job.name: job for job in [*jobs, *views]}
         pages = [page_task(job) for job in by_name.values()]
-        applies = [group.views.task for group in builds]
+        of_views = [task for group in builds for task in group.views.tasks]
         joins = [task for queue in fork_joins for task in queue.tasks]
-        known: list[Task[Any]] = [*pages, *applies, *joins, outbox.drain, *tasks]
+        known: list[Task[Any]] = [*pages, *of_views, *joins, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
         return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)

@@ -37,7 +37,7 @@ _HOUR = "%Y%m%dT%H"
 class WorkPack(ndb.Model):
     """Items of one key, in the order of their coming."""
 
-    key_ = ndb.TextProperty("key", required=True)
+    batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     topic = ndb.StringProperty()
     is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
@@ -137,6 +137,17 @@ def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:
     """Return the query for a queue's packs, or those of one partition, behind a key."""
     first = f"{queue}|{partition}"
     return _between(after or first, first + "}")
+
+
+def packs_of_topic(topic: str) -> Any:
+    """Return the query for the packs of a topic, by key."""
+    return WorkPack.query(WorkPack.topic == topic).order(WorkPack._key)
+
+
+def packs_of_topics(prefix: str) -> Any:
+    """Return the query for the packs of all topics that begin with a prefix."""
+    topic = WorkPack.topic
+    return WorkPack.query(topic >= prefix, topic < prefix + "\U0010ffff").order(topic)
 
 
 def _between(after: str, before: str) -> Any:

@@ -43,6 +43,8 @@ class SourceMarker(ndb.Model):
     sequence = ndb.IntegerProperty(indexed=False, required=True)
     # {table: {row: [sequence, {measure: value}]}}
     contributions = ndb.JsonProperty(required=True)
+    # {topic: the outbox row that was the last to bring it a change}, for tokens alone.
+    sent = ndb.JsonProperty()
     forget_after = ndb.DateTimeProperty(indexed=False)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 from google.auth import credentials as auth_credentials
 from google.cloud import ndb, tasks_v2
-from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
 from google.cloud.ndb import _retry
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
@@ -23,7 +22,7 @@ from pipelines.clock import Clock, SystemClock
 from pipelines.mail import Mailer
 from pipelines.outbox import AtOnce, Relay
 from pipelines.process_memory import ProcessMemory
-from pipelines.rpc import Deadlines, Meter
+from pipelines.rpc import Deadlines, Meter, TransactionsInPlace
 from pipelines.tasks import TaskQueue
 
 # Longer than any call of ours takes, shorter than a user waits.
@@ -81,7 +80,7 @@ def open_datastore(
     else:
         client = ndb.Client(project, namespace, database=database)
         channel = client.stub.grpc_channel
-    client.stub = DatastoreGrpcTransport(
+    client.stub = TransactionsInPlace(
         host=emulator or client.host,
         credentials=auth_credentials.AnonymousCredentials(),
         channel=_intercepted(channel, interceptors),

@@ -234,6 +234,12 @@ class Epochs:
         return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)
 
 
+def gone_at(epoch: str, period_s: float) -> datetime.datetime:
+    """Return when no writer takes an epoch for open any more, whatever memcached says."""
+    lasts_s = period_s + FORGOTTEN_AFTER_S
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=lasts_s)
+
+
 def _due(epoch: str, shape: Shape) -> datetime.datetime:
     return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
 
@@ -263,8 +269,13 @@ def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
 # Joiners
 
 
-def close(clients: Clients, slot: Slot, epoch: str) -> None:
-    """Let no writer into an epoch any more; wait, not for ever, until those inside have left."""
+def close(clients: Clients, slot: Slot, epoch: str) -> bool:
+    """Let no writer into an epoch any more; wait, not for ever, until those inside have left.
+
+    Returns:
+        False if nobody knows: memcached did not answer, or has forgotten the lock. Then writers
+        that remember the epoch may still come, until it is too old for them.
+    """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
     count = _counted(clients, lock)
@@ -276,7 +287,8 @@ def close(clients: Clients, slot: Slot, epoch: str) -> None:
             break
         clients.clock.sleep(pause_s)
         count = _counted(clients, lock)
-    clients.cache.set(lock, b"0", 60)
+    is_known = count is not None
+    return clients.cache.set(lock, b"0", 60) and is_known
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ I = TypeVar("I")  # noqa: E741  An item.
 
 LARGEST = 500
 LONGEST_PERIOD_S = 3600.0
-MOST_KEY_BYTES = 500
+MOST_KEY_BYTES = 1_200
 MOST_REQUEST_ID_CHARS = 200
 LOOK_AGAIN_S = 0.01
 
@@ -93,11 +93,12 @@ class BadItemError(ValueError):
 
 @dataclass(frozen=True)
 class Join:
-    """Which batch to fold."""
+    """Which batch to fold. `is_shared`: writers of other processes found it in memcached."""
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     epoch: Annotated[str, Field(max_length=60)]
     shard: Annotated[int, Field(ge=0, le=1000)] = 0
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class ForkJoin(Generic[I]):
         Raises:
             ValueError: it cannot be so.
         """
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", name):
-            raise ValueError(f"a queue's name is of a-z, 0-9 and -, not {name!r}")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", name):
+            raise ValueError(f"a queue's name is of a-z, 0-9, _ and -, not {name!r}")
         if not 0 <= period_s <= LONGEST_PERIOD_S:
             raise ValueError(f"a period lasts from 0 to {LONGEST_PERIOD_S:g} seconds")
         if not 1 <= largest <= 10_000 or not 1 <= shards <= 100:
@@ -211,9 +212,9 @@ class ForkJoin(Generic[I]):
         return answers
 
     def insert_in_transaction(
-        self, clients: Clients, key: str, item: I, *, topic: str | None = None
+        self, clients: Clients, key: str, *items: I, topic: str | None = None
     ) -> str:
-        """Insert an item in the transaction that this code runs in; return its pack.
+        """Insert items of one key in the transaction that this code runs in; return their pack.
 
         Like every effect of a transaction that may run again after a lost reply, it needs a
         proof of the body's own that it was not done before.
@@ -225,8 +226,8 @@ class ForkJoin(Generic[I]):
             NoTransactionError: this is not the body of `transact`.
             BadItemError: nothing was inserted.
         """
-        insertion = self._insertion(clients, key, item, None, False)
-        return stays_here(clients, self).put(insertion, topic)
+        insertions = [self._insertion(clients, key, item, None, False) for item in items]
+        return stays_here(clients, self).put(insertions, topic)
 
     def _insertion(
         self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool
@@ -287,18 +288,18 @@ class ForkJoin(Generic[I]):
     def start(self, clients: Clients, entry: Entry) -> None:
         """See to the task of an epoch that others can see from now on."""
         if entry.is_new and entry.is_shared:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+            self._create(clients, _join_of(entry), at=entry.due)
 
     def leave(self, clients: Clients, entry: Entry, pack: PackId) -> None:
         """Leave an epoch; see to it that what was put there has a joiner still to come."""
         is_missed = self.epochs(clients).leave(clients, entry)
         if entry.is_new and not entry.is_shared:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, at=entry.due)
+            self._create(clients, _join_of(entry), at=entry.due)
         elif is_missed:
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, "late", pack.id)
+            self._create(clients, _join_of(entry), "late", pack.id)
         elif entry.is_full and entry.due > naive(clients.clock.now()):
             self.epochs(clients).forget(clients, entry.slot, entry.epoch)
-            self._create(clients, entry.slot, entry.epoch, entry.epoch, "full")
+            self._create(clients, _join_of(entry), "full")
 
     def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
         """Create tasks for stranded epochs."""
@@ -307,20 +308,15 @@ class ForkJoin(Generic[I]):
         self.join_task.enqueue_many(clients, joins, names=names)
 
     def _create(
-        self,
-        clients: Clients,
-        slot: Slot,
-        epoch: str,
-        *name: str,
-        at: datetime.datetime | None = None,
+        self, clients: Clients, join: Join, *name: str, at: datetime.datetime | None = None
     ) -> None:
         """Create a joiner; when Cloud Tasks does not take it, the sweep will."""
         now = naive(clients.clock.now())
         due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
         try:
-            self.join_task.enqueue(clients, Join(slot.key, epoch, slot.shard), name=name, at=due)
+            self.join_task.enqueue(clients, join, name=(join.epoch, *name), at=due)
         except rpc_errors.GoogleAPICallError as error:
-            log.warning("the batch %s is left to the sweep: %s", epoch, error)
+            log.warning("the batch %s is left to the sweep: %s", join.epoch, error)
 
     def _insert_again(self, clients: Clients, args: Insert) -> None:
         insertion = Insertion(args.key, args.item, request_id=args.parked)
@@ -333,9 +329,12 @@ class ForkJoin(Generic[I]):
     def _join(self, clients: Clients, args: Join) -> None:
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
-            epoch_locks.close(clients, slot, args.epoch)
+            is_certain = epoch_locks.close(clients, slot, args.epoch)
             closed = clients.clock.now()
             folded = fold_epoch(clients, self, args.epoch)
+        if args.is_shared and not is_certain:
+            gone_at = epoch_locks.gone_at(args.epoch, self.period_s)
+            self._create(clients, args, "again", at=gone_at)
         if self.limits is not None and folded.items:
             opened = EpochId.parse(args.epoch).opened
             seen = Seen(
@@ -356,7 +355,7 @@ class ForkJoin(Generic[I]):
     def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
         """Return the body of the task that would insert a pack's only item again."""
         (item,) = json.loads(stored.items)
-        args = Insert(stored.key_, json.dumps(item), f"{pack.epoch}.{pack.id}")
+        args = Insert(stored.batch_key, json.dumps(item), f"{pack.epoch}.{pack.id}")
         return self.insert_task.message(args).body
 
     # What became of an item
@@ -393,6 +392,10 @@ class ForkJoin(Generic[I]):
 
     def _walk(self, clients: Clients, args: Walk) -> None:
         fork_join_sweeps.walk(clients, self, args)
+
+
+def _join_of(entry: Entry) -> Join:
+    return Join(entry.slot.key, entry.epoch, entry.slot.shard, entry.is_shared)
 
 
 def fork_join(

@@ -136,7 +136,7 @@ def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -
     packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
     by_key: dict[str, list[WorkPack]] = {}
     for pack in packs:
-        by_key.setdefault(pack.key_, []).append(pack)
+        by_key.setdefault(pack.batch_key, []).append(pack)
     count = 0
     for key, mine in by_key.items():
         lists = [queue.read(pack.items) for pack in mine]
@@ -179,7 +179,7 @@ def _split(pack: PackId) -> list[PackId]:
     for single, item in zip(singles, json.loads(stored.items), strict=True):
         WorkPack(
             key=pack_key(single.text),
-            key_=stored.key_,
+            batch_key=stored.batch_key,
             items=json.dumps([item]),
             is_asked=stored.is_asked,
         ).put()

@@ -87,7 +87,9 @@ class _Pack:
         items = ",".join(insertion.item for insertion in self.insertions)
         is_asked = any(insertion.is_asked for insertion in self.insertions) or None
         key = self.insertions[0].key
-        return WorkPack(key=pack_key(self.id.text), key_=key, items=f"[{items}]", is_asked=is_asked)
+        return WorkPack(
+            key=pack_key(self.id.text), batch_key=key, items=f"[{items}]", is_asked=is_asked
+        )
 
 
 @dataclass

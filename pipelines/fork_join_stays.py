@@ -8,6 +8,7 @@ writes other packs, and takes none away from the try before, which may be commit
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.fork_join import PackId, WorkPack, pack_key
@@ -30,21 +31,24 @@ class Stays:
         self._entries: dict[Slot, Entry] = {}
         self._packs: dict[Slot, PackId] = {}
 
-    def put(self, insertion: Insertion, topic: str | None) -> str:
-        """Write a pack of one item in the transaction; return its key."""
-        slot = Slot(self._queue.name, insertion.key, insertion.shard)
+    def put(self, insertions: Sequence[Insertion], topic: str | None) -> str:
+        """Write a pack of items of one key in the transaction; return its key."""
+        key, shard = insertions[0].key, insertions[0].shard
+        slot = Slot(self._queue.name, key, shard)
         entry = self._entries.get(slot)
         if entry is None:
-            entry = self._queue.epochs(self._clients).enter(self._clients, slot, 1)
+            entry = self._queue.epochs(self._clients).enter(self._clients, slot, len(insertions))
             self._entries[slot] = entry
-        digest = hashlib.sha256(f"{insertion.key}\0{insertion.item}".encode()).hexdigest()[:16]
+        items = f"[{','.join(insertion.item for insertion in insertions)}]"
+        digest = hashlib.sha256(f"{key}\0{items}".encode()).hexdigest()[:16]
         id_ = f"{self._transaction.id[:16]}-{digest}"
-        pack = PackId(self._queue.name, entry.epoch, 1, insertion.bytes // 1024, id_)
+        kilobytes = len(items) // 1024
+        pack = PackId(self._queue.name, entry.epoch, len(insertions), kilobytes, id_)
         self._packs[slot] = pack
         WorkPack(
             key=pack_key(pack.text),
-            key_=insertion.key,
-            items=f"[{insertion.item}]",
+            batch_key=key,
+            items=items,
             topic=topic,
         ).put()
         return pack.text

@@ -87,7 +87,7 @@ def _wake(clients: Clients, queue: ForkJoin[Any], keys: Sequence[Any]) -> int:
     packs = {PackId.parse(key.id()).epoch: key for key in keys}
     due = {epoch: key for epoch, key in packs.items() if _is_due(queue, epoch, now)}
     found = dict(zip(due, ndb.get_multi(list(due.values())), strict=True))
-    keys_of = {epoch: pack.key_ for epoch, pack in found.items() if pack is not None}
+    keys_of = {epoch: pack.batch_key for epoch, pack in found.items() if pack is not None}
     queue.wake(clients, keys_of, minute=f"{now:%Y%m%dT%H%M}")
     return len(keys_of)
 

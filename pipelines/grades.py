@@ -228,9 +228,9 @@ def _save_new(clients: Clients, source: Student | Teacher) -> Token:
 
 def _in_transaction(body: Callable[[], Token]) -> Token:
     """Run a body; its token holds what any try has set going: one may be committed unheard."""
-    held: set[str] = set()
-    transact(lambda: held.update(body().held))
-    return Token(frozenset(held))
+    tokens: list[Token] = []
+    transact(lambda: tokens.append(body()))
+    return Token.of_all(tokens)
 
 
 # Students, by the list

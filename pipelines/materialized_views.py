@@ -20,14 +20,17 @@ the same row. A source that leaves a row takes its marker along; what an update 
 that knows nothing of its source, the source's own marker tells. So nothing has to be
 remembered for late tasks, and none of them can bring a row back.
 
-How updates travel is not this step's business: `apply` takes any number of updates of a row.
-Here they travel as held rows of the outbox, so what waits can be seen, and its age is known.
+How updates travel is not this step's business: it takes any number of updates of a row. They
+come as held rows of the outbox or, to a view that says `fan_in = True`, through the fork-join
+queue of their row: then a hot row is written once a batch (pipelines/view_travel.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes.
+Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
+views stand on: 3 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
 
-Routes: POST /tasks/materialized-views/<group>/apply for each group.
+Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group, and those of the
+queue views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
@@ -36,11 +39,13 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.cloud import ndb
 
+from models.fork_join import WorkPack
 from models.materialized_views import (
     CATALOG_SHARDS,
     RowMarker,
@@ -54,19 +59,20 @@ from models.materialized_views import (
     row_marker_key,
     rows_from,
 )
-from models.outbox import RowId, outbox_key, rows_of_topic, rows_of_topics
+from models.outbox import OutboxTask, RowId
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.tasks import Task, Wait
-from pipelines.view_catalog import Catalog, View, kind_of, view_name
+from pipelines.fork_join import Batch, ForkJoin
+from pipelines.tasks import Park, Task, Wait
+from pipelines.view_catalog import Catalog, View, check_views, is_fed, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
     Reading,
     Token,
-    distinct_after,
+    count_distinct,
     freshness_of,
     row_order,
 )
@@ -84,9 +90,18 @@ from pipelines.view_rows import (
     row_text,
     under_text,
 )
+from pipelines.view_travel import (
+    Sent,
+    saved_at,
+    travelling_key,
+    turn,
+    waiting_for_row,
+    waiting_for_rows,
+)
 from pipelines.view_updates import (
     Apply,
     Change,
+    Follow,
     Update,
     fold,
     newest_of,
@@ -103,6 +118,8 @@ T = TypeVar("T")
 # In a row marker's key; Datastore takes 1,500 bytes.
 MOST_SOURCE_NAME_CHARS = 1_400
 LOOK_AGAIN_S = 0.02
+# Updates of one row in one transaction: three entities each.
+MOST_JOINED = 150
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
 
@@ -113,27 +130,39 @@ class Views:
     A kind of source belongs to one group, and is saved and deleted through it alone.
     """
 
-    def __init__(self, group: str, *views: type[View], queue: str = "views") -> None:
+    def __init__(
+        self, group: str, *views: type[View], queue: str = "views", fan_in_s: float = 1.0
+    ) -> None:
         """Gather views.
 
         Args:
             group: Names their catalog and their task.
             queue: Where their updates travel.
+            fan_in_s: How long updates of a row of a fan-in view gather before they are applied.
 
         Raises:
-            TypeError: a view joins another one: only its own source may be a view.
+            TypeError: one of them could never be right, and why.
         """
-        for view in views:
-            if any(isinstance(kind, type) and issubclass(kind, View) for kind in view.joins):
-                raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
+        check_views(views)
         self.group = group
         self.views = {view.name: view for view in views}
         self._by_kind: dict[str, list[type[View]]] = defaultdict(list)
         for view in views:
             for kind in view.functions():
                 self._by_kind[kind].append(view)
-        path = f"/tasks/materialized-views/{group}/apply"
-        self.task = Task(path, queue, Apply, self.apply)
+        path = f"/tasks/materialized-views/{group}"
+        self.task = Task(f"{path}/apply", queue, Apply, self.apply)
+        self.follow_task = Task(f"{path}/follow", queue, Follow, self.follow)
+        self.tasks: list[Task[Any]] = [self.task, self.follow_task]
+        self.fan_in = ForkJoin(
+            f"views-{group}", Sent, self._join, queue=queue, period_s=fan_in_s, largest=MOST_JOINED
+        )
+
+    def claims(self) -> list[str]:
+        """Return what belongs to this group alone: its name, its views, the kinds they have."""
+        kinds = [kind for kind in self._by_kind if kind not in self.views]
+        views = [f"the view {name}" for name in self.views]
+        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
 
     # Save
 
@@ -154,9 +183,9 @@ class Views:
         return self._transact(clients, [(key, None) for key in keys])
 
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
-        held: set[str] = set()  # Also of a try that was committed although its reply was lost.
-        transact(lambda: held.update(self._write(clients, writes)))
-        return Token(frozenset(held))
+        tokens: list[Token] = []  # Also of a try that was committed although its reply was lost.
+        transact(lambda: tokens.append(self._write(clients, writes)))
+        return Token.of_all(tokens)
 
     def save_in_transaction(self, clients: Clients, *sources: Any) -> Token:
         """Do what `save` does, in the transaction that this code runs in.
@@ -169,34 +198,46 @@ class Views:
         if not all(source.key and source.key.id() for source in sources):
             raise ValueError("a source that is saved in a transaction has a key before it")
         writes = [(source.key, source) for source in sources]
-        return Token(frozenset(self._write(clients, writes)))
+        return self._write(clients, writes)
 
     def delete_in_transaction(self, clients: Clients, *keys: Any) -> Token:
         """Do what `delete` does, in the transaction that this code runs in."""
-        return Token(frozenset(self._write(clients, [(key, None) for key in keys])))
+        return self._write(clients, [(key, None) for key in keys])
 
     def refresh_in_transaction(self, clients: Clients, sources: Sequence[Any]) -> None:
-        """Contribute sources, as they are, to every table that does not have them yet."""
-        self._contribute(clients, [(source.key, source) for source in sources])
+        """Contribute sources, as they are, to every table that does not have them yet.
 
-    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+        What a view refuses of them is left as it is: the other views are not to wait for it.
+        """
+        self._contribute(clients, [(source.key, source) for source in sources], refused=set())
+
+    def _write(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> Token:
         writes = list(dict(writes).items())  # Of one source the last save counts.
         for key, _ in writes:
             if key.kind() not in self._by_kind:
                 raise LookupError(f"no view of {self.group} has {key.kind()} as a source")
-        held = self._contribute(clients, writes)
+        token = self._contribute(clients, writes)
         for key, source in writes:
             if source is None:
                 key.delete()
             else:
                 source.put()
-        return held
+        return token
 
-    def _contribute(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> list[str]:
+    def _contribute(
+        self,
+        clients: Clients,
+        writes: Sequence[tuple[Any, Any]],
+        *,
+        refused: set[str] | None = None,
+    ) -> Token:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
+        Args:
+            refused: Gets the tables of views that refuse a source; None: that is an error.
+
         Returns:
-            The outbox rows of the updates, also of a table that readers do not see yet.
+            What there is to wait for, also for a table that readers do not see yet.
         """
         identities = [self.identity(key) for key, _ in writes]
         for identity in identities:
@@ -206,14 +247,30 @@ class Views:
         *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
         catalog = Catalog(copy.views if copy else {})
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
+        changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
             change = Change(identity, marker)
-            change.become(self._contributed(catalog, identity.kind(), source))
-            change.keep(self._foreign(catalog, identity.kind(), change.before))
-            change.put(clients, is_gone=source is None)
+            contributed = self._contributed(catalog, identity.kind(), source, refused)
+            change.become(contributed)
+            change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
+            change.forget(catalog.is_gone)
+            change.check()
+            changes.append(change)
             for where, update in change.updates():
                 updates[where].append(update)
-        return self._enqueue(clients, catalog, updates)
+        sent = self._enqueue(clients, updates)
+        for change, (_, source) in zip(changes, writes, strict=True):
+            change.put(clients, sent[source_name(change.source)], is_gone=source is None)
+        return Token(
+            frozenset(row for rows in sent.values() for row in rows.values()),
+            frozenset(row for change in changes for row in change.earlier.values()),
+            self._missed(catalog, {identity.kind() for identity in identities}),
+        )
+
+    def _missed(self, catalog: Catalog, kinds: Iterable[str]) -> frozenset[str]:
+        """Return the tables that are read and take nothing of this code's definition."""
+        views = [view for kind in kinds for view in self._by_kind[kind]]
+        return frozenset(catalog.live(view) for view in views if not catalog.is_fed(view))
 
     def identity(self, key: Any) -> Any:
         """Return what a source is known by: a row of a view has no table in its name."""
@@ -223,13 +280,19 @@ class Views:
         return ndb.Key(view_name(table), row)
 
     def _contributed(
-        self, catalog: Catalog, kind: str, source: Any
+        self, catalog: Catalog, kind: str, source: Any, refused: set[str] | None
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return what a source contributes to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self._by_kind[kind]:
             if tables := catalog.tables(view):
-                rows = self.rows_for(view, kind, source)
+                try:
+                    rows = self.rows_for(view, kind, source)
+                except BadContributionError:
+                    if refused is None:
+                        raise
+                    refused.update(tables)
+                    continue
                 contributed.update((table, rows) for table in tables)
         return contributed
 
@@ -239,42 +302,68 @@ class Views:
             return {}
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
-        return checked(view.functions()[kind](source), view.ranked)
-
-    def refusal(self, source: Any) -> str | None:
-        """Return why a view cannot take a source, None if all can."""
-        kind = self.identity(source.key).kind()
         try:
-            for view in self._by_kind[kind]:
-                self.rows_for(view, kind, source)
+            return checked(view.functions()[kind](source), view.ranked)
+        except BadContributionError:
+            raise
+        except Exception as error:
+            words = f"{view.name} fails over it: {type(error).__name__}: {error}"
+            raise BadContributionError(words) from error
+
+    def refusal(self, view: type[View], source: Any) -> str | None:
+        """Return why a view cannot take a source, None if it can."""
+        try:
+            self.rows_for(view, self.identity(source.key).kind(), source)
         except BadContributionError as error:
             return str(error)
         return None
 
-    def _foreign(self, catalog: Catalog, kind: str, tables: Mapping[str, Any]) -> list[str]:
-        """Return the tables that only another version of this code can fill: leave them alone."""
-        ours = {table for view in self._by_kind[kind] for table in catalog.tables(view)}
-        return [table for table in tables if table not in ours and not catalog.is_gone(table)]
+    def _left_alone(
+        self, catalog: Catalog, kind: str, before: Mapping[str, Any], contributed: Mapping[str, Any]
+    ) -> list[str]:
+        """Return the tables that this code did not fill and must not empty.
+
+        Only another version of it can fill them, or their view refused the source as it is now.
+        """
+        return [
+            table for table in before if table not in contributed and not catalog.is_gone(table)
+        ]
 
     def _enqueue(
-        self,
-        clients: Clients,
-        catalog: Catalog,
-        updates: Mapping[tuple[str, str], Sequence[Update]],
-    ) -> list[str]:
-        held = []
+        self, clients: Clients, updates: Mapping[tuple[str, str], Sequence[Update]]
+    ) -> dict[str, dict[str, str]]:
+        """Send updates; return, for each source, where its one of a topic waits."""
+        sent: dict[str, dict[str, str]] = defaultdict(dict)
+        now = naive(clients.clock.now())
         for (table, row), many in updates.items():
             view = self.views[view_name(table)]
+            topic = f"{table}:{row}"
             for part in parts_of(many):
-                outbox_row = outbox.hold(
-                    clients,
-                    self.task,
-                    lambda held, t=table, r=row, p=part: Apply(t, r, p, held),  # type: ignore[misc]
-                    topic=f"{table}:{row}",
-                    at=_turn(clients, view, f"{table}:{row}"),
-                )
-                held.append(outbox_row)
-        return held
+                place = self._send(clients, view, topic, part, now)
+                for update in part:
+                    sent[update.source][topic] = place
+        return sent
+
+    def _send(
+        self,
+        clients: Clients,
+        view: type[View],
+        topic: str,
+        part: Sequence[Update],
+        now: datetime.datetime,
+    ) -> str:
+        """Send updates of one row on their way; return the key under which they wait."""
+        if view.fan_in:
+            items = [Sent(update, now) for update in part]
+            return self.fan_in.insert_in_transaction(clients, topic, *items, topic=topic)
+        table, _, row = topic.partition(":")
+        return outbox.hold(
+            clients,
+            self.task,
+            lambda held: Apply(table, row, list(part), held),
+            topic=topic,
+            at=turn(clients, view, topic),
+        )
 
     # Apply
 
@@ -282,15 +371,36 @@ class Views:
         """Apply updates to a row, in one transaction with the row's markers.
 
         Raises:
+            Park: the row cannot hold it. Replay it when the row has room.
             Wait: this code does not know the view: another version of it will come along.
         """
-        view = self.views.get(view_name(args.table))
-        if view is None:
-            raise Wait(f"there is no view for {args.table} in this version")
-        transact(lambda: self._apply(clients, view, args))
+        view = self._known(args.table)
 
-    def _apply(self, clients: Clients, view: type[View], args: Apply) -> None:
-        outbox.release(args.held)
+        def body() -> None:
+            outbox.release(args.held)
+            self._apply(clients, view, args, RowId.parse(args.held).created)
+
+        try:
+            transact(body)
+        except BadContributionError as error:
+            raise Park(str(error)) from error
+
+    def _join(self, clients: Clients, batch: Batch, items: Sequence[Sent]) -> None:
+        """Apply all updates of a row that have come together; the join of the fan-in."""
+        table, _, row = batch.key.partition(":")
+        args = Apply(table, row, [item.update for item in items], held="")
+        self._apply(clients, self._known(table), args, max(item.saved for item in items))
+
+    def _known(self, table: str) -> type[View]:
+        view = self.views.get(view_name(table))
+        if view is None:
+            raise Wait(f"there is no view for {table} in this version")
+        return view
+
+    def _apply(
+        self, clients: Clients, view: type[View], args: Apply, saved: datetime.datetime
+    ) -> None:
+        """Bring a row up to date, in the transaction that takes the updates off their way."""
         key = row_key(args.table, args.row)
         newest = newest_of(args.updates)
         row, before, truth = read_for_apply(key, newest)
@@ -303,10 +413,46 @@ class Views:
         changed = fold(row, newest, before, truth, args)
         if not changed:
             return
-        row.applied = max(row.applied, RowId.parse(args.held).created)
+        row.applied = max(row.applied, saved)
         _put_row(view, row, changed)
         if is_source and catalog is not None and catalog.live(view) == args.table:
-            self._contribute(clients, [(key, row if row.counts else None)])
+            self._lead(clients, args, key, row if row.counts else None)
+
+    # Follow
+
+    def _lead(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
+        """Contribute a row to the views that stand on it.
+
+        One that refuses it is left where it is, and gets a task of its own that fails in its
+        stead: this row, and all others that stand on it, go on.
+        """
+        refused: set[str] = set()
+        try:
+            self._contribute(clients, [(key, row)], refused=refused)
+        except BadContributionError:  # Before the first write: it is of the row, and of no view.
+            refused.add(args.table)
+        if refused:
+            outbox.enqueue(clients, self.follow_task, Follow(args.table, args.row))
+
+    def follow(self, clients: Clients, args: Follow) -> None:
+        """Contribute a row, as it is now, to the views that stand on it.
+
+        Raises:
+            Park: one of them refuses it, and why. Replay it when that view is mended.
+            Wait: this code does not know the view: another version of it will come along.
+        """
+        view = self._known(args.table)
+        try:
+            transact(lambda: self._follow(clients, view, args))
+        except BadContributionError as error:
+            raise Park(f"row {args.row} of {args.table}: {error}") from error
+
+    def _follow(self, clients: Clients, view: type[View], args: Follow) -> None:
+        if self.catalog_here(clients).live(view) != args.table:
+            return  # What stands on the view is built anew, from other rows.
+        key = row_key(args.table, args.row)
+        row = key.get()
+        self._contribute(clients, [(key, row if row and row.counts else None)])
 
     def catalog_here(self, clients: Clients) -> Catalog:
         """Read the catalog in the transaction that this code runs in."""
@@ -337,19 +483,20 @@ class Views:
             under: Only rows whose names are tuples that begin with these parts.
             most: Rows to return: of more, those whose stored names come first.
         """
-        is_met = self.wait(clients, at_least, within_s) if at_least else True
+        is_met = self.wait(clients, at_least, within_s, view=view) if at_least else True
         kind, beginning = kind_of(view.source), under_text(under)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def look(table: str) -> tuple[str, Any, Any]:
             # What waits is read first: then a change is told as waiting or in a row, or both.
             first = f"{table}:{beginning}"
-            waiting = rows_of_topics(first).fetch(MOST_LISTED + 1, keys_only=True)
-            return waiting, rows_from(first).fetch(most)
+            waiting = waiting_for_rows(view, first, MOST_LISTED + 1)
+            return table, waiting, rows_from(first).fetch(most)
 
-        waiting, entities = self._of_live(view, look)
+        table, waiting, entities = self._of_live(view, look)
         found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
-        return Reading(rows, freshness_of(clients, waiting, [row.applied for row in found]), is_met)
+        freshness = freshness_of(clients, waiting, [row.applied for row in found])
+        return Reading(rows, replace(freshness, is_frozen=not is_fed(table, view)), is_met)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
@@ -372,29 +519,42 @@ class Views:
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
-        key = self._row_key(view, name)
-        waiting = rows_of_topic(key.id()).fetch(MOST_LISTED + 1, keys_only=True)
-        entity = key.get()
-        return freshness_of(clients, waiting, [entity.applied] if entity else [])
+        text = row_text(name)
 
-    def wait(self, clients: Clients, token: Token, within_s: float) -> bool:
-        """Wait until a token's changes are applied; False: they are not, after that long."""
+        def look(table: str) -> tuple[str, Any, Any]:
+            key = row_key(table, text)
+            waiting = waiting_for_row(view, key.id(), MOST_LISTED + 1)
+            return table, waiting, key.get()
+
+        table, waiting, entity = self._of_live(view, look)
+        freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
+        return replace(freshness, is_frozen=not is_fed(table, view))
+
+    def wait(
+        self, clients: Clients, token: Token, within_s: float, *, view: type[View] | None = None
+    ) -> bool:
+        """Wait until a token's changes are applied; False: they are not, after that long.
+
+        Args:
+            view: The one that will be read: that another one takes no changes does not matter.
+        """
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        keys = [outbox_key(row) for row in token.held]
-        while self._is_waited_for(ndb.get_multi(keys)):
+        missed = [t for t in token.missed if view is None or view_name(t) == view.name]
+        rows = ndb.get_multi([travelling_key(name) for name in token.rows])
+        while self._is_waited_for(rows := [row for row in rows if row is not None], missed):
             if clients.clock.now() >= deadline:
                 return False
             clients.clock.sleep(LOOK_AGAIN_S)
+            rows = ndb.get_multi([row.key for row in rows])
         return True
 
-    def _is_waited_for(self, rows: Sequence[Any]) -> bool:
-        """Tell whether one of some outbox rows is of a table that is read by now."""
-        topics = [row.topic for row in rows if row is not None]
-        if not topics:
+    def _is_waited_for(self, rows: Sequence[Any], missed: Sequence[str]) -> bool:
+        """Tell whether a table that is read by now waits for a row, or missed the change."""
+        tables = {row.topic.partition(":")[0] for row in rows}.union(missed)
+        if not tables:
             return False
         catalog = self.catalog()
-        live = {catalog.live(view) for view in self.views.values()}
-        return any(topic.partition(":")[0] in live for topic in topics)
+        return not tables.isdisjoint(catalog.live(view) for view in self.views.values())
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False
@@ -407,8 +567,12 @@ class Views:
         Returns:
             Pairs of a source's key and its value. One read each, however large the row is.
         """
-        prefix = self._prefix(view, name, measure)
-        numbers = ranked(prefix + "n", descending=not lowest).fetch(most)
+        numbers = self._of_ranks(
+            view,
+            name,
+            measure,
+            lambda prefix: ranked(prefix + "n", descending=not lowest).fetch(most),
+        )
         return [(source_key(marker.key.id()), marker.measures[measure]) for marker in numbers]
 
     def distinct(self, view: type[View], name: RowName, measure: str) -> int:
@@ -416,28 +580,28 @@ class Views:
 
         One index read for each of them, in pages.
         """
-        prefix = self._prefix(view, name, measure)
-        count, after = 0, prefix
-        while True:
-            page = distinct_after(prefix, after)
-            count += len(page)
-            if len(page) < MOST_LISTED:
-                return count
-            after = page[-1]
+        return self._of_ranks(view, name, measure, count_distinct)
 
     def members(
         self, view: type[View], name: RowName, source: Any, *, most: int = MOST_LISTED
     ) -> list[tuple[Any, Measures]]:
         """Return the sources of one kind in a row, by key: the other side of a join."""
-        markers = markers_of(self._row_key(view, name), kind=kind_of(source)).fetch(most)
+        text, kind = row_text(name), kind_of(source)
+        markers = self._of_live(
+            view, lambda table: markers_of(row_key(table, text), kind=kind).fetch(most)
+        )
         return [(source_key(marker.key.id()), marker.measures) for marker in markers]
 
     def is_waiting(
         self, view: type[View], least: int = 1, *, under: tuple[str | int, ...] = ()
     ) -> bool:
         """Tell whether at least so many updates wait."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        return len(rows_of_topics(first).fetch(least, keys_only=True)) == least
+        beginning = under_text(under)
+        waiting = self._of_live(
+            view,
+            lambda table: waiting_for_rows(view, f"{table}:{beginning}", least),
+        )
+        return len(waiting) == least
 
     def waiting(
         self,
@@ -448,26 +612,50 @@ class Views:
         most: int = 50,
     ) -> list[tuple[Apply, float]]:
         """Return updates that wait, oldest first, and for how many seconds each has."""
-        first = f"{self.catalog().live(view)}:{under_text(under)}"
-        keys = rows_of_topics(first).fetch(MOST_LISTED, keys_only=True)
-        oldest = sorted(keys, key=lambda key: RowId.parse(key.id()).created)[:most]
+        beginning = under_text(under)
+        keys = self._of_live(
+            view,
+            lambda table: waiting_for_rows(view, f"{table}:{beginning}", MOST_LISTED),
+        )
+        oldest = sorted(keys, key=saved_at)[:most]
         now = naive(clients.clock.now())
         rows = [row for row in ndb.get_multi(oldest) if row is not None]
         return [
-            (
-                self.task.read(row.body.encode()),
-                max(0.0, (now - RowId.parse(row.key.id()).created).total_seconds()),
-            )
+            (self._travelling(row), max(0.0, (now - saved_at(row.key)).total_seconds()))
             for row in rows
         ]
 
-    def _row_key(self, view: type[View], name: RowName) -> Any:
-        return row_key(self.catalog().live(view), row_text(name))
+    def _travelling(self, stored: OutboxTask | WorkPack) -> Apply:
+        """Return the updates that travel in an outbox row or a work pack."""
+        if isinstance(stored, OutboxTask):
+            return self.task.read(stored.body.encode())
+        table, _, row = stored.topic.partition(":")
+        updates = [sent.update for sent in self.fan_in.read(stored.items)]
+        return Apply(table, row, updates, held="")
 
-    def _prefix(self, view: type[View], name: RowName, measure: str) -> str:
+    def _of_ranks(
+        self, view: type[View], name: RowName, measure: str, look: Callable[[str], T]
+    ) -> T:
+        """Return what a look at a row's ranks by one measure finds, in the table that is read."""
         if measure not in view.ranked:
             raise LookupError(f"{view.name} does not rank {measure}")
-        return rank_prefix(self._row_key(view, name), measure)
+        text = row_text(name)
+        return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
+
+
+def check_groups(groups: Sequence[Views]) -> None:
+    """Look whether groups of views share nothing.
+
+    Raises:
+        TypeError: they do, and each would overwrite what the other one keeps of it.
+    """
+    owners: dict[str, str] = {}
+    for views in groups:
+        for claim in views.claims():
+            if claim in owners:
+                both = f"{owners[claim]} and {views.group}"
+                raise TypeError(f"{claim} is in the groups {both}: leave it in one, or rename it")
+            owners[claim] = views.group
 
 
 def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:
@@ -485,27 +673,3 @@ def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None])
         row.put()
     else:
         row.key.delete()
-
-
-def _turn(clients: Clients, view: type[View], topic: str) -> datetime.datetime | None:
-    """Return when the next update of a row has its turn; None: now.
-
-    A row's turns are counted in memcached, in milliseconds. Without it they come as they come.
-    """
-    if view.row_rate is None:
-        return None
-    now = clients.clock.now()
-    now_ms = int(now.timestamp() * 1000)
-    each_ms = max(1, round(1000 / view.row_rate))
-    key = f"views:turn:{topic}"
-    turn_ms = clients.cache.count(key, each_ms, ttl_s=3600)
-    if turn_ms is None:
-        return None
-    if turn_ms < now_ms:
-        clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
-        return None
-    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
-    if ahead_ms <= 0:
-        return None
-    longest_ms = 24 * 3600 * 1000
-    return now + datetime.timedelta(milliseconds=min(ahead_ms, longest_ms))

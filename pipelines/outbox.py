@@ -34,6 +34,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,8 @@ LEASE_S = 60.0
 MOST_PER_DRAIN = 1_000
 MOST_WAITING = 10_000
 MOST_COUNTED = 1_000
+# Between two calls of a process's relay, while there is something to relay.
+GATHER_S = 0.02
 _LISTENER = "outbox"
 
 
@@ -100,11 +103,18 @@ class AtOnce:
 class Behind:
     """Relays on a thread of its own: the answer does not wait for it.
 
-    What comes while one call is under way goes out with the next, so calls grow with the load.
+    A lone row goes out at once. What comes while its call is under way, or just behind it, goes
+    out with the next, so calls grow with the load: a call costs more than its tasks do.
     The thread ends with the process, after its last call; what is left then is the sweep's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
+        """Relay nothing yet.
+
+        Args:
+            pause: Waits between two calls; its argument is in seconds.
+        """
+        self._pause = pause
         self._lock = threading.Lock()
         self._waiting: list[OutboxTask] = []
         self._is_draining = False
@@ -129,6 +139,7 @@ class Behind:
                     relay(clients, rows)
             except Exception:
                 log.exception("%d rows are left to the sweep", len(rows))
+            self._pause(GATHER_S)
 
     def _next(self) -> list[OutboxTask]:
         with self._lock:
@@ -252,7 +263,7 @@ def _outgoing(clients: Clients) -> _Outgoing:
 
 @dataclass(frozen=True)
 class Relayed:
-    """What became of some rows: their tasks exist, or were refused, each with its reason."""
+    """What became of some rows: tasks made, and rows that were refused, each with its reason."""
 
     created: int
     refused: Sequence[tuple[OutboxTask, Exception]]
@@ -266,14 +277,16 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> Relayed:
     now = naive(clients.clock.now())
     answers = clients.tasks.create_each([_message(row, now) for row in rows])
     told = list(zip(rows, answers, strict=True))
-    exist = [row for row, answer in told if not isinstance(answer, Exception)]
-    ndb.delete_multi([row.key for row in exist if not _id(row).held])
-    if exist:
-        clients.cache.count(_rate_key(clients.clock.now()), len(exist), ttl_s=600)
+    exist = [(row, answer) for row, answer in told if not isinstance(answer, Exception)]
+    ndb.delete_multi([row.key for row, _ in exist if not _id(row).held])
+    # A held row is asked for again while its task waits: that one exists makes none.
+    created = sum(answer is True or not _id(row).held for row, answer in exist)
+    if created:
+        clients.cache.count(_rate_key(clients.clock.now()), created, ttl_s=600)
     if errors := [answer for answer in answers if isinstance(answer, Exception)]:
         log.warning("%d of %d rows stay in the outbox: %s", len(errors), len(rows), errors[0])
     refused = [(row, answer) for row, answer in told if isinstance(answer, REFUSALS)]
-    return Relayed(len(exist), refused)
+    return Relayed(created, refused)
 
 
 def _message(row: OutboxTask, now: datetime.datetime) -> Message:
@@ -379,7 +392,7 @@ def _give_back(args: Drain) -> None:
 def _relay_due(clients: Clients, keys: Sequence[Any]) -> int:
     now = naive(clients.clock.now())
     due = [key for key in keys if _is_due(RowId.parse(key.id()), now)]
-    rows = [row for row in ndb.get_multi(due) if row is not None]
+    rows = [row for row in ndb.get_multi(due) if row is not None and not _is_early(row, now)]
     if not rows:
         return 0
     relayed = relay(clients, rows)
@@ -399,6 +412,14 @@ def _is_due(row: RowId, now: datetime.datetime) -> bool:
     if age_s < STALE_S:
         return False
     return not row.held or _doublings(age_s) > _doublings(age_s - 2 * SWEEP_S)
+
+
+def _is_early(row: OutboxTask, now: datetime.datetime) -> bool:
+    """Tell whether a row has a task, or had one, whose own time is still to come.
+
+    What was purged before its time is woken when the row's age has doubled after that.
+    """
+    return row.at is not None and row.at > now and _age_s(_id(row), now) >= PARK_AFTER_S
 
 
 def _doublings(age_s: float) -> int:

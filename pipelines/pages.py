@@ -27,7 +27,7 @@ from models.continuations import (
     page_key,
     run_key,
 )
-from models.transactions import RETRIED, transact
+from models.transactions import RETRIED, pending_writes, transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.jobs import (
@@ -334,7 +334,6 @@ class _Attempt:
         proof = f"{self.owner}:{self.commits}"
         is_over = is_last or is_broken or self._is_cancelled()
         can_close = is_last and _is_closed(self.args.run_id, self.args.chain, self.args.number - 1)
-        cost = self.clients.meter.cost() - self.priced + Cost(reads=1, writes=1, round_trips=3)
 
         def body() -> ContinuationPage:
             page = self.key.get()
@@ -350,7 +349,7 @@ class _Attempt:
             self._record(page, found, is_last=is_last)
             page.committed_by = proof
             page.in_doubt += self.doubts
-            page.cost = (Cost(**page.cost) + cost).as_dict()
+            page.cost = (Cost(**page.cost) + self._spent()).as_dict()
             page.closed = page.worked and can_close
             if is_over or page.worked:
                 page.owner = None
@@ -365,6 +364,11 @@ class _Attempt:
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
         return page
+
+    def _spent(self) -> Cost:
+        """Return what was spent since the last commit, in the one at hand, which it is part of."""
+        rest = Cost(writes=pending_writes() + 1, round_trips=1)  # The page itself, and the commit.
+        return self.clients.meter.cost() - self.priced + rest
 
     def _is_cancelled(self) -> bool:
         """Look, once a second, whether the run goes on; not in a transaction.

@@ -2,16 +2,20 @@
 
 Both are interceptors of the channel, so they see ndb, google-cloud-datastore and
 google-cloud-tasks alike, and tests put their faults in the same place.
+
+What ndb calls in a transaction goes through `TransactionsInPlace`, which waits for it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import grpc
+from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
 from google.cloud.datastore_v1.types import EntityResult
 
 
@@ -140,3 +144,49 @@ class Deadlines(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                 getattr(details, "compression", None),
             )
         return continuation(details, request)
+
+
+class TransactionsInPlace(DatastoreGrpcTransport):  # type: ignore[misc]
+    """Datastore's calls as ndb makes them; those of a transaction are waited for in place.
+
+    ndb asks for a future each time, and gRPC then runs a thread for it, which costs about as much
+    processor time as the call (docs/performance.md). A transaction's calls come one after
+    another, so nothing is lost by waiting. Outside of one ndb has several under way at once.
+    """
+
+    @property
+    def begin_transaction(self) -> _InPlace:
+        return _InPlace(super().begin_transaction, lambda request: True)
+
+    @property
+    def lookup(self) -> _InPlace:
+        return _InPlace(super().lookup, lambda request: bool(request.read_options.transaction))
+
+    @property
+    def commit(self) -> _InPlace:
+        return _InPlace(super().commit, lambda request: bool(request.transaction))
+
+    @property
+    def rollback(self) -> _InPlace:
+        return _InPlace(super().rollback, lambda request: True)
+
+
+class _InPlace:
+    """A remote method whose future is there at once, when it is a transaction's."""
+
+    def __init__(self, method: Any, is_in_transaction: Callable[[Any], bool]) -> None:
+        self.method = method
+        self.is_in_transaction = is_in_transaction
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        return self.method(request, **options)
+
+    def future(self, request: Any, **options: Any) -> Any:
+        if not self.is_in_transaction(request):
+            return self.method.future(request, **options)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.method(request, **options))
+        except grpc.RpcError as error:
+            future.set_exception(error)
+        return future

@@ -7,8 +7,9 @@ makes the new table the one that is read, and the old one is dropped. Writes go 
 meanwhile, and readers see the old table until they see the new one.
 
 `verify` recomputes, while writes go on: what each source contributes against its marker and
-the rows' markers, and what each row's markers add up to against the row. It lists every
-difference; there must be none. What is merely under way is looked at again.
+the rows' markers, what each row's markers add up to against the row, and what each is ranked
+by against what it holds. It lists every difference; there must be none. What is merely under
+way is looked at again.
 
 Lost on failure: nothing. Each step is done again by the sweep if who began it died.
 
@@ -37,10 +38,10 @@ from models.materialized_views import (
     marker_key,
     markers_between,
     markers_of,
+    rank_prefix,
     row_key,
     row_marker_key,
 )
-from models.outbox import rows_of_topic
 from models.transactions import transact
 from pipelines import continuations
 from pipelines.clients import Clients
@@ -56,7 +57,8 @@ from pipelines.progress import Progress, UnknownRunError, mishaps, progress
 from pipelines.sources import EntitySource, NumberSource
 from pipelines.tasks import Wait, hashed_name
 from pipelines.view_catalog import Catalog, View, definition_of, kind_of, table_name, view_name
-from pipelines.view_rows import Held, empty_row, put_in
+from pipelines.view_rows import Held, empty_row, put_in, ranks_of
+from pipelines.view_travel import does_wait
 from pipelines.view_updates import source_key, source_name
 
 log = logging.getLogger(__name__)
@@ -175,8 +177,13 @@ class Builds:
             self.advance(clients, each)
 
     def sweep(self, clients: Clients) -> int:
-        """Go on with what is being built or dropped; return how many views that is."""
+        """Go on with what is being built or dropped; return how many views that is.
+
+        A view that is new is listed: a later definition of it knows then that it has a table.
+        """
         catalog = self.views.catalog()
+        if not self.views.views.keys() <= catalog.views.keys():
+            transact(self._list)
         busy = [
             view
             for view in self.views.views.values()
@@ -185,6 +192,13 @@ class Builds:
         for view in busy:
             self.advance(clients, view)
         return len(busy)
+
+    def _list(self) -> None:
+        """List the views that are new, in a transaction, each with the table it has by itself."""
+        catalog = self.views.catalog()
+        for view in self.views.views.values():
+            catalog = catalog.changed(view)
+        self._put(catalog)
 
     def _begin(self, view: type[View], given_up: str | None) -> str:
         """Begin a table, in a transaction; return it, or the one that is being built already."""
@@ -307,7 +321,7 @@ class Builds:
         if definition_of(walk.table) != view.definition:
             raise Wait(f"{walk.table} is of another version")
         sources = ndb.get_multi([item.key for item in items])
-        refusals = [self.views.refusal(source) if source else None for source in sources]
+        refusals = [self.views.refusal(view, source) if source else None for source in sources]
         both = zip(sources, refusals, strict=True)
         good = [source for source, refusal in both if source and not refusal]
         self.views.refresh_in_transaction(clients, good)
@@ -422,6 +436,9 @@ class Builds:
         row = key.get() or empty_row(key)
         sum_of = empty_row(key)
         name = key.id().partition(":")[2]
+        ranked = self.views.views[walk.view].ranked
+        prefixes = {measure: rank_prefix(key, measure) for measure in ranked}
+        misplaced: list[str] = []
         strangers: Counter[str] = Counter()
         after = None
         while True:
@@ -432,13 +449,15 @@ class Builds:
             of_sources = zip(page, both[: len(page)], both[len(page) :], strict=True)
             for marker, its_own, source in of_sources:
                 put_in(sum_of, Held(marker.key.id(), marker.sequence, marker.measures))
+                if marker.ranks != ranks_of(marker.measures, prefixes):
+                    misplaced.append(marker.key.id())
                 said = _known(its_own, walk.table).get(name)
                 if source is None or said != [marker.sequence, marker.measures]:
                     strangers[marker.key.id()] += 1
             if len(page) < SCANNED:
                 break
             after = page[-1].key
-        state = (row.fingerprint, sum_of.fingerprint, sorted(strangers))
+        state = (row.fingerprint, sum_of.fingerprint, sorted(strangers), misplaced)
         says, should = (row.counts, row.sums), (sum_of.counts, sum_of.sums)
         if says != should or row.fingerprint != sum_of.fingerprint:
             return _Doubt(f"row {name} says {says}, its markers add up to {should}", state)
@@ -446,6 +465,10 @@ class Builds:
             some = ", ".join(str(source_key(source)) for source in list(strangers)[:3])
             words = f"row {name} holds {len(strangers)} sources that do not say so: {some}"
             return _Doubt(words, state, waits=_waits(walk.table, name))
+        if misplaced:
+            some = ", ".join(str(source_key(source)) for source in misplaced[:3])
+            words = f"row {name} ranks {len(misplaced)} sources by other values: {some}"
+            return _Doubt(words, state)
         return None
 
     def _stored_as(self, walk: Walk, identity: Any) -> Any:
@@ -513,7 +536,7 @@ def _known(marker: SourceMarker | None, table: str) -> dict[str, list[Any]]:
 
 def _waits(table: str, row: str) -> bool:
     """Tell whether updates of a row wait: applied and released is one commit."""
-    return bool(rows_of_topic(f"{table}:{row}").fetch(1, keys_only=True))
+    return does_wait(f"{table}:{row}")
 
 
 def _held_key(table: str, row: str, source: Any) -> Any:

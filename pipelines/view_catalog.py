@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from pipelines.view_rows import Contributions
+
+# As in the pattern of Apply.table.
+_NAME = re.compile(r"[a-z0-9_]+")
 
 
 class View:
@@ -26,6 +30,8 @@ class View:
     # about one write a second for long.
     row_rate: ClassVar[float | None] = 1.0
     row_burst: ClassVar[int] = 10
+    # Updates of one row gather, and it is written once a batch: for rows that many sources share.
+    fan_in: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name") or _snake(cls.__name__)
@@ -42,14 +48,36 @@ class View:
         return {kind_of(cls.source): cls.contributions, **joined}
 
 
+def check_views(views: Sequence[type[View]]) -> None:
+    """Look whether some views can be one group.
+
+    Raises:
+        TypeError: they cannot, and what to do.
+    """
+    names = [view.name for view in views]
+    for view in views:
+        if not _NAME.fullmatch(view.name):
+            raise TypeError(f"{view.name!r} names tables: small letters, digits and _ will do")
+        if names.count(view.name) > 1:
+            raise TypeError(f"two views are called {view.name}: give one of them another `name`")
+        if any(map(_is_view, view.joins)):
+            raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
+        if _is_view(view.source) and view.source not in views:
+            raise TypeError(f"{view.name} stands on {view.source.name}: put both into one group")
+
+
+def _is_view(source: Any) -> bool:
+    return isinstance(source, type) and issubclass(source, View)
+
+
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 def kind_of(source: Any) -> str:
     """Return the kind of a source: of an entity, or the name of a view."""
-    if isinstance(source, type) and issubclass(source, View):
-        return source.name
+    if _is_view(source):
+        return str(source.name)
     return str(source._get_kind())
 
 
@@ -95,7 +123,11 @@ class Catalog:
         """Return the tables that take what this definition of the view contributes."""
         entry = self.entry(view)
         known = [table for table in (entry.live, entry.building) if table]
-        return [table for table in known if definition_of(table) == view.definition]
+        return [table for table in known if is_fed(table, view)]
+
+    def is_fed(self, view: type[View]) -> bool:
+        """Tell whether the table that is read takes what this definition contributes."""
+        return is_fed(self.live(view), view)
 
     def is_listed(self, view: type[View], table: str) -> bool:
         """Tell whether a table is read or being built."""
@@ -129,3 +161,8 @@ def view_name(table: str) -> str:
 def definition_of(table: str) -> int:
     """Return the definition that a table was built by."""
     return int(table.split(".")[1])
+
+
+def is_fed(table: str, view: type[View]) -> bool:
+    """Tell whether a table takes what this definition of a view contributes."""
+    return definition_of(table) == view.definition

@@ -3,42 +3,75 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.materialized_views import RowMarker
-from models.outbox import RowId
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.view_rows import Row
+from pipelines.view_travel import check_travelling, saved_at
+from pipelines.view_updates import TABLE
 
 MOST_LISTED = 1_000
 
 
+class TooLargeTokenError(ValueError):
+    """A token names at most 1,000 changes as text: wait for it where it was made."""
+
+
 @dataclass(frozen=True)
 class Token:
-    """What a save has set going. Give it to a reader who must see at least this."""
+    """What there is to wait for after a save. Give it to a reader who must see at least this.
+
+    `held`: the outbox rows that this save has set going. `earlier`: those of earlier changes of
+    the same sources, which may be under way still. `missed`: tables that are read and do not take
+    the change, since another definition built them; met when they have been replaced.
+    """
 
     held: frozenset[str] = frozenset()
+    earlier: frozenset[str] = frozenset()
+    missed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_all(cls, tokens: Sequence[Token]) -> Token:
+        """Return one for what several stand for."""
+        every = [(token.held, token.earlier, token.missed) for token in tokens]
+        return cls(*(frozenset().union(*parts) for parts in zip(*every, strict=True)))
+
+    @property
+    def rows(self) -> frozenset[str]:
+        """The outbox rows that must be gone."""
+        return self.held | self.earlier
 
     def __str__(self) -> str:
-        return "~".join(sorted(self.held))
+        """Return it as a text.
+
+        Raises:
+            TooLargeTokenError: it names too much for one.
+        """
+        if len(self.rows) > MOST_LISTED:
+            words = f"this token names {len(self.rows):,} changes, its text at most {MOST_LISTED:,}"
+            raise TooLargeTokenError(f"{words}: wait for it here, or save fewer sources at a time")
+        return "~".join(sorted(self.rows | self.missed))
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Return the token in a text.
+        """Return the token in a text; which of its changes were earlier ones it does not tell.
 
         Raises:
             ValueError: it is none.
         """
-        held = frozenset(text.split("~")) if text else frozenset()
+        parts = text.split("~") if text else []
+        missed = frozenset(part for part in parts if re.fullmatch(TABLE, part))
+        held = frozenset(parts) - missed
         if len(held) > MOST_LISTED:
-            raise ValueError("a token names at most 1,000 changes")
+            raise TooLargeTokenError(f"a token names at most {MOST_LISTED:,} changes")
         for row in held:
-            if not RowId.parse(row).held:
-                raise ValueError("a token names held rows")
-        return cls(held)
+            check_travelling(row)
+        return cls(held, missed=missed)
 
 
 @dataclass(frozen=True)
@@ -47,13 +80,15 @@ class Freshness:
 
     `newest_s`: the age of the newest change it holds, None if it holds none. `oldest_s`: the age
     of the oldest change that it does not hold yet, 0 if it holds all. `waiting`: how many changes
-    of rows wait; `is_more`: they were not counted to the end.
+    of rows wait; `is_more`: they were not counted to the end. `is_frozen`: another definition
+    built the table, so what this code saves neither comes nor waits until a rebuild is swapped in.
     """
 
     newest_s: float | None
     oldest_s: float
     waiting: int
     is_more: bool
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +104,7 @@ def freshness_of(
     clients: Clients, waiting: Sequence[Any], applied: Sequence[datetime.datetime]
 ) -> Freshness:
     now = naive(clients.clock.now())
-    ages = [(now - RowId.parse(key.id()).created).total_seconds() for key in waiting]
+    ages = [(now - saved_at(key)).total_seconds() for key in waiting]
     return Freshness(
         newest_s=max(0.0, (now - max(applied)).total_seconds()) if applied else None,
         oldest_s=max([0.0, *ages]),
@@ -85,7 +120,18 @@ def row_order(row: Row) -> tuple[Any, ...]:
     return (isinstance(row.name, tuple), *keys)
 
 
-def distinct_after(prefix: str, after: str) -> list[str]:
+def count_distinct(prefix: str) -> int:
+    """Return how many different ranks begin with a prefix, read in pages."""
+    count, after = 0, prefix
+    while True:
+        page = _distinct_after(prefix, after)
+        count += len(page)
+        if len(page) < MOST_LISTED:
+            return count
+        after = page[-1]
+
+
+def _distinct_after(prefix: str, after: str) -> list[str]:
     """Return the next different ranks of a row behind one of them."""
     query = RowMarker.query(RowMarker.ranks > after, RowMarker.ranks < prefix + "\U0010ffff")
     page = query.order(RowMarker.ranks).fetch(

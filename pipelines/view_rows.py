@@ -27,6 +27,9 @@ Contributions = Mapping[RowName, Measures]
 MOST_ROW_BYTES = 1_000
 MOST_ROWS = 200
 MOST_MEASURES = 50
+MOST_MEASURE_CHARS = 100
+# Of all sources of a row. Their exact sums, at their longest, fit into an entity.
+MOST_SUMS = 200
 MOST_TEXT_CHARS = 1_000
 # Of one source in one row: it travels in one task.
 MOST_MEASURES_BYTES = 80_000
@@ -96,6 +99,9 @@ def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, di
             if type(measure) is not str:
                 raise BadContributionError(f"a measure's name is a text, not {measure!r:.60}")
             _check_whole("a measure's name", measure)
+            if len(measure) > MOST_MEASURE_CHARS:
+                most = f"at most {MOST_MEASURE_CHARS} characters"
+                raise BadContributionError(f"a measure's name has {most}, not {len(measure)}")
             _check(measure, value, is_ranked=measure in ranked)
         size = len(json.dumps(measures, ensure_ascii=False).encode())
         if size > MOST_MEASURES_BYTES:

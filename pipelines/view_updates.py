@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -23,13 +23,24 @@ from models.materialized_views import (
 )
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.view_rows import BadContributionError, Held, Measures, Value, put_in, take_out
+from pipelines.view_rows import (
+    MOST_SUMS,
+    BadContributionError,
+    Held,
+    Measures,
+    Value,
+    put_in,
+    take_out,
+)
 
+TABLE = r"^[a-z0-9_]+\.\d+\.\d+$"
 # So many updates of one row travel together at most, and not more than a task can carry.
 MOST_UPDATES = 100
 MOST_UPDATES_BYTES = 90_000
 # With its key it must fit into an entity.
 MOST_MARKER_BYTES = 1_000_000
+# A source's marker knows of so many rows that it left which change took it out of them.
+MOST_LEFT = 20
 # A source's marker may be forgotten so long after it: twice as long as Cloud Tasks keeps a task.
 FORGET_AFTER = datetime.timedelta(days=60)
 
@@ -48,10 +59,18 @@ class Update:
 class Apply:
     """Updates of one row, and the outbox row that holds them."""
 
-    table: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.\d+\.\d+$")]
+    table: Annotated[str, Field(pattern=TABLE)]
     row: str
     updates: Annotated[list[Update], Field(max_length=MOST_UPDATES)]
     held: str
+
+
+@dataclass(frozen=True)
+class Follow:
+    """A row that the views which stand on it have to look at again."""
+
+    table: Annotated[str, Field(pattern=TABLE)]
+    row: str
 
 
 class Change:
@@ -61,6 +80,8 @@ class Change:
         self.source = source
         self.marker = marker
         self.before: dict[str, Any] = marker.contributions if marker else {}
+        # Of each row's topic the outbox row that was the last to bring it a change.
+        self.earlier: dict[str, str] = (marker.sent or {}) if marker else {}
         self.sequence = (marker.sequence if marker else 0) + 1
         self.after: dict[str, dict[str, Any]] = {}
         self._updates: list[tuple[tuple[str, str], Update]] = []
@@ -95,25 +116,55 @@ class Change:
         """Leave what it contributes to some tables as it is."""
         self.after.update((table, self.before[table]) for table in tables)
 
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Forget what was sent to tables that nobody reads any more."""
+        self.earlier = {
+            topic: row
+            for topic, row in self.earlier.items()
+            if not is_gone(topic.partition(":")[0])
+        }
+
     def updates(self) -> Iterator[tuple[tuple[str, str], Update]]:
         """Return a row of a table, and what changes there, for each."""
         return iter(self._updates)
 
-    def put(self, clients: Clients, *, is_gone: bool) -> None:
-        """Store the marker, if it says anything new."""
+    def check(self) -> None:
+        """Look whether the marker can hold it.
+
+        Raises:
+            BadContributionError: it cannot.
+        """
+        if not self._updates:
+            return
+        sent = {f"{table}:{row}": "x" * 70 for (table, row), _ in self._updates}
+        if len(json.dumps([self.after, {**self.earlier, **sent}])) > MOST_MARKER_BYTES:
+            raise BadContributionError("a source contributes more than its marker can hold")
+
+    def put(self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool) -> None:
+        """Store the marker, if it says anything new.
+
+        Args:
+            sent: The outbox rows that this change has set going, by topic: `earlier` is the rest.
+        """
+        self.earlier = {topic: row for topic, row in self.earlier.items() if topic not in sent}
         was_gone = self.marker is not None and self.marker.forget_after is not None
         if self.after == self.before and is_gone == was_gone:
             return
         if self.marker is None and not self.after:
             return
-        if len(json.dumps(self.after)) > MOST_MARKER_BYTES:
-            raise BadContributionError("a source contributes more than its marker can hold")
         SourceMarker(
             key=marker_key(self.source),
             sequence=self.sequence,
             contributions=self.after,
+            sent={**self._remembered(), **sent},
             forget_after=naive(clients.clock.now()) + FORGET_AFTER if is_gone else None,
         ).put()
+
+    def _remembered(self) -> dict[str, str]:
+        """Return the earlier ones that the next token has to name: of rows it left, the last."""
+        inside = {f"{table}:{row}" for table, rows in self.after.items() for row in rows}
+        left = [topic for topic in self.earlier if topic not in inside][:-MOST_LEFT]
+        return {topic: row for topic, row in self.earlier.items() if topic not in left}
 
 
 def _is_same(known: Measures, measures: Measures) -> bool:
@@ -183,7 +234,12 @@ def fold(
     truth: Mapping[str, SourceMarker | None],
     args: Apply,
 ) -> dict[str, Held | None]:
-    """Bring a row up to date; return what it holds now of each source that changed."""
+    """Bring a row up to date; return what it holds now of each source that changed.
+
+    Raises:
+        BadContributionError: it would have more measures than a row can hold.
+    """
+    most = max(MOST_SUMS, len(row.sums))
     changed: dict[str, Held | None] = {}
     for source, update in newest.items():
         marker = before[source]
@@ -197,6 +253,11 @@ def fold(
         if held is not None:
             put_in(row, held)
         changed[source] = held
+    if len(row.sums) > most:
+        words = (
+            f"row {args.row} of {args.table} would have {len(row.sums)} measures, at most {most}"
+        )
+        raise BadContributionError(f"{words}: let its sources share names, or part it into rows")
     return changed
 
 

@@ -22,7 +22,7 @@ from google.cloud import ndb
 from gunicorn.config import Config
 
 import main
-from docs.examples import raise_prices, ship_purchases, sum_up_sales
+from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
 from handlers.registry import APP
 from handlers.settings import Settings
 from pipelines.sources import EntitySource, Span
@@ -437,6 +437,30 @@ def test_the_example_of_the_views_does_what_the_howto_says(
     said = "\n".join(sum_up_sales.play(clients, cloud_tasks))
 
     assert f"docs.examples.sum_up_sales\n{said}\n```\n" in text_of("docs/howto/declare-a-view.md")
+
+
+def test_the_howto_shows_the_example_of_the_fork_join_queue_as_it_runs() -> None:
+    """The code in the howto is the code of the example, to the letter."""
+    source = text_of("docs/examples/count_visits.py")
+    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
+    howto = text_of("docs/howto/gather-writes.md")
+    assert shown.strip()
+    assert f"<!-- docs/examples/count_visits.py -->\n```python\n{shown.strip()}\n```\n" in howto
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
+    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+) -> None:
+    """Each visit counts once, in one write a page, though some come twice and all tasks do."""
+    cloud_tasks.engine.reset()
+    clients = raise_prices.open_clients(
+        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+    )
+
+    said = count_visits.play(clients, cloud_tasks)
+
+    assert f"count_visits\n{said}\n```\n" in text_of("docs/howto/gather-writes.md")
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

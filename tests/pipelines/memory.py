@@ -47,8 +47,11 @@ class Memory:
         return kind(key=key, **values)
 
     def put(self, entity: Any) -> Any:
-        values = {name: getattr(entity, name) for name in entity._properties}
-        self.facts[entity.key] = (type(entity), values, repr(values))
+        names = [found._code_name for found in entity._properties.values()]
+        values = {name: getattr(entity, name) for name in names}
+        # What a source's marker has sent is for tokens alone, and no two histories share it.
+        told = {name: value for name, value in values.items() if name != "sent"}
+        self.facts[entity.key] = (type(entity), values, repr(told))
         return entity.key
 
     def delete(self, key: Any) -> None:

@@ -54,6 +54,24 @@ def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) 
     assert now.totals.pages == max(1, -(-count // 2))
 
 
+def test_a_run_says_what_its_effects_cost(world: World) -> None:
+    """M8: what `apply` reads and writes is on the bill, in the very commit that it is part of."""
+    put_items(world, 20)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    before = world.clients.meter.total()
+    world.settle()
+    spent = world.clients.meter.total() - before
+
+    with world.context():
+        told = progress("run").totals.cost
+
+    # The run, a lease and a commit for each of ten pages, and a ledger for each item.
+    assert told.writes == 1 + 2 * 10 + 20
+    # Its end, once, and what follows each page's last commit are on no bill.
+    assert 0.8 < told.reads / spent.reads <= 1
+
+
 def test_items_of_others_are_left_alone(world: World) -> None:
     """A2: nothing happens to an item outside the source."""
     names = put_items(world, 3)

@@ -9,7 +9,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from models.dead_tasks import DeadTask
-from models.fork_join import WorkReceipt
+from models.fork_join import PackId, WorkReceipt
 from models.transactions import NoTransactionError, transact
 from pipelines.cache import NoCache
 from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError
@@ -377,7 +377,7 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
     with pytest.raises(BadItemError, match="bytes"):
         put(world, "", "a")
     with pytest.raises(BadItemError, match="bytes"):
-        put(world, "k" * 501, "a")
+        put(world, "k" * 1_201, "a")
     with pytest.raises(BadItemError, match="at most"):
         put(world, "t", "a" * 60_001)
     with pytest.raises(BadItemError, match="no item"):
@@ -481,3 +481,45 @@ def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
     """Said at once, not found out later."""
     with world.clients.context(), pytest.raises(NoTransactionError):
         TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+
+
+class Forgetful(NoCache):
+    """memcached that answers some and stays silent to others."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+        self.is_silent = False
+
+    def get(self, key: str) -> bytes | None:
+        return None if self.is_silent else self.cache.get(key)
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_silent and self.cache.set(key, value, ttl_s)
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_silent and self.cache.add(key, value, ttl_s)
+
+    def delete(self, key: str) -> bool:
+        return not self.is_silent and self.cache.delete(key)
+
+    def change(self, key: str, delta: int) -> int | None:
+        return None if self.is_silent else self.cache.change(key, delta)
+
+
+def test_a_joiner_that_could_not_close_its_batch_comes_again(world: World) -> None:
+    """D3: writers that still think it open are folded seconds later, before any sweep."""
+    cache = Forgetful(world.clients.cache)
+    object.__setattr__(world.clients, "cache", cache)
+    put(world, "t", "a")
+    world.clock.sleep(1.1)
+    cache.is_silent = True
+    world.deliver(tasks(world)[0].name)
+    cache.is_silent = False
+    put(world, "t", "b")
+    with world.context():
+        assert [PackId.parse(pack.key.id()).items for pack in packs()] == [1]
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+        assert packs() == []

@@ -17,6 +17,7 @@ from google.cloud import ndb
 
 import main
 from handlers.registry import APP, Registry
+from models.dead_tasks import DeadTask
 from models.materialized_views import (
     RowMarker,
     SourceMarker,
@@ -29,6 +30,7 @@ from models.outbox import OutboxTask
 from models.transactions import transact
 from pipelines import materialized_views, view_reads
 from pipelines.cache import NoCache
+from pipelines.dead_tasks import Replay
 from pipelines.materialized_views import (
     BadContributionError,
     Contributions,
@@ -39,9 +41,9 @@ from pipelines.materialized_views import (
 )
 from pipelines.tasks import MOST_BODY_BYTES
 from pipelines.view_builds import FILL, Builds, Walk
-from pipelines.view_reads import row_order
+from pipelines.view_reads import TooLargeTokenError, row_order
 from pipelines.view_rows import checked, row_text
-from pipelines.view_updates import Update, parts_of, source_name
+from pipelines.view_updates import MOST_LEFT, Update, parts_of, source_name
 from tests.faults import CRASH_AFTER, Crash
 from tests.pipelines.memory import Memory, offline
 from tests.pipelines.school import (
@@ -396,7 +398,6 @@ def test_floats_add_up_exactly_in_any_order(services: Services) -> None:
 def test_least_greatest_and_distinct_values(services: Services, monkeypatch: Any) -> None:
     """Of a thousand values a page; here of three, so that there are many pages."""
     monkeypatch.setattr(view_reads, "MOST_LISTED", 3)
-    monkeypatch.setattr(materialized_views, "MOST_LISTED", 3)
     with played(services, [Numbers]) as (world, views):
         numbers = [5, -2.5, 10, 9, 0, -0.0, 5.0, "text", "other", -300, 2**53]
         views.save(world.clients, *[number(f"s{i}", n) for i, n in enumerate(numbers)])
@@ -458,6 +459,97 @@ def test_a_view_of_a_view_follows(here: World) -> None:
 
     assert counts(here, GradesBySize) == {2: 1}
     assert differences() == []
+
+
+class Picky(View):
+    """A view of a view that fails over rows of two."""
+
+    name = "picky"
+    source = Numbers
+    row_rate = None
+    fails_over = 2
+
+    @classmethod
+    def contributions(cls, row: Row) -> Contributions:  # type: ignore[override]
+        if row.count == cls.fails_over:
+            raise ZeroDivisionError(f"{row.name} has {row.count}")
+        return {"all": {"n": row.count}}
+
+
+class Sizes(View):
+    """Another one that stands on the same rows, and takes them all."""
+
+    source = Numbers
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": {"n": row.count}}
+
+
+def sizes(views: Views) -> list[float | None]:
+    """Return how many sources the row below has, as it and the views on it say."""
+    below = views.row(Numbers, "all")
+    above = [views.row(view, "all") for view in (Sizes, Picky)]
+    return [below.count if below else None, *(row.sum("n") if row else None for row in above)]
+
+
+def test_a_view_that_fails_over_a_row_stops_neither_the_row_nor_the_views_beside_it(
+    services: Services,
+) -> None:
+    """C1: it is parked with its reason, stays where it was, and goes on with the next change."""
+    with played(services, [Numbers, Picky, Sizes]) as (world, views):
+        seen = []
+        for n in range(3):
+            views.save(world.clients, number(f"s{n}", 1))
+            world.settle()
+            seen.append(sizes(views))
+
+        (dead,) = DeadTask.query().fetch()
+        assert seen == [[1, 1, 1], [2, 2, 1], [3, 3, 3]]
+        assert dead.path == "/tasks/materialized-views/played/follow"
+        assert "picky fails over it: ZeroDivisionError: all has 2" in dead.reason
+        assert differences_of(views) == []
+
+
+def test_a_row_that_was_parked_follows_when_its_view_is_mended(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: replayed, it takes the row as it is by then; until then verify tells."""
+    play = played(services, [Numbers, Picky, Sizes])
+    with play as (world, views):
+        views.save(world.clients, number("a", 1), number("b", 1))
+        world.settle()
+        told = in_a_thread(lambda: verified(world, views, play.builds, Picky, "before"))
+        (dead,) = DeadTask.query().fetch()
+        monkeypatch.setattr(Picky, "fails_over", None)
+        replay = APP.tasks["/tasks/dead/replay"]
+        replay.enqueue(world.clients, Replay(dead.key.id()))
+        world.settle()
+
+        assert any("picky fails over it" in words for words in told)
+        assert sizes(views) == [2, 2, 2]
+        after = in_a_thread(lambda: verified(world, views, play.builds, Picky, "after"))
+        assert after == []
+        assert differences_of(views) == []
+
+
+@one_emulator
+def test_a_view_is_built_although_another_one_fails_over_its_sources(services: Services) -> None:
+    """C5: the one that fails is told so, and it alone."""
+    play = played(services, [Numbers, Picky, Sizes])
+    with play as (world, views):
+        views.save(world.clients, number("a", 1), number("b", 1))
+        world.settle()
+        for view in (Sizes, Picky):
+            play.builds.rebuild(world.clients, view)
+        world.settle()
+
+        status = play.builds.rebuilding(world.clients, Picky)
+        assert status is not None
+        assert (status.phase, status.failed) == ("failed", 1)
+        assert play.builds.rebuilding(world.clients, Sizes) is None
+        assert sizes(views)[:2] == [2, 2]
 
 
 @one_emulator
@@ -544,13 +636,84 @@ def test_a_token_is_waited_for_until_the_limit(here: World) -> None:
 
 @one_emulator
 def test_an_empty_token_and_one_of_an_unchanged_save_are_met(here: World) -> None:
-    """They stand for nothing that was set going."""
+    """They set nothing going, and nothing is under way."""
     SCHOOL.save(here.clients, pupil("ada", 1))
     here.settle()
 
-    assert SCHOOL.save(here.clients, pupil("ada", 1)) == Token()
+    unchanged = SCHOOL.save(here.clients, pupil("ada", 1))
+
+    assert not unchanged.held
+    assert SCHOOL.wait(here.clients, unchanged, 0)
     assert Token.parse(str(Token())) == Token()
     assert SCHOOL.wait(here.clients, Token(), 0)
+
+
+def test_the_token_of_an_unchanged_save_waits_for_the_changes_before_it(
+    services: Services,
+) -> None:
+    """C1: for those of its source, whichever row they are of, and for nobody else's."""
+    with played(services, [Wide]) as (world, views):
+        other = views.save(world.clients, number("other", None, {"elsewhere": 1}))
+        saves = [{"x": 1, "y": 1}, {"x": 2, "y": 1, "z": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 1}]
+        tokens = [views.save(world.clients, number("a", None, rows)) for rows in saves]
+        unchanged = tokens[-1]
+        waiting = {row.key.id(): row for row in OutboxTask.query().fetch()}
+        last = [tokens[0].held, tokens[1].held, tokens[2].held]
+        of_y = next(row for row in last[0] if waiting[row].topic.endswith('"y"'))
+        of_x = next(row for row in last[1] if waiting[row].topic.endswith('"x"'))
+        (of_z,) = last[2]
+
+        met = [views.wait(world.clients, unchanged, 0)]
+        for row in (of_z, of_x, of_y):
+            views.apply(world.clients, views.task.read(waiting[row].body.encode()))
+            met.append(views.wait(world.clients, Token.parse(str(unchanged)), 0))
+
+        assert not unchanged.held
+        assert met == [False, False, False, True]
+        assert not views.wait(world.clients, other, 0)
+
+
+@one_emulator
+def test_a_source_remembers_the_changes_of_few_rows_that_it_left(services: Services) -> None:
+    """Of those it is in, all: its marker does not grow with the rows that it was ever in."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(MOST_LEFT + 5):
+            views.save(world.clients, number("a", 1, row=n))
+
+        sent = marker_key(ndb.Key(Number, "a")).get().sent
+
+        assert len(sent) == MOST_LEFT + 2  # The one it left now, and the one it is in.
+        assert f"numbers.1.1:{MOST_LEFT + 4}" in sent
+
+
+@one_emulator
+def test_a_source_forgets_what_it_sent_to_a_table_that_is_gone(world: World) -> None:
+    """Nobody waits for it; else each rebuild would push out rows that it left."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1))
+    world.settle()
+    rebuild(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 2))
+
+        assert set(marker_key(ndb.Key(Pupil, "ada")).get().sent) == {
+            "by_grade.1.2:1",
+            "by_grade.1.2:2",
+        }
+
+
+@one_emulator
+def test_a_token_of_very_many_changes_is_waited_for_and_refused_as_text(here: World) -> None:
+    """It is not cut: who waits where it was made waits for all, and no text holds them."""
+    one = SCHOOL.save(here.clients, pupil("ada", 1))
+    many = Token(one.held | {HELD.replace("0003", f"{n:04d}") for n in range(2_500)})
+
+    with pytest.raises(TooLargeTokenError, match="2,501 changes, its text at most 1,000"):
+        str(many)
+    before = SCHOOL.wait(here.clients, many, 0)
+    here.settle()
+
+    assert [before, SCHOOL.wait(here.clients, many, 0)] == [False, True]
 
 
 @one_emulator
@@ -669,6 +832,54 @@ def test_updates_of_one_row_are_spread_after_the_burst(services: Services) -> No
         assert differences_of(views) == []
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """A clock that is off by some seconds."""
+
+    clock: Any
+    ahead_s: float
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() + datetime.timedelta(seconds=self.ahead_s)
+
+
+@one_emulator
+@pytest.mark.parametrize("ahead_s", [-36_000, 36_000, 10**9], ids=["behind", "ahead", "years"])
+def test_turns_that_a_wrong_clock_took_hold_nobody_up(services: Services, ahead_s: int) -> None:
+    """C1: a process whose clock is right again gives turns from its own time on."""
+    if services.memcached is None:
+        pytest.skip("turns are counted in memcached")
+    with played(services, [Paced]) as (world, views):
+        world.flush()
+        right = world.clients
+        world.clients = replace(right, clock=Wrong(world.clock, ahead_s))  # type: ignore[arg-type]
+        for n in range(3):
+            views.save(world.clients, number(f"wrong{n}", 1))
+        ndb.delete_multi(OutboxTask.query().fetch(keys_only=True))
+
+        world.clients = right
+
+        assert starts(world, views) == [0, 0, 0, 0, 1, 2, 3]
+
+
+@one_emulator
+def test_a_turn_is_at_most_an_hour_ahead(services: Services) -> None:
+    """C1: what comes in faster for so long is not held back for ever longer."""
+    if services.memcached is None:
+        pytest.skip("turns are counted in memcached")
+    with played(services, [Paced]) as (world, views):
+        world.flush()
+        views.save(world.clients, number("first", 1))
+        world.clients.cache.count('views:turn:paced.1.1:"all"', 3_602_000, ttl_s=60)
+        views.save(world.clients, number("second", 1))
+        views.save(world.clients, number("third", 1))
+
+        now = world.clock.now().replace(tzinfo=None)
+        ats = [row.at for row in OutboxTask.query().fetch()]
+
+        assert sorted(round((at - now).total_seconds()) for at in ats if at) == [3_600]
+
+
 @one_emulator
 @pytest.mark.parametrize("cache", ["away", "flushed"])
 def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
@@ -721,6 +932,7 @@ def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
         {"r": {"n": 2**53 + 1}},
         {"r": {1: 1}},
         {"r": {"\ud800": 1}},
+        {"r": {"x" * 101: 1}},
         {"r": {"x" * 90_000: 1}},
         {"r": {f"m{n}": "é" * 1_000 for n in range(50)}},
     ],
@@ -736,6 +948,7 @@ def test_what_a_row_can_hold_is_taken() -> None:
     full = {f"m{n}": "x" * 1_000 for n in range(50)}
 
     assert checked({"r": full}, [])['"r"'] == full
+    assert checked({"r": {"x" * 100: 1}}, [])
     assert len(checked({n: {} for n in range(200)}, [])) == 200
     assert len(row_text("x" * 998).encode()) == 1_000
     assert checked({"r": {"n": -(2**53), "m": 10**140}}, ["n"])
@@ -749,6 +962,32 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
         kinds = (Number, SourceMarker, OutboxTask)
         assert [kind.query().fetch() for kind in kinds] == [[], [], []]
+
+
+@one_emulator
+def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
+    services: Services,
+) -> None:
+    """C1: sources may have measures of their own; the row can be read, and the rest goes on."""
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        views.save(world.clients, sources[4])
+        world.settle()
+        (dead,) = DeadTask.query().fetch()
+        full = counts(world, Numbers, views)
+        still_waits = views.is_waiting(Numbers)
+
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead.key.id()))
+        world.settle()
+
+        assert 'row "all" of numbers.1.1 would have 250 measures, at most 200' in dead.reason
+        assert (full, still_waits) == ({"all": 4}, True)
+        assert counts(world, Numbers, views) == {"all": 4}
+        assert differences_of(views) == []
 
 
 class Wide(View):
@@ -800,6 +1039,49 @@ def test_updates_are_cut_by_number_and_by_size() -> None:
     assert [len(part) for part in parts_of(large)] == [2, 2, 1]
     assert [update for part in parts_of(large) for update in part] == large
     assert list(parts_of([])) == []
+
+
+# What cannot be registered
+
+
+def view_like(view: type[View], **how: Any) -> type[View]:
+    """Return a view like another one, but for some of what it declares."""
+    return type("Other", (view,), {"name": "other", **how})
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([Numbers, Numbers], "two views are called numbers: give one of them another `name`"),
+        ([view_like(Numbers, name="a.b")], "'a.b' names tables: small letters, digits"),
+        ([view_like(Numbers, name="Ä")], "names tables"),
+        ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
+        ([GradesBySize], "grades_by_size stands on by_grade: put both into one group"),
+    ],
+    ids=["twice", "dot", "letter", "join", "alone"],
+)
+def test_views_that_could_never_be_right_are_refused(
+    declared: Sequence[type[View]], words: str
+) -> None:
+    """C1: when they are declared, and with what to do about it."""
+    with pytest.raises(TypeError, match=words):
+        Views("refused", *declared)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Views("other", view_like(Paced, name="by_house")), "the view by_house is in the groups"),
+        (Views("other", view_like(ByHouse)), "the kind Pupil is in the groups school and other"),
+        (Views("other", view_like(Paced, joins={Tutor: None})), "the kind Tutor is in the groups"),
+        (Views("school", Paced), "the name school is in the groups"),
+    ],
+    ids=["view", "kind", "joined kind", "name"],
+)
+def test_two_groups_that_share_anything_are_refused(other: Views, words: str) -> None:
+    """C1: each would overwrite the rows, the markers or the catalog of the other one."""
+    with pytest.raises(TypeError, match=words):
+        Registry.of([], builds=[BUILDS, Builds(other)])
 
 
 # Views, two versions of them
@@ -881,27 +1163,41 @@ def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> N
         assert differences() == []
 
 
+LOOKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+    "a view": (lambda world: counts(world), {1: 1}),
+    "a row": (lambda world: getattr(SCHOOL.row(ByGrade, 1), "count", None), 1),
+    "the top": (lambda world: [n for _, n in SCHOOL.top(ByGrade, 1, "points")], [9.0]),
+    "different values": (lambda world: SCHOOL.distinct(ByGrade, 1, "house"), 1),
+    "members": (lambda world: len(SCHOOL.members(ByGrade, 1, Pupil)), 1),
+    "a row's freshness": (
+        lambda world: SCHOOL.freshness(world.clients, ByGrade, 1).newest_s is None,
+        False,
+    ),
+    "what waits": (lambda world: SCHOOL.is_waiting(ByGrade), True),
+    "updates": (lambda world: len(SCHOOL.waiting(world.clients, ByGrade)), 1),
+}
+
+
 @one_emulator
-@pytest.mark.parametrize("of", ["a view", "a row"])
+@pytest.mark.parametrize("of", LOOKS)
 def test_a_reader_that_is_held_up_sees_a_table_that_is_whole(
     here: World, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     """C5: it knows which table is read, and then that one is replaced and dropped."""
-    SCHOOL.save(here.clients, pupil("ada", 1))
+    look, expected = LOOKS[of]
+    SCHOOL.save(here.clients, pupil("ada", 1, 9, "x"))
     here.settle()
     BUILDS.rebuild(here.clients, ByGrade)
     catalogs = [SCHOOL.catalog()]
     in_a_thread(lambda: here.heal(lambda: not busy(SCHOOL, ByGrade)))
+    if of in ("what waits", "updates"):
+        SCHOOL.save(here.clients, pupil("bob", 1))
     now = Views.catalog
     monkeypatch.setattr(Views, "catalog", lambda self: catalogs.pop() if catalogs else now(self))
 
-    if of == "a view":
-        seen = counts(here)
-    else:
-        row = SCHOOL.row(ByGrade, 1)
-        seen = {1: row.count} if row else {}
+    seen = look(here)
 
-    assert seen == {1: 1}
+    assert seen == expected
     assert catalogs == []
 
 
@@ -954,6 +1250,56 @@ def new_points(world: World) -> dict[Any, Any]:
 def rebuild_first(world: World) -> None:
     """Let the catalog know the table, as a new view should."""
     assert rebuild(world) == "by_grade.1.2"
+
+
+def test_a_table_of_another_definition_is_said_to_be_frozen(world: World) -> None:
+    """C1: what the new code saves does not reach it; no reader is told that it does."""
+    rebuild_first(world)
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2))
+        world.settle()
+        deploy(world, NEW_BUILDS)
+        token = Token.parse(str(NEWER.save(world.clients, pupil("bob", 1, 3))))
+        world.settle()
+
+        def told(view: type[View]) -> tuple[bool, bool]:
+            reading = NEWER.read(world.clients, view, at_least=token, within_s=0)
+            return reading.is_met, reading.freshness.is_frozen
+
+        before = [told(NewByGrade), told(ByHouse)]
+        of_row = NEWER.freshness(world.clients, NewByGrade, 1).is_frozen
+        of_older = SCHOOL.read(world.clients, ByGrade).freshness.is_frozen
+        anywhere = NEWER.wait(world.clients, token, 0)
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+
+    assert before == [(False, True), (True, False)]
+    assert (of_row, of_older, anywhere) == (True, False, False)
+    with world.context():
+        assert [told(NewByGrade), told(ByHouse)] == [(True, False), (True, False)]
+        assert NEWER.wait(world.clients, token, 0)
+        assert new_points(world) == {1: 10}
+
+
+def test_a_changed_definition_is_not_read_from_an_empty_table(world: World) -> None:
+    """C5: also of a view that was never rebuilt; the sweep has told the catalog of it."""
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1, 2))
+    world.settle()
+    world.sweep()
+    deploy(world, NEW_BUILDS)
+
+    with world.context():
+        reading = NEWER.read(world.clients, NewByGrade)
+        seen = {row.name: row.sum("points") for row in reading.rows}
+        NEW_BUILDS.rebuild(world.clients, NewByGrade)
+    world.heal(lambda: not any(busy(NEWER, view) for view in NEWER.views.values()))
+
+    assert (seen, reading.freshness.is_frozen) == ({1: 2}, True)
+    with world.context():
+        assert new_points(world) == {1: 4}
+        assert not row_markers("by_grade.1.1")
+        assert differences_of(NEWER) == []
 
 
 def test_another_versions_table_is_left_alone(world: World) -> None:
@@ -1199,6 +1545,24 @@ def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
     assert len(found) == 2
     assert any("does not hold its change 1" in words for words in found)
     assert any("its markers add up to" in words for words in found)
+
+
+@pytest.mark.parametrize("ranks", [[], ["elsewhere|n8000000000000000"]], ids=["gone", "other"])
+def test_verify_lists_a_source_that_is_ranked_by_another_value(
+    grown: World, ranks: list[str]
+) -> None:
+    """C5: sums do not tell, and the least, the greatest and the distinct values hang on it."""
+
+    def edit() -> None:
+        marker = row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada")))
+        found = marker.get()
+        found.ranks = ranks
+        found.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert "row 1 ranks 1 sources by other values" in found
+    assert "ada" in found
 
 
 def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: World) -> None:

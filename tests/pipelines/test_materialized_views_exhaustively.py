@@ -15,10 +15,14 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from models.fork_join import PackId, WorkPack
 from models.materialized_views import RowMarker, SourceMarker, ViewRow
 from pipelines import view_updates
 from pipelines.cache import NoCache
+from pipelines.epochs import Epochs
+from pipelines.fork_join_folds import _fold_here
 from pipelines.materialized_views import Views
+from pipelines.process_memory import ProcessMemory
 from pipelines.view_rows import Held
 from pipelines.view_updates import Apply
 from tests.pipelines.memory import Memory, offline
@@ -34,11 +38,22 @@ class StandingClock:
         return datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)
 
 
-@pytest.fixture
-def clients() -> Iterator[Any]:
-    """What the views ask for, with a random source that is the same each time."""
+EPOCH = "c0ffee012345.20300501T000000000000.1a2b3c4d"
+
+
+@pytest.fixture(params=[False, True], ids=["outbox", "fan-in"])
+def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """What the views ask for, with a random source that is the same each time.
+
+    Whichever way updates travel: with fan-in all lie under one epoch, and are folded pack by pack.
+    """
+    for view in (ByGrade, ByHouse, GradesBySize):
+        monkeypatch.setattr(view, "fan_in", request.param)
+    monkeypatch.setattr(Epochs, "_new", lambda self, clients, slot: EPOCH)
     with offline():
-        yield SimpleNamespace(clock=StandingClock(), random=random.Random(1), cache=NoCache())
+        yield SimpleNamespace(
+            clock=StandingClock(), random=random.Random(1), cache=NoCache(), memory=ProcessMemory()
+        )
 
 
 def pupil(name: str, grade: int | None, points: float | None = None, house: str = "") -> Pupil:
@@ -105,7 +120,7 @@ def test_our_rule_passes_every_order_of_an_unchanged_save(clients: Any) -> None:
     """C1, C3: where the talk's rule fails, a save that changes nothing sends nothing."""
     for group in (1, 2):
         memory = saved(clients, [group, group])
-        tasks = memory.tasks(ALONE)
+        tasks = tasks_in(memory, ALONE)
         assert len(tasks) == 1
         for order in orders(tasks):
             here = memory.branch()
@@ -157,7 +172,7 @@ class Search:
 
     def _go(self, memory: Memory, saves: int, sent: tuple[Apply, ...], again: Apply | None) -> None:
         """Go on from a state: `sent` tasks were created, `again` is what was delivered twice."""
-        waiting = tuple(memory.tasks(ALONE))
+        waiting = tuple(tasks_in(memory, ALONE))
         state = (saves, memory.state(), tuple(task.held for task in sent), again is None)
         if state in self._seen:
             return
@@ -169,7 +184,7 @@ class Search:
         if saves < len(self.history):
             here = memory.branch()
             save(self.clients, here, self.history[saves], points=saves + 1)
-            fresh = [task for task in here.tasks(ALONE) if task not in waiting]
+            fresh = [task for task in tasks_in(here, ALONE) if task not in waiting]
             self._go(here, saves + 1, (*sent, *fresh), again)
         for task in waiting:
             here = memory.branch()
@@ -201,10 +216,27 @@ def saved(clients: Any, history: Sequence[int | None]) -> Memory:
     return memory
 
 
+def tasks_in(memory: Memory, views: Views) -> list[Apply]:
+    """Return the updates that wait, whichever way they travel; `held` is where."""
+    packs = sorted(
+        (key.id(), values["topic"], values["items"])
+        for key, (kind, values, _) in memory.facts.items()
+        if kind is WorkPack
+    )
+    return memory.tasks(views) + [
+        Apply(*topic.split(":", 1), [sent.update for sent in views.fan_in.read(items)], held)
+        for held, topic, items in packs
+    ]
+
+
 def deliver(clients: Any, memory: Memory, tasks: Sequence[Apply], views: Views = ALONE) -> None:
     with memory:
         for task in tasks:
-            views.apply(clients, task)
+            if task.held.startswith("views-"):
+                pack = PackId.parse(task.held)
+                memory.transact(lambda p=pack: _fold_here(clients, views.fan_in, [p]))
+            else:
+                views.apply(clients, task)
 
 
 def entities(memory: Memory, kind: type[ndb.Model]) -> list[Any]:
@@ -246,7 +278,7 @@ def test_a_hundred_thousand_updates_in_disorder_end_as_the_recomputation(clients
     while updates < 100_000:
         with memory:
             change_some(clients, rng)
-        for task in memory.tasks(ALL):
+        for task in tasks_in(memory, ALL):
             if task.held not in known:
                 known.add(task.held)
                 pool.append(task)
@@ -262,7 +294,7 @@ def test_a_hundred_thousand_updates_in_disorder_end_as_the_recomputation(clients
         for marker in entities(memory, SourceMarker):
             assert marker.sequence >= sequences[marker.key]
             sequences[marker.key] = marker.sequence
-    while pool := memory.tasks(ALL):
+    while pool := tasks_in(memory, ALL):
         rng.shuffle(pool)
         deliver(clients, memory, pool, ALL)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from models.fork_join import WorkPack
 from models.outbox import OutboxTask
 from pipelines import materialized_views, view_updates
 from pipelines.view_rows import Held
@@ -54,7 +55,7 @@ class SaveScenario:
         SCHOOL.save(clients, pupil("ada", 2, 3.5))
 
     def is_done(self, tag: str) -> bool:
-        return not OutboxTask.query().fetch(1, keys_only=True)
+        return not any(kind.query().fetch(1, keys_only=True) for kind in (OutboxTask, WorkPack))
 
     def check(self, tag: str, fault: str) -> None:
         assert differences() == [], fault
@@ -66,8 +67,13 @@ def pupil(name: str, grade: int, points: float) -> Pupil:
     return Pupil(id=name, grade=grade, points=points, house="x")
 
 
-@pytest.fixture
-def scenario(services: Services) -> SaveScenario:
+@pytest.fixture(params=[False, True], ids=["outbox", "fan-in"])
+def scenario(
+    request: pytest.FixtureRequest, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> SaveScenario:
+    """The same, whichever way updates travel."""
+    for view in SCHOOL.views.values():
+        monkeypatch.setattr(view, "fan_in", request.param)
     return SaveScenario(school_world(services))
 
 

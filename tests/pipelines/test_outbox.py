@@ -30,7 +30,7 @@ from pipelines import outbox
 from pipelines.clients import Clients, open_cloud_tasks
 from pipelines.clock import Clock, naive
 from pipelines.dead_tasks import Replay, replay_task
-from pipelines.outbox import Behind, Drain, drain, sweep
+from pipelines.outbox import GATHER_S, Behind, Drain, drain, sweep
 from pipelines.tasks import (
     MOST_BODY_BYTES,
     BadArgumentsError,
@@ -458,6 +458,32 @@ def test_what_comes_together_goes_out_together(world: World, gate: Gate) -> None
     assert steps_sent(world) == [f"s{i}" for i in range(6)]
 
 
+def test_what_comes_just_behind_a_call_goes_out_together(world: World, gate: Gate) -> None:
+    """A lone row waits for nobody; behind its call the relay gathers what comes for a moment."""
+    pauses: list[float] = []
+    paused, go_on = threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        paused.set()
+        assert go_on.wait(20)
+
+    gate.is_open.set()
+    clients = replace(behind(world, gate), relay=Behind(pause))
+
+    with world.context():
+        enqueue(clients, "s0")
+        assert paused.wait(20)
+        enqueue(clients, "s1")
+        enqueue(clients, "s2")
+    go_on.set()
+    finish(clients)
+
+    assert gate.sizes == [1, 2]
+    assert pauses == [GATHER_S, GATHER_S]
+    assert waiting(world) == []
+
+
 def test_the_relay_survives_an_error(world: World, gate: Gate) -> None:
     """What one call could not create is left to the sweep, and the next call is made."""
     clients = behind(world, gate)
@@ -828,6 +854,49 @@ def test_a_held_row_whose_task_was_purged_is_created_anew(world: World) -> None:
 
     assert ran(world, "o") == Counter(["settle"])
     assert waiting(world) == []
+
+
+def hold_until(clients: Clients, at: datetime.datetime) -> None:
+    Order(id="o").put()
+    outbox.hold(clients, settle, lambda row: Settle("o", row), topic="settle/o", at=at)
+
+
+@pytest.mark.parametrize("is_purged", [False, True], ids=["waits", "purged"])
+def test_a_held_row_is_woken_once_and_not_before_its_time(world: World, is_purged: bool) -> None:
+    """B1: while its task waits for its time there is one of it; lost, it comes again after that."""
+    at = world.clock.now() + datetime.timedelta(minutes=25)
+    with world.context():
+        transact(lambda: hold_until(world.clients, at))
+    if is_purged:
+        world.engine.purge_queue(world.engine.place.queue_name("fan-out"))
+
+    found = []
+    for _ in range(24):
+        world.clock.sleep(60)
+        world.sweep()
+        found.append(len(sent(world, "fan-out")))
+    for _ in range(20):
+        world.clock.sleep(60)
+        world.sweep()
+        world.deliver_due()
+
+    assert set(found) == {0 if is_purged else 1}
+    assert ran(world, "o") == Counter(["settle"])
+    assert waiting(world) == []
+
+
+def test_a_held_row_that_has_its_task_is_not_counted_as_swept(world: World) -> None:
+    """The sweep asks again whether the task exists; that nothing was created, it says."""
+    world.flush()
+    with world.context():
+        transact(lambda: hold_one(world.clients))
+        world.clock.sleep(60)
+        swept = sweep(world.clients)
+        world.clock.sleep(60)
+        told = outbox.depth(world.clients)
+
+    assert swept.created == 0
+    assert (told.waiting, told.relayed_per_s) == (1, 0)
 
 
 def test_a_held_row_whose_task_was_never_created_is_swept(world: World) -> None:

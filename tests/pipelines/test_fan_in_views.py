@@ -1,0 +1,149 @@
+"""Views whose updates travel through the fork-join queue of their row: hot rows, few writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+from models.fork_join import WorkPack
+from models.outbox import OutboxTask
+from pipelines import materialized_views
+from pipelines.materialized_views import Token
+from tests.pipelines.school import SCHOOL, ByGrade, Pupil, differences, school_world
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services, monkeypatch: pytest.MonkeyPatch) -> World:
+    for view in SCHOOL.views.values():
+        monkeypatch.setattr(view, "fan_in", True)
+    return school_world(services)
+
+
+def save(world: World, count: int, grade: Callable[[int], int], at_once: int = 50) -> Token:
+    """Save so many pupils, fifty in a transaction."""
+    with world.clients.context():
+        many = [Pupil(id=f"p{i}", grade=grade(i), points=i % 7) for i in range(count)]
+        for start in range(0, count, at_once):
+            token = SCHOOL.save(world.clients, *many[start : start + at_once])
+    return token
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_sources_that_move_write_each_row_once_a_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: 1,000 sources between 3 rows; a row is written at most once in a batch."""
+    save(world, 1_000, lambda i: i % 3)
+    world.settle()
+    writes: Counter[str] = Counter()
+    folds: Counter[str] = Counter()
+    sound_put, sound_join = materialized_views._put_row, SCHOOL.fan_in.join
+
+    def put_row(view: Any, row: Any, changed: Any) -> None:
+        writes[row.key.id()] += 1
+        sound_put(view, row, changed)
+
+    def join(clients: Any, batch: Any, items: Any) -> None:
+        folds[batch.key] += 1
+        sound_join(clients, batch, items)
+
+    monkeypatch.setattr(materialized_views, "_put_row", put_row)
+    monkeypatch.setattr(SCHOOL.fan_in, "join", join)
+    save(world, 1_000, lambda i: (i + 1) % 3)
+    world.settle()
+
+    grades = {row: count for row, count in writes.items() if row.startswith("by_grade.")}
+    assert all(count <= folds[row] for row, count in grades.items())
+    # Each pupil leaves one row and enters another: 2,000 updates, most of 80 a write.
+    assert sum(grades.values()) <= 2_000 / 50
+    with world.context():
+        assert differences() == []
+        rows = SCHOOL.read(world.clients, ByGrade).rows
+        assert sum(row.count for row in rows) == 1_000
+
+
+def test_what_waits_can_be_seen_and_waited_for(world: World) -> None:
+    """C4: the reader knows how far behind a row is; a token is met when its change is applied."""
+    token = save(world, 3, lambda i: 1)
+    with world.context():
+        assert OutboxTask.query().fetch(keys_only=True) == []
+        reading = SCHOOL.read(world.clients, ByGrade, at_least=token, within_s=0.1)
+        assert not reading.is_met
+        assert reading.freshness.waiting == 1
+        assert reading.freshness.oldest_s > 0
+        ((apply, age_s),) = SCHOOL.waiting(world.clients, ByGrade)
+        assert (apply.row, len(apply.updates)) == ("1", 3)
+        assert age_s > 0
+        assert SCHOOL.freshness(world.clients, ByGrade, 1).waiting == 1
+    world.settle()
+
+    with world.context():
+        again = Token.parse(str(token))
+        reading = SCHOOL.read(world.clients, ByGrade, at_least=again, within_s=0)
+        assert reading.is_met
+        assert reading.freshness.waiting == 0
+        assert reading.freshness.newest_s is not None
+
+
+def test_a_save_costs_no_more_than_without_fan_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entity for each row that changes: a work item instead of an outbox row."""
+    save(world, 1, lambda i: 1)
+    world.settle()
+
+    def cost() -> Any:
+        before = world.clients.meter.cost()
+        save(world, 2, lambda i: 1)
+        return world.clients.meter.cost() - before
+
+    ours = cost()
+    world.settle()
+    with world.clients.context():
+        SCHOOL.delete(world.clients, ndb.Key(Pupil, "p1"))
+    world.settle()
+    monkeypatch.setattr(ByGrade, "fan_in", False)
+    theirs = cost()
+
+    # Without fan-in the relay follows at once: its task, and the row that stays until then.
+    assert ours.writes <= theirs.writes
+    assert ours.reads <= theirs.reads
+
+
+def test_a_view_may_change_its_way_while_updates_are_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: some travel this way and some that way, in any order, to the same row."""
+    save(world, 10, lambda i: 1)
+    monkeypatch.setattr(ByGrade, "fan_in", False)
+    save(world, 10, lambda i: 2)
+    monkeypatch.setattr(ByGrade, "fan_in", True)
+    save(world, 5, lambda i: 1)
+    world.settle()
+
+    with world.context():
+        assert differences() == []
+        assert WorkPack.query().fetch(keys_only=True) == []
+
+
+def test_a_batch_for_a_view_that_is_not_known_yet_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment under way loses nothing: an older version leaves it to the newer one."""
+    save(world, 3, lambda i: 1)
+    known = SCHOOL.views.copy()
+    with monkeypatch.context() as patch:
+        patch.setattr(SCHOOL, "views", {})
+        world.clock.sleep(1.1)
+        (task,) = world.live_tasks("default")
+        assert world.deliver(task.name) == 429
+    assert SCHOOL.views == known
+    world.settle()
+
+    with world.context():
+        assert differences() == []
