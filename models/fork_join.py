@@ -175,6 +175,11 @@ def expiry(spread: str, at: datetime.datetime) -> str:
     return f"{spread[0]}{at:{_HOUR}}"
 
 
-def expired(kind: type[ndb.Model], partition: str, now: datetime.datetime) -> Any:
-    """Return the query for what a partition may forget."""
-    return kind.query(kind.expires >= partition, kind.expires < f"{partition}{now:{_HOUR}}")
+def expired_receipts(partition: str, before: str) -> Any:
+    """Return the query for the receipts that a partition may forget."""
+    return WorkReceipt.query(WorkReceipt.expires >= partition, WorkReceipt.expires < before)
+
+
+def expired_outcomes(partition: str, before: str) -> Any:
+    """Return the query for the outcomes that a partition may forget."""
+    return WorkOutcome.query(WorkOutcome.expires >= partition, WorkOutcome.expires < before)

@@ -18,9 +18,9 @@ from models.fork_join import (
     PARTITIONS,
     EpochId,
     PackId,
-    WorkOutcome,
-    WorkReceipt,
-    expired,
+    expired_outcomes,
+    expired_receipts,
+    expiry,
     packs_of_queue,
 )
 from pipelines.clients import Clients
@@ -108,11 +108,11 @@ def _doublings(age_s: float) -> int:
 def forget(clients: Clients) -> int:
     """Delete receipts and outcomes that have expired, in one partition of 16; return how many."""
     partition = clients.random.choice(PARTITIONS)
-    now = naive(clients.clock.now())
+    before = expiry(partition, naive(clients.clock.now()))
     keys = [
         key
-        for kind in (WorkReceipt, WorkOutcome)
-        for key in expired(kind, partition, now).fetch(MOST_FORGOTTEN, keys_only=True)
+        for query in (expired_receipts(partition, before), expired_outcomes(partition, before))
+        for key in query.fetch(MOST_FORGOTTEN, keys_only=True)
     ]
     ndb.delete_multi(keys)
     return len(keys)
