@@ -175,7 +175,7 @@ def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.usefixtures("no_turns")
 def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:
-    """D1 to D5: with one fault of a kind at any step, or none; the sweep comes at the end.
+    """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; the sweep comes at the end.
 
     But after a death or a call that failed, there is nothing left for it to do.
     """
@@ -193,7 +193,7 @@ def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
 @pytest.mark.parametrize("fault", [CRASH, TIME_OUT])
 @pytest.mark.usefixtures("no_turns")
 def test_a_sweep_beside_the_joiners_folds_nothing_twice(fault: str) -> None:
-    """D1 to D5: a sweep after the writers, while joiners are at work, and a fault at any step."""
+    """D1, D2, D3, D4, D5: a sweep after the writers, while joiners are at work, and a fault at any step."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE, is_last=True)
 
     walk(searched(WAITING, fault, sweep), WAITING, at_least=80_000)
@@ -215,7 +215,7 @@ def test_turns_are_given_back(fault: str) -> None:
 @pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH])
 @pytest.mark.usefixtures("no_turns")
 def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
-    """D1 to D5: to one of them, what the other one has opened looks forgotten."""
+    """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""
     writers = [inserting(WAITING, "a"), inserting(WAITING, "b", at=NOON + LATE)]
 
     walk(searched(WAITING, fault, writers=writers), WAITING, at_least=3_000)
