@@ -339,8 +339,13 @@ def _side_by_side(acts: Sequence[Callable[[], None]]) -> None:
 
 
 def _settle(bench: Bench) -> None:
-    """Wait until everything accepted is folded: past the window of the in-memory fan-in."""
+    """Wait until everything accepted is folded: past the in-memory window, and no task is left."""
     time.sleep(0.6)
+    ends_at = time.monotonic() + TIMEOUT_S
+    while bench.queue.engine.wake_at() is not None:
+        if time.monotonic() > ends_at:
+            raise RuntimeError("the queue does not empty")
+        time.sleep(0.05)
     bench.queue.wait_idle(TIMEOUT_S)
 
 
