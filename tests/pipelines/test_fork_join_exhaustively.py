@@ -175,7 +175,7 @@ def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.usefixtures("no_turns")
 def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:
-    """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; the sweep comes at the end.
+    """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; then the sweep.
 
     But after a death or a call that failed, there is nothing left for it to do.
     """
@@ -193,7 +193,7 @@ def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
 @pytest.mark.parametrize("fault", [CRASH, TIME_OUT])
 @pytest.mark.usefixtures("no_turns")
 def test_a_sweep_beside_the_joiners_folds_nothing_twice(fault: str) -> None:
-    """D1, D2, D3, D4, D5: a sweep after the writers, while joiners are at work, and a fault at any step."""
+    """D1, D2, D3, D4, D5: a sweep while joiners are at work, and a fault at any step."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE, is_last=True)
 
     walk(searched(WAITING, fault, sweep), WAITING, at_least=80_000)
