@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 # there are, the more a shared call saves.
 LINGER_S = 0.0015
 LONGEST_LINGER_S = 0.012
+FADING = 0.7
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -53,7 +54,7 @@ class GroupCommit(Generic[C, R]):
         self._lock = threading.Lock()
         self._waiting: list[_Seat[C, R]] = []
         self._leaders = 0
-        self._last_size = 1
+        self._crowd = 1.0  # The size of the last groups, fading.
 
     def __call__(self, call: C) -> R:
         """Make a call, alone or with others; return its own answer."""
@@ -81,11 +82,11 @@ class GroupCommit(Generic[C, R]):
                 self._appoint(seat)
 
     def _lead(self, own: _Seat[C, R]) -> None:
-        if self._last_size > 1:
-            self._pause(min(LONGEST_LINGER_S, LINGER_S * self._last_size))
+        if self._crowd >= 2:
+            self._pause(min(LONGEST_LINGER_S, LINGER_S * self._crowd))
         with self._lock:
             seats = self._take(own)
-            self._last_size = len(seats)
+            self._crowd = max(len(seats), self._crowd * FADING)
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
         try:
