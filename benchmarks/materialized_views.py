@@ -108,8 +108,13 @@ def _updates(bench: Bench) -> Iterator[Result]:
 
 
 def _run_to_the_end(bench: Bench, design: str) -> None:
+    """Save, and wait until every update is applied: its row is gone then."""
     _run(bench, design, SAVES)
-    _until_relayed(bench)
+    deadline = time.monotonic() + TIMEOUT_S
+    while _waiting(bench):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the updates are not applied")
+        time.sleep(0.02)
     bench.queue.wait_idle(TIMEOUT_S)
 
 
@@ -257,13 +262,17 @@ def _until_relayed(bench: Bench) -> None:
     """Wait until every update that waits is in its queue, or done."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        with bench.clients.context():
-            rows = len(OutboxTask.query().fetch(keys_only=True))
+        rows = _waiting(bench)
         counts = bench.queue.engine.counts().values()
         if rows <= sum(states[state] for states in counts for state in UNDER_WAY):
             return
         time.sleep(0.02)
     raise RuntimeError("the outbox does not empty")
+
+
+def _waiting(bench: Bench) -> int:
+    with bench.clients.context():
+        return len(OutboxTask.query().fetch(keys_only=True))
 
 
 def _forget_updates(bench: Bench) -> None:

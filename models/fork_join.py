@@ -15,7 +15,8 @@ WorkReceipt
     Growth: one row for each request with an id; swept a day later.
 
 WorkOutcome
-    Key: that of a pack whose callers asked what became of their items. The join function's results.
+    Key: that of a pack whose callers asked what became of their items: the join function's results,
+    or that its only item was parked.
     Queries: as for receipts. Growth: one row for each such pack; swept an hour later.
 """
 
@@ -54,9 +55,11 @@ class WorkReceipt(ndb.Model):
 
 
 class WorkOutcome(ndb.Model):
-    """What the join function returned for a pack's items."""
+    """What became of a pack's items."""
 
-    results = ndb.JsonProperty(indexed=False, required=True)
+    told = ndb.JsonProperty(
+        indexed=False, required=True
+    )  # {"results": [...]} or {"is_parked": true}
     expires = ndb.StringProperty(required=True)
 
 

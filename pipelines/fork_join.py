@@ -112,10 +112,14 @@ class Insert:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item. `result` is what the join function returned for it, if asked."""
+    """What became of an item. `result` is what the join function returned for it, if asked.
+
+    That an item was parked is known only if somebody asked.
+    """
 
     is_folded: bool
     result: Any = None
+    is_parked: bool = False
 
 
 class ForkJoin(Generic[I]):
@@ -369,16 +373,17 @@ class ForkJoin(Generic[I]):
         first, second, *waiting = ndb.get_multi(
             [outcome_key(together), outcome_key(single), pack_key(together), pack_key(single)]
         )
-        if first is not None:
-            return Outcome(True, first.results[accepted.position])
-        if second is not None:
-            return Outcome(True, second.results[0])
+        for found, position in ((first, accepted.position), (second, 0)):
+            if found is not None and "results" in found.told:
+                return Outcome(True, found.told["results"][position])
+            if found is not None:
+                return Outcome(False, is_parked=True)
         return Outcome(not any(waiting))
 
     def wait(self, clients: Clients, accepted: Accepted, within_s: float) -> Outcome:
         """Wait until an item is folded, not longer than so many seconds."""
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        while not (outcome := self.outcome(accepted)).is_folded:
+        while not ((outcome := self.outcome(accepted)).is_folded or outcome.is_parked):
             if clients.clock.now() >= deadline:
                 break
             clients.clock.sleep(LOOK_AGAIN_S)

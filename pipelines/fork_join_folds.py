@@ -157,17 +157,17 @@ def _put_outcomes(
 ) -> None:
     if len(results) != sum(sizes):
         raise ValueError(f"a join of {sum(sizes)} items returned {len(results)} results")
-    forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
     first = 0
     for pack, size in zip(packs, sizes, strict=True):
         if pack.is_asked:
-            epoch = PackId.parse(pack.key.id()).epoch
-            WorkOutcome(
-                key=outcome_key(pack.key.id()),
-                results=results[first : first + size],
-                expires=expiry(epoch, forget_at),
-            ).put()
+            id_ = PackId.parse(pack.key.id())
+            _put_outcome(clients, id_, {"results": results[first : first + size]})
         first += size
+
+
+def _put_outcome(clients: Clients, pack: PackId, told: dict[str, Any]) -> None:
+    forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+    WorkOutcome(key=outcome_key(pack.text), told=told, expires=expiry(pack.epoch, forget_at)).put()
 
 
 def _split(pack: PackId) -> list[PackId]:
@@ -208,6 +208,8 @@ def _blame(clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exceptio
             body=queue.replay_body(pack, stored),
             reason=reason,
         )
+        if stored.is_asked:
+            _put_outcome(clients, pack, {"is_parked": True})
         stored.key.delete()
         return True
 

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 MOST_AMOUNT = 10**9
 MOST_RECENT = 40
+# From an addition to the sum that has it; the batches follow from it.
+LATENCY_S = 1.5
 MOST_SUMS = 50
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -71,7 +73,7 @@ class Add:
     amount: Annotated[int, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 
 
-@fork_join("sums", queue="fork-join", period_s=1.0)
+@fork_join("sums", queue="fork-join", period_s=1.0, shards=4, latency_s=LATENCY_S)
 def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int]:
     """Add a batch to its sum; return the sum after each item."""
     now = naive(clients.clock.now())
@@ -166,7 +168,9 @@ def outcome(
     if not known.is_folded:
         # Until its batch is due there is nothing to see, and each look costs four reads.
         opened = EpochId.parse(PackId.parse(accepted.pack).epoch).opened
-        early_s = add_up.period_s - (naive(clients.clock.now()) - opened).total_seconds()
+        tuning = add_up.tuning(clients, name)
+        window_s = tuning.window_s if tuning else add_up.period_s
+        early_s = window_s - (naive(clients.clock.now()) - opened).total_seconds()
         pause_s = min(within_s, max(0.0, early_s))
         clients.clock.sleep(pause_s)
         known = add_up.wait(clients, accepted, within_s - pause_s)

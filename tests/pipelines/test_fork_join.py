@@ -12,7 +12,7 @@ from models.dead_tasks import DeadTask
 from models.fork_join import PackId, WorkReceipt
 from models.transactions import NoTransactionError, transact
 from pipelines.cache import NoCache
-from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError
+from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError, Outcome
 from pipelines.fork_join_folds import MOST_FAILURES
 from tests.pipelines.tallies import (
     AT_ONCE,
@@ -234,6 +234,19 @@ def test_a_poison_item_is_parked_and_the_rest_goes_through(world: World) -> None
         dead = DeadTask.query().fetch()
     assert sorted("bad too" in task.body for task in dead) == [False, True]
     assert all("no tally takes" in task.reason for task in dead)
+
+
+def test_who_asked_is_told_that_an_item_was_parked(world: World) -> None:
+    """It is not folded, and does not wait: the outcome says so."""
+    bad, good = put(world, "t", "bad", "good", is_asked=True)
+    with world.context():
+        assert TALLIES.outcome(bad) == TALLIES.outcome(good)
+    world.settle()
+
+    with world.context():
+        assert TALLIES.outcome(bad) == Outcome(is_folded=False, is_parked=True)
+        assert TALLIES.wait(world.clients, bad, within_s=60).is_parked
+        assert TALLIES.outcome(good).result == "good is number 1"
 
 
 def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
