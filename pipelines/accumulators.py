@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 from google.api_core import exceptions as rpc_errors
 
 from pipelines.clients import Clients
-from pipelines.fork_join import ForkJoin
+from pipelines.fork_join import BadItemError, ForkJoin
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,10 @@ class Accumulator(Generic[I]):
         """Take an item; it is stored within the window.
 
         Raises:
+            BadItemError: the queue would not take it; nothing was taken.
             FullError: there is no room, nothing was taken.
         """
+        self.queue.check(key, item)
         self._taken(clients).add(key, item)
 
     def flush(self, clients: Clients) -> None:
@@ -114,12 +116,22 @@ class _Taken(Generic[I]):
             known = self._items.get(key)
             if known is None and len(self._items) + len(self._again) >= MOST_KEYS:
                 raise FullError(f"{MOST_KEYS} keys wait already")
-            self._items[key] = item if known is None else self._declared.plus(known, item)
+            self._items[key] = item if known is None else self._sum(key, known, item)
             if self._is_awake:
                 return
             self._is_awake = True
         # It ends when there is nothing left to do: an idle process has no such thread.
         threading.Thread(target=self._watch, name="accumulator", daemon=True).start()
+
+    def _sum(self, key: str, known: I, item: I) -> I:
+        """Fold an item in; if the sum is no item any more, let what was known go by itself."""
+        both = self._declared.plus(known, item)
+        try:
+            self._declared.queue.check(key, both)
+        except BadItemError:
+            self._again.append(_Flush(key, known, self._clients.new_id()))
+            return item
+        return both
 
     def size(self) -> int:
         with self._lock:
@@ -135,15 +147,15 @@ class _Taken(Generic[I]):
                 [(flush.key, flush.item) for flush in flushes],
                 request_ids=[flush.request_id for flush in flushes],
             )
-            failed = [
-                flush
+            over = {
+                flush.request_id
                 for flush, answer in zip(flushes, answers, strict=True)
-                if isinstance(answer, Exception)
-            ]
+                if not isinstance(answer, Exception)
+            }
             with self._lock:
-                self._again = [flush for flush in self._again if flush not in flushes] + failed
-            if failed:
-                log.warning("%s: %d keys are not stored yet", self._declared.name, len(failed))
+                self._again = [flush for flush in self._again if flush.request_id not in over]
+            if failed := len(flushes) - len(over):
+                log.warning("%s: %d keys are not stored yet", self._declared.name, failed)
 
     def _take(self) -> list[_Flush[I]]:
         """Give what was taken its request ids; they stay until they are accepted."""

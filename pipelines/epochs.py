@@ -319,7 +319,7 @@ def _lock(slot: Slot, epoch: str) -> str:
 def _counted(clients: Clients, lock: str) -> int | None:
     told = clients.cache.get(lock)
     # After a decrement memcached may leave a blank behind the number.
-    return int(told) if told is not None and told.strip().isdigit() else None
+    return int(told) if told is not None and len(told) <= 20 and told.strip().isdigit() else None
 
 
 def _looks(most_s: float) -> Iterator[float]:

@@ -45,9 +45,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
-from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key
 from pipelines import epochs as epoch_locks
@@ -63,18 +63,28 @@ from pipelines.fork_join_inserts import (
     MOST_GROUP_ITEMS,
     MOST_ITEM_BYTES,
     Accepted,
+    BadItemError,
     DifferentItemError,
     Insertion,
     NotAcceptedError,
+    groups,
     insert_group,
 )
 from pipelines.fork_join_stays import stays_here
 from pipelines.fork_join_sweeps import Swept, Walk
 from pipelines.group_commit import GroupCommit
-from pipelines.tasks import Task
+from pipelines.tasks import Message, Task
 from pipelines.tuning import Limits, Seen, Tuning
 
-__all__ = ["Accepted", "Batch", "DifferentItemError", "ForkJoin", "NotAcceptedError", "fork_join"]
+__all__ = [
+    "Accepted",
+    "BadItemError",
+    "Batch",
+    "DifferentItemError",
+    "ForkJoin",
+    "NotAcceptedError",
+    "fork_join",
+]
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +95,6 @@ LONGEST_PERIOD_S = 3600.0
 MOST_KEY_BYTES = 1_200
 MOST_REQUEST_ID_CHARS = 200
 LOOK_AGAIN_S = 0.01
-
-
-class BadItemError(ValueError):
-    """This cannot be inserted; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ class Insert:
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     item: str
     parked: str
+    topic: str | None = None
 
 
 @dataclass(frozen=True)
@@ -200,20 +207,31 @@ class ForkJoin(Generic[I]):
         *,
         request_ids: Sequence[str] | None = None,
     ) -> list[Accepted | Exception]:
-        """Insert pairs of a key and an item, in few commits; tell of each what `insert` would.
+        """Insert pairs of a key and an item, in few commits; tell of each what `insert` would."""
+        ids: Sequence[str | None] = request_ids or [None] * len(items)
+        answers: list[Accepted | Exception] = [NotAcceptedError()] * len(items)
+        insertions: dict[int, Insertion] = {}
+        for i, ((key, item), id_) in enumerate(zip(items, ids, strict=True)):
+            try:
+                insertions[i] = self._insertion(clients, key, item, id_, False)
+            except BadItemError as error:
+                answers[i] = error
+        told = [
+            answer
+            for group in groups(list(insertions.values()))
+            for answer in insert_group(clients, self, group)
+        ]
+        for i, answer in zip(insertions, told, strict=True):
+            answers[i] = answer
+        return answers
+
+    def check(self, key: str, item: I) -> None:
+        """Look whether an item could be inserted.
 
         Raises:
-            BadItemError: of one of them; nothing was inserted.
+            BadItemError: it could not, and why.
         """
-        ids: Sequence[str | None] = request_ids or [None] * len(items)
-        insertions = [
-            self._insertion(clients, key, item, id_, False)
-            for (key, item), id_ in zip(items, ids, strict=True)
-        ]
-        answers = []
-        for i in range(0, len(insertions), MOST_GROUP_ITEMS):
-            answers += insert_group(clients, self, insertions[i : i + MOST_GROUP_ITEMS])
-        return answers
+        self._checked(key, item)
 
     def insert_in_transaction(
         self, clients: Clients, key: str, *items: I, topic: str | None = None
@@ -236,18 +254,25 @@ class ForkJoin(Generic[I]):
     def _insertion(
         self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool
     ) -> Insertion:
-        if not key or len(key.encode(errors="replace")) > MOST_KEY_BYTES:
-            raise BadItemError(f"a key has 1 to {MOST_KEY_BYTES} bytes")
         if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
             raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
-        text = self._item.dump_json(item, warnings=False).decode()
-        if len(text) > MOST_ITEM_BYTES:
-            raise BadItemError(f"an item has at most {MOST_ITEM_BYTES} bytes, not {len(text)}")
-        try:
-            self._item.validate_json(text, strict=True)
-        except ValidationError as error:
-            raise BadItemError(f"this is no item of {self.name}: {error}") from error
+        text = self._checked(key, item)
         return Insertion(key, text, self._shard(clients, key), request_id, is_asked)
+
+    def _checked(self, key: str, item: I) -> str:
+        """Return an item as it travels."""
+        try:
+            if not 0 < len(key.encode()) <= MOST_KEY_BYTES:
+                raise BadItemError(f"a key has 1 to {MOST_KEY_BYTES} bytes")
+            body = self._item.dump_json(item, warnings=False)
+            self._item.validate_json(body, strict=True)
+        except UnicodeEncodeError as error:
+            raise BadItemError("there is half a character in the key") from error
+        except (PydanticSerializationError, ValidationError) as error:
+            raise BadItemError(f"this is no item of {self.name}: {error}") from error
+        if len(body) > MOST_ITEM_BYTES:
+            raise BadItemError(f"an item has at most {MOST_ITEM_BYTES} bytes, not {len(body)}")
+        return body.decode()
 
     def _shard(self, clients: Clients, key: str) -> int:
         if self.shards == 1:
@@ -289,21 +314,28 @@ class ForkJoin(Generic[I]):
     def _tuning_name(self, key: str) -> str:
         return f"fork-join:tuning:{self.name}:{key}"
 
-    def start(self, clients: Clients, entry: Entry) -> None:
-        """See to the task of an epoch that others can see from now on."""
-        if entry.is_new and entry.is_shared:
-            self._create(clients, _join_of(entry), at=entry.due)
+    def start(self, clients: Clients, entries: Sequence[Entry]) -> None:
+        """See to the tasks of epochs that others can see from now on."""
+        new = [entry for entry in entries if entry.is_new and entry.is_shared]
+        self._create(clients, [self._joiner(clients, entry, at=entry.due) for entry in new])
 
-    def leave(self, clients: Clients, entry: Entry, pack: PackId) -> None:
-        """Leave an epoch; see to it that what was put there has a joiner still to come."""
-        is_missed = self.epochs(clients).leave(clients, entry)
+    def leave(self, clients: Clients, stays: Sequence[tuple[Entry, PackId]]) -> None:
+        """Leave epochs; see to it that what was put there has a joiner still to come."""
+        joiners = [self._left(clients, entry, pack) for entry, pack in stays]
+        self._create(clients, [joiner for joiner in joiners if joiner is not None])
+
+    def _left(self, clients: Clients, entry: Entry, pack: PackId) -> Message | None:
+        """Leave an epoch; return the joiner that it needs now."""
+        epochs = self.epochs(clients)
+        is_missed = epochs.leave(clients, entry)
         if entry.is_new and not entry.is_shared:
-            self._create(clients, _join_of(entry), at=entry.due)
-        elif is_missed:
-            self._create(clients, _join_of(entry), "late", pack.id)
-        elif entry.is_full and entry.due > naive(clients.clock.now()):
-            self.epochs(clients).forget(clients, entry.slot, entry.epoch)
-            self._create(clients, _join_of(entry), "full")
+            return self._joiner(clients, entry, at=entry.due)
+        if is_missed:
+            return self._joiner(clients, entry, "late", pack.id)
+        if entry.is_full and entry.due > naive(clients.clock.now()):
+            epochs.forget(clients, entry.slot, entry.epoch)
+            return self._joiner(clients, entry, "full")
+        return None
 
     def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
         """Create tasks for stranded epochs."""
@@ -311,19 +343,29 @@ class ForkJoin(Generic[I]):
         names = [(join.epoch, "woken", minute) for join in joins]
         self.join_task.enqueue_many(clients, joins, names=names)
 
-    def _create(
+    def _joiner(
+        self, clients: Clients, entry: Entry, *name: str, at: datetime.datetime | None = None
+    ) -> Message:
+        join = Join(entry.slot.key, entry.epoch, entry.slot.shard, entry.is_shared)
+        return self._message(clients, join, *name, at=at)
+
+    def _message(
         self, clients: Clients, join: Join, *name: str, at: datetime.datetime | None = None
-    ) -> None:
-        """Create a joiner; when Cloud Tasks does not take it, the sweep will."""
+    ) -> Message:
         now = naive(clients.clock.now())
         due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
-        try:
-            self.join_task.enqueue(clients, join, name=(join.epoch, *name), at=due)
-        except rpc_errors.GoogleAPICallError as error:
-            log.warning("the batch %s is left to the sweep: %s", join.epoch, error)
+        return self.join_task.message(join, name=(join.epoch, *name), at=due)
+
+    def _create(self, clients: Clients, joiners: Sequence[Message]) -> None:
+        """Create joiners; those that Cloud Tasks does not take now, the sweep will."""
+        if not joiners:
+            return
+        answers = clients.tasks.create_each(joiners)
+        if errors := [answer for answer in answers if isinstance(answer, Exception)]:
+            log.warning("%d batches are left to the sweep: %s", len(errors), errors[0])
 
     def _insert_again(self, clients: Clients, args: Insert) -> None:
-        insertion = Insertion(args.key, args.item, request_id=args.parked)
+        insertion = Insertion(args.key, args.item, request_id=args.parked, topic=args.topic)
         (answer,) = insert_group(clients, self, [insertion])
         if isinstance(answer, Exception):
             raise answer
@@ -338,7 +380,7 @@ class ForkJoin(Generic[I]):
             folded = fold_epoch(clients, self, args.epoch)
         if args.is_shared and not is_certain:
             gone_at = epoch_locks.gone_at(args.epoch, self.period_s)
-            self._create(clients, args, "again", at=gone_at)
+            self._create(clients, [self._message(clients, args, "again", at=gone_at)])
         if self.limits is not None and folded.items:
             opened = EpochId.parse(args.epoch).opened
             seen = Seen(
@@ -359,7 +401,8 @@ class ForkJoin(Generic[I]):
     def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
         """Return the body of the task that would insert a pack's only item again."""
         (item,) = json.loads(stored.items)
-        args = Insert(stored.batch_key, json.dumps(item), f"{pack.epoch}.{pack.id}")
+        text = json.dumps(item, ensure_ascii=False)
+        args = Insert(stored.batch_key, text, f"{pack.epoch}.{pack.id}", stored.topic)
         return self.insert_task.message(args).body
 
     # What became of an item
@@ -397,10 +440,6 @@ class ForkJoin(Generic[I]):
 
     def _walk(self, clients: Clients, args: Walk) -> None:
         fork_join_sweeps.walk(clients, self, args)
-
-
-def _join_of(entry: Entry) -> Join:
-    return Join(entry.slot.key, entry.epoch, entry.slot.shard, entry.is_shared)
 
 
 def fork_join(

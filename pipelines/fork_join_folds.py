@@ -3,8 +3,9 @@
 So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
 transaction is folded in several. When the join function fails, the batch is halved until the item
 that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
-is parked as a dead task. When nothing goes through, the function is at fault and not an item: the
-batch stays as it is, and its task comes again, ever more rarely.
+is parked as a dead task. When nothing goes through, the function may be at fault and not an item:
+then a few items are looked at in each try, in another order each time, and are given twenty; the
+batch's task comes again, ever more rarely.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ MOST_PACKS = 100
 MOST_KILOBYTES = 2_000
 MOST_LISTED = 1_000
 MOST_FAILURES = 5
-# So many items fail before one goes through: it is not the items.
+# So many items fail before one goes through: perhaps it is not the items.
 MOST_SUSPECTS = 8
+MOST_FAILURES_OF_ALL = 20
 OUTCOMES_FOR = timedelta(hours=1)
 
 # Not the items' fault.
@@ -76,6 +78,11 @@ class Folded:
     items: int = 0
     suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Tell whether many items have failed and none has gone through."""
+        return not self.items and len(self.suspects) >= MOST_SUSPECTS
+
 
 def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> Folded:
     """Fold all that lies under an epoch.
@@ -85,10 +92,15 @@ def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> Folded:
     """
     keys = packs_of_epoch(queue.name, epoch).fetch(MOST_LISTED + 1, keys_only=True)
     packs = [PackId.parse(key.id()) for key in keys[:MOST_LISTED]]
+    clients.random.shuffle(packs)  # What fails must not stand before the rest each time.
     folded = Folded()
     for part in _parts(packs, queue.largest):
-        _fold(clients, queue, part, folded)
-    waits = [error for pack, error in folded.suspects if not _blame(clients, queue, pack, error)]
+        if not folded.is_hopeless:
+            _fold(clients, queue, part, folded)
+    most = MOST_FAILURES if folded.items else MOST_FAILURES_OF_ALL
+    waits = [
+        error for pack, error in folded.suspects if not _blame(clients, queue, pack, error, most)
+    ]
     if waits:
         raise waits[0]
     if len(keys) > MOST_LISTED:
@@ -116,8 +128,6 @@ def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded
     except UNWELL:
         raise
     except Exception as error:
-        if folded.items == 0 and len(folded.suspects) >= MOST_SUSPECTS:
-            raise
         if len(part) == 1 and part[0].items == 1:
             folded.suspects.append((part[0], error))
             return
@@ -125,7 +135,7 @@ def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded
         singles = transact(lambda: _split(part[0])) if len(part) == 1 else part
         middle = len(singles) // 2
         for half in (singles[:middle], singles[middle:]):
-            if half:
+            if half and not folded.is_hopeless:
                 _fold(clients, queue, half, folded)
         return
     folded.items += items
@@ -182,12 +192,15 @@ def _split(pack: PackId) -> list[PackId]:
             batch_key=stored.batch_key,
             items=json.dumps([item]),
             is_asked=stored.is_asked,
+            topic=stored.topic,
         ).put()
     stored.key.delete()
     return singles
 
 
-def _blame(clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception) -> bool:
+def _blame(
+    clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception, most: int
+) -> bool:
     """Count a failure of an item that stood alone; return whether it is out of the way."""
     reason = "".join(traceback.format_exception(error))
     dead_id = clients.new_id()
@@ -197,7 +210,7 @@ def _blame(clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exceptio
         if stored is None:
             return True
         stored.failures += 1
-        if stored.failures < MOST_FAILURES and not isinstance(error, Park):
+        if stored.failures < most and not isinstance(error, Park):
             stored.put()
             return False
         dead_tasks.park_in_transaction(

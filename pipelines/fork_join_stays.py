@@ -15,7 +15,7 @@ from models.fork_join import PackId, WorkPack, pack_key
 from models.transactions import Transaction, current_transaction
 from pipelines.clients import Clients
 from pipelines.epochs import Entry, Slot
-from pipelines.fork_join_inserts import Insertion
+from pipelines.fork_join_inserts import MOST_GROUP_BYTES, BadItemError, Insertion
 
 if TYPE_CHECKING:
     from pipelines.fork_join import ForkJoin
@@ -30,19 +30,24 @@ class Stays:
         self._transaction = transaction
         self._entries: dict[Slot, Entry] = {}
         self._packs: dict[Slot, PackId] = {}
+        self._puts = 0  # Of this try: two equal items are two.
 
     def put(self, insertions: Sequence[Insertion], topic: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
         key, shard = insertions[0].key, insertions[0].shard
         slot = Slot(self._queue.name, key, shard)
+        items = f"[{','.join(insertion.item for insertion in insertions)}]"
+        size = len(items.encode())
+        if size > MOST_GROUP_BYTES:
+            raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
         entry = self._entries.get(slot)
         if entry is None:
             entry = self._queue.epochs(self._clients).enter(self._clients, slot, len(insertions))
             self._entries[slot] = entry
-        items = f"[{','.join(insertion.item for insertion in insertions)}]"
-        digest = hashlib.sha256(f"{key}\0{items}".encode()).hexdigest()[:16]
-        id_ = f"{self._transaction.id[:16]}-{digest}"
-        kilobytes = len(items) // 1024
+        digest = hashlib.sha256(f"{key}\0{topic}\0{items}".encode()).hexdigest()[:16]
+        id_ = f"{self._transaction.id[:16]}-{self._puts}-{digest}"
+        self._puts += 1
+        kilobytes = size // 1024
         pack = PackId(self._queue.name, entry.epoch, len(insertions), kilobytes, id_)
         self._packs[slot] = pack
         WorkPack(
@@ -55,11 +60,12 @@ class Stays:
 
     def retried(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
+        self._puts = 0
 
     def committed(self) -> None:
-        for slot, entry in self._entries.items():
-            self._queue.start(self._clients, entry)
-            self._queue.leave(self._clients, entry, self._packs[slot])
+        self._queue.start(self._clients, list(self._entries.values()))
+        stays = [(entry, self._packs[slot]) for slot, entry in self._entries.items()]
+        self._queue.leave(self._clients, stays)
 
     def given_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""

@@ -11,8 +11,9 @@ changes when items are folded, never whether.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pipelines.clients import Clients
 
@@ -25,6 +26,10 @@ ITEMS_PER_S_OF_A_SHARD = 2_000
 FIRST_SIZE = 100
 SMALLEST_SIZE = 10
 TTL_S = 600
+
+
+# memcached may say anything, and JSON has more numbers than time has.
+_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)]
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,11 @@ class Seen:
 class Tuning:
     """How the next batch of a key will be, and why."""
 
-    window_s: float
+    window_s: _Finite
     size: int
     shards: int
-    items_per_s: float = 0.0
-    fold_s: float = 0.0
+    items_per_s: _Finite = 0.0
+    fold_s: _Finite = 0.0
     why_window: str = "Nothing has been folded lately: the first item does not wait."
     why_size: str = "A cautious beginning."
     why_shards: str = "One batch at a time is enough."

@@ -215,6 +215,12 @@ class _Tasks:
             return []
         return self._run.ask(Call(TASKS, "create", tuple(messages)))  # type: ignore[no-any-return]
 
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        try:
+            return list(self.create_many(messages))
+        except rpc_errors.GoogleAPICallError as error:
+            return [error] * len(messages)
+
 
 class _Clock:
     def __init__(self, run: Run) -> None:

@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 
 from pipelines import fork_join_inserts
 from pipelines.accumulators import Accumulator, FullError
-from pipelines.fork_join import fork_join
+from pipelines.fork_join import BadItemError, fork_join
 from tests.pipelines.tallies import Mark, packs, tallied, tally
 from tests.world import Services, World, in_threads
 
@@ -93,6 +93,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     with monkeypatch.context() as patch:
         patch.setattr(fork_join_inserts, "insert_all", lost)
         patch.setattr(fork_join_inserts._Group, "find_out", doubt)
+        patch.setattr(fork_join_inserts._Group, "look_up", nothing)
         in_context(world, lambda: taken.flush(world.clients))
     assert taken.waiting(world.clients) == 1
     taken.add(world.clients, "t", Mark("b"))
@@ -103,6 +104,10 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     with world.context():
         assert counted("t") == Counter("ab")
         assert packs() == []
+
+
+def nothing(group: Any) -> None:
+    """Find nothing out, as when the service is away."""
 
 
 def doubt(group: Any, attempt: Any, error: Exception) -> None:
@@ -123,6 +128,35 @@ def test_a_process_that_is_told_to_end_stores_everything(
 
     with world.context():
         assert counted("t") == Counter("ab")
+
+
+def test_one_that_the_queue_would_not_take_is_refused_alone(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """What is taken can be stored: nothing bad gets between it and its flush."""
+    taken.add(world.clients, "t", Mark("a"))
+    for key, mark in (("", Mark("b")), ("k" * 2_000, Mark("b")), ("t", Mark("\ud800"))):
+        with pytest.raises(BadItemError):
+            taken.add(world.clients, key, mark)
+    in_context(world, lambda: taken.flush(world.clients))
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("a")
+
+
+def test_a_sum_that_is_no_item_any_more_is_stored_in_parts(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """Two that are too large together go one by one."""
+    for letter in "abc":
+        taken.add(world.clients, "t", Mark(letter * 30_000))
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter(letter * 30_000 for letter in "abc")
 
 
 def test_memory_is_bounded(

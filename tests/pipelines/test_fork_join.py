@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -293,6 +294,56 @@ def test_a_join_that_fails_for_everything_keeps_its_batch(
         assert tallied("t") == Counter(f"i{i}" for i in range(19))
 
 
+@pytest.mark.parametrize("bad", [9, 25])
+def test_many_poison_items_are_parked_and_hold_nothing_up(world: World, bad: int) -> None:
+    """D3: more of them than one joiner looks at; the others go through, wherever they stand."""
+    labels = [f"bad {i}" for i in range(bad)] + [f"good {i}" for i in range(30)]
+    with world.clients.context():
+        for label in labels:
+            TALLIES.insert_each(world.clients, [("t", Mark(label))])
+    world.settle(rounds=200)
+
+    with world.context():
+        assert tallied("t") == Counter(f"good {i}" for i in range(30))
+        assert packs() == []
+        assert len(DeadTask.query().fetch()) == bad
+
+
+@pytest.mark.parametrize("character", ["庭", '"', "\\", "\x01", "é"])
+def test_whatever_is_accepted_can_be_parked(world: World, character: str) -> None:
+    """D3: an item as large as it may be, of characters that grow on their way."""
+    size = len(json.dumps(character, ensure_ascii=False).encode()) - 2
+    label = "bad" + character * ((40_000 - 20) // size)
+    put(world, "t" * 1_200, label)
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+        (dead,) = DeadTask.query().fetch()
+        assert TALLIES.insert_task.read(dead.body.encode()).key == "t" * 1_200
+
+
+def test_many_large_items_are_committed_in_parts(world: World) -> None:
+    """An entity takes a MiB, a commit ten: what is too much for one goes with the next."""
+    marks = [("t", Mark(f"{i}" + "庭" * 13_000)) for i in range(40)]
+    with world.clients.context():
+        answers = TALLIES.insert_each(world.clients, marks)
+        assert not any(isinstance(answer, Exception) for answer in answers)
+        assert len(packs()) > 1
+
+
+def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:
+    """One that cannot be inserted takes no other with it."""
+    marks = [("t", Mark("a")), ("", Mark("b")), ("t", Mark("\ud800")), ("t", Mark("c"))]
+    with world.clients.context():
+        answers = TALLIES.insert_each(world.clients, marks)
+    assert [isinstance(answer, BadItemError) for answer in answers] == [False, True, True, False]
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ac")
+
+
 # memcached
 
 
@@ -329,7 +380,7 @@ class Liar(NoCache):
         return True
 
     def change(self, key: str, delta: int) -> int | None:
-        return int(self.told) if self.told.isdigit() else 2**16 + 5
+        return int(self.told[:30]) if self.told.isdigit() else 2**16 + 5
 
 
 LIES = [
@@ -340,6 +391,7 @@ LIES = [
     b"65537",
     b"32768",
     b"99999999999999999999",
+    b"9" * 5_000,
     b"c0ffee012345.20300501T120000000000.1a2b3c4d",
     b"c0ffee012345.00000501T120000000000.1a2b3c4d",
 ]
@@ -392,7 +444,7 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
     with pytest.raises(BadItemError, match="bytes"):
         put(world, "k" * 1_201, "a")
     with pytest.raises(BadItemError, match="at most"):
-        put(world, "t", "a" * 60_001)
+        put(world, "t", "a" * 40_001)
     with pytest.raises(BadItemError, match="no item"):
         put(world, "t", 7)  # type: ignore[arg-type]
     with pytest.raises(BadItemError, match="request id"):
@@ -451,6 +503,25 @@ def test_an_insert_in_a_transaction_is_committed_with_it(world: World) -> None:
     with world.context():
         assert tallied("t") == Counter("a")
         assert packs() == []
+
+
+def test_two_equal_items_of_one_transaction_are_two(world: World) -> None:
+    """D1: also when the body runs again."""
+    tries: list[int] = []
+
+    def body() -> None:
+        tries.append(1)
+        for _ in range(2):
+            TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        if len(tries) == 1:
+            raise rpc_errors.Aborted("made by a test")
+
+    with world.clients.context():
+        transact(body, pause=lambda seconds: None)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("aa")
 
 
 def test_a_body_that_runs_again_inserts_once(world: World) -> None:

@@ -70,6 +70,11 @@ def test_a_very_hot_key_is_spread_and_comes_back() -> None:
     assert cold.shards == 1
 
 
+NO_TIME = [
+    b'{"window_s":NaN,"size":5,"shards":1}',
+    b'{"window_s":1,"size":5,"shards":1,"items_per_s":Infinity}',
+    b'{"window_s":1,"size":5,"shards":1,"fold_s":-1}',
+]
 finite = st.floats(min_value=0, max_value=1e6)
 
 
@@ -112,7 +117,9 @@ def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
     assert tuning.window_s > 0
 
 
-@pytest.mark.parametrize("told", [b"", b"{}", b"[]", b'{"window_s":1e9,"size":-3,"shards":99}'])
+@pytest.mark.parametrize(
+    "told", [b"", b"{}", b"[]", b'{"window_s":1e9,"size":-3,"shards":99}', *NO_TIME]
+)
 def test_what_memcached_makes_up_is_bounded(services: Services, told: bytes) -> None:
     """D2: nonsense is the beginning again; numbers are cut to what was declared."""
     world = World(services, fork_joins=[TUNED])
