@@ -14,6 +14,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,4 +173,6 @@ def _app(
 
 
 def _wait(coroutine_function: Callable[[], object]) -> None:
-    asyncio.run(coroutine_function())  # type: ignore[arg-type]
+    """Run a coroutine on a thread of its own: the caller's may have a loop that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(coroutine_function())).result()  # type: ignore[arg-type]
