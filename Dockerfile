@@ -14,7 +14,8 @@ COPY requirements.txt .
 RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --only-binary=:all: \
     -r requirements.txt
 
-COPY main.py gunicorn.conf.py ./
+COPY main.py ./
+COPY gunicorn.conf.py ./
 COPY handlers handlers
 COPY models models
 COPY pipelines pipelines

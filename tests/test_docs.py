@@ -550,6 +550,7 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     ).stdout.split()
     ours = {name for name in imported if (ROOT / name).is_dir() and name != "docs"} | {
         "main.py",
+        "gunicorn.conf.py",  # gunicorn reads it where it starts.
         "requirements.txt",
         "static",
         "templates",
