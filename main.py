@@ -117,10 +117,7 @@ def _map_errors(app: Flask) -> None:
         if is_machine_path():
             return "", status
         if is_api_path():
-            answer = problem(status, words)
-            if status == 503:
-                answer.headers["Retry-After"] = "1"
-            return answer
+            return problem(status, words)
         return render_template("error.html", status=status, words=words), status
 
     def http_error(error: HTTPException) -> ResponseReturnValue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from handlers.breakages import active_switches
+from handlers.forms import ID_PATTERN, id_in_form
 from handlers.wiring import clients, settings
 from models.continuations import RUNNING
 from models.grades import School, Student, Teacher, school_key, student_key, teachers_of
@@ -41,7 +41,6 @@ from pipelines.view_updates import Apply
 
 bp = Blueprint("grades", __name__, url_prefix="/grades")
 
-ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 STUDENTS_SHOWN = 8
 LISTS_SHOWN = 3
 CHIPS_SHOWN = 6
@@ -74,7 +73,7 @@ def stage() -> ResponseReturnValue:
 @bp.post("/students")
 def add() -> ResponseReturnValue:
     """Add a student, once for each form."""
-    form_id = _id_in_form()
+    form_id = id_in_form()
     form = _fields()
     try:
         details = details_of(**form)
@@ -113,7 +112,7 @@ def change(student_id: str, verb: str) -> ResponseReturnValue:
 @bp.post("/teachers")
 def add_teacher() -> ResponseReturnValue:
     """Add a made-up teacher to a grade, once for each form."""
-    form_id, grade = _id_in_form(), request.form.get("grade", 0, type=int)
+    form_id, grade = id_in_form(), request.form.get("grade", 0, type=int)
     if grade not in GRADES_TAUGHT:
         abort(400, f"A grade is a whole number from {GRADES_TAUGHT[0]} to {GRADES_TAUGHT[-1]}.")
     try:
@@ -162,7 +161,7 @@ def _saved(words: str, save: Callable[[], Token], *, student_id: str = "") -> Re
 @bp.post("/lists")
 def upload() -> ResponseReturnValue:
     """Take a file of students, or text pasted into the form, and start to add them."""
-    form_id = _id_in_form()
+    form_id = id_in_form()
     content, name = _uploaded()
     try:
         grades.import_students(clients(), DEMO, form_id, content, name)
@@ -177,7 +176,7 @@ def upload() -> ResponseReturnValue:
 def make_up() -> ResponseReturnValue:
     """Add made-up students: a continuation, a hundred in each commit."""
     try:
-        grades.add_many(clients(), DEMO, _id_in_form(), MADE_UP)
+        grades.add_many(clients(), DEMO, id_in_form(), MADE_UP)
     except ListGoingOnError:
         return _page({}, {"list": LIST_GOES_ON}, 409)
     return _back()
@@ -196,7 +195,7 @@ def _uploaded() -> tuple[bytes, str]:
 @bp.post("/<any(rebuild, verify):verb>")
 def check(verb: str) -> ResponseReturnValue:
     """Build the view anew beside the one that is read, or compare it with its sources."""
-    form_id = _id_in_form()
+    form_id = id_in_form()
     if verb == "verify":
         grades.verify(clients(), DEMO, form_id)
     else:
@@ -209,7 +208,7 @@ def compare(school: str) -> ResponseReturnValue:
     """Measure what counting a sample school costs; fill it first, if it is empty."""
     if school not in _samples():
         abort(404)
-    comparisons.compare(clients(), school, _id_in_form())
+    comparisons.compare(clients(), school, id_in_form())
     return redirect(url_for(".page", _anchor="compare"), 303)
 
 
@@ -435,14 +434,6 @@ def _back(token: Token | None = None) -> ResponseReturnValue:
     after = request.form.get("after", "")
     kept = after if ID_PATTERN.fullmatch(after) else None
     return redirect(url_for(".page", seen=seen, after=kept, _anchor="now"), 303)
-
-
-def _id_in_form() -> str:
-    """Return the id that the form brought along, so that sending it twice does it once."""
-    form_id = request.form.get("id", "")
-    if not ID_PATTERN.fullmatch(form_id):
-        abort(400, "This form is incomplete. Reload the page and try again.")
-    return form_id
 
 
 def _fields() -> dict[str, str]:

@@ -12,6 +12,7 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, s
 from flask.typing import ResponseReturnValue
 
 from handlers.breakages import active_switches
+from handlers.forms import ID_PATTERN, id_in_form
 from handlers.wiring import clients, registry, settings
 from models.continuations import CANCELLED, RUNNING
 from models.invitations import Guest, GuestImport, Party, newest_parties
@@ -35,7 +36,6 @@ GUESTS_SHOWN = 20
 MISHAPS_SHOWN = 200
 LONGEST = {"title": 120, "host": 120, "place": 200, "note": 2000}
 WORDS = {"title": "What", "host": "Host", "place": "Where", "when": "When", "note": "Note"}
-ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -70,7 +70,7 @@ def _sample() -> dict[str, str]:
 @bp.post("")
 def create() -> ResponseReturnValue:
     """Create a party, once for each form."""
-    party_id = _id_in_form()
+    party_id = id_in_form()
     form, errors, details = _read_details()
     if details is None:
         return _parties_page(form, errors, 400)
@@ -112,7 +112,7 @@ def upload(party_id: str) -> ResponseReturnValue:
     found = _party_or_404(party_id)
     content, name = _uploaded()
     try:
-        invitations.import_guests(clients(), party_id, _id_in_form(), content, name)
+        invitations.import_guests(clients(), party_id, id_in_form(), content, name)
     except BadFileError as error:
         return _party_page(found, _form_of(found), {"guests": str(error)}, 400)
     except ImportGoingOnError:
@@ -133,7 +133,7 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     content = _made_up(count).encode()
     try:
         invitations.import_guests(
-            clients(), party_id, _id_in_form(), content, f"{count} made-up guests.csv"
+            clients(), party_id, id_in_form(), content, f"{count} made-up guests.csv"
         )
     except ImportGoingOnError:
         words = "another file of this party is still being read; try again when it is done"
@@ -352,14 +352,6 @@ def _to_party(party_id: str) -> ResponseReturnValue:
 
 
 # What forms hold
-
-
-def _id_in_form() -> str:
-    """Return the id that the form brought along, so that sending it twice does it once."""
-    form_id = request.form.get("id", "")
-    if not ID_PATTERN.fullmatch(form_id):
-        abort(400, "This form is incomplete. Reload the page and try again.")
-    return form_id
 
 
 def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:

@@ -7,6 +7,8 @@ from http import HTTPStatus
 
 from flask import Response
 
+RETRY_AFTER_S = 1
+
 
 def problem(status: int, words: str) -> Response:
     """Return an error: what is wrong, and what to do."""
@@ -16,4 +18,7 @@ def problem(status: int, words: str) -> Response:
         "status": status,
         "detail": words,
     }
-    return Response(json.dumps(details), status, content_type="application/problem+json")
+    answer = Response(json.dumps(details), status, content_type="application/problem+json")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return answer

@@ -11,6 +11,7 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, u
 from flask.typing import ResponseReturnValue
 
 from handlers.breakages import active_switches
+from handlers.forms import id_in_form
 from handlers.sum_drawings import gantt, sizes, took_s
 from handlers.wiring import clients
 from handlers.words import duration, number
@@ -21,7 +22,6 @@ from pipelines.sums import MOST_AMOUNT, MOST_SUMS, Count, Standing, TooManySumsE
 
 bp = Blueprint("sums", __name__, url_prefix="/sums")
 
-ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 BATCHES_SHOWN = 30
 LOAD_FIELDS = {"rate": MOST_RATE, "writers": MOST_WRITERS, "seconds": MOST_SECONDS}
@@ -72,7 +72,7 @@ def stage(name: str) -> ResponseReturnValue:
 @bp.post("/<name>/additions")
 def add(name: str) -> ResponseReturnValue:
     """Add to a sum, once for each form."""
-    form_id = _id_in_form()
+    form_id = id_in_form()
     text = request.form.get("amount", "").strip()
     amount = int(text) if WHOLE.fullmatch(text) else None
     if amount is None or abs(amount) > MOST_AMOUNT:
@@ -90,7 +90,7 @@ def add(name: str) -> ResponseReturnValue:
 @bp.post("/<name>/loads")
 def put_under_load(name: str) -> ResponseReturnValue:
     """Start writers that add to a sum, once for each form."""
-    form_id = _id_in_form()
+    form_id = id_in_form()
     form = {field: request.form.get(field, "").strip()[:60] for field in (*LOAD_FIELDS, "amounts")}
     errors = {
         field: f"a whole number from 1 to {most}"
@@ -178,7 +178,6 @@ def _stage(name: str) -> dict[str, Any]:
         "gantt": gantt(load, standing.recent, clients().clock.now()),
         "sizes": sizes(standing.recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
         "tuning": add_up.tuning(clients(), name),
-        "period_s": add_up.period_s,
         "read": clients().meter.cost() - before,
         "is_moving": is_moving,
     }
@@ -188,14 +187,6 @@ def _stage(name: str) -> dict[str, Any]:
 
 
 def _known(name: str) -> str:
-    if not sums.NAME.fullmatch(name) or not sums.exists(clients(), name):
+    if not sums.exists(clients(), name):
         abort(404)
     return name
-
-
-def _id_in_form() -> str:
-    """Return the id that the form brought along, so that sending it twice does it once."""
-    form_id = request.form.get("id", "")
-    if not ID_PATTERN.fullmatch(form_id):
-        abort(400, "This form is incomplete. Reload the page and try again.")
-    return form_id

@@ -127,7 +127,7 @@ def names() -> list[str]:
 def exists(clients: Clients, name: str) -> bool:
     """Tell whether there is a sum of this name. A process asks once: no sum ever goes."""
     known: set[str] = clients.memory.of("sums:names", set)
-    if name not in known:
+    if name not in known and NAME.fullmatch(name):
         known.update(names())
     return name in known
 
