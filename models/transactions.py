@@ -6,8 +6,8 @@ with a sequence number, the deletion of the row that caused it), choose its keys
 it starts, and do nothing but read and write entities.
 
 ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
-up, and hides the real error in a RetryError. `transact` makes a few quick tries, about
-half a second in all, and raises what the service said.
+up, and hides the real error in a RetryError. `transact` makes a few quick tries, with pauses of
+about half a second in all, and raises what the service said.
 
 Inside the body, `current_transaction()` tells which call of `transact` it belongs to. Its id
 is the same in every try, so what a body names after it is written once. A listener hears of
@@ -41,13 +41,25 @@ TRIES = 4
 FIRST_PAUSE_S = 0.03
 PAUSE_GROWTH = 3.0
 
-# Aborted: the race was lost, nothing was written. The others: anybody's guess.
-RETRIED = (
-    rpc_errors.Aborted,
-    rpc_errors.ServiceUnavailable,
+# No try begins later than this after the first one: a caller waits, and so may a lease.
+LAST_TRY_AFTER_S = 10.0
+
+# After one of these a commit may have taken effect. Of gRPC's sixteen codes the others say that
+# it did not: the request was refused (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
+# PERMISSION_DENIED, UNAUTHENTICATED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED), the race
+# was lost (ABORTED) or a quota was (RESOURCE_EXHAUSTED).
+OUTCOME_UNKNOWN = (
+    rpc_errors.Cancelled,
+    rpc_errors.DataLoss,
+    rpc_errors.DeadlineExceeded,
     rpc_errors.InternalServerError,
+    rpc_errors.ServiceUnavailable,
     rpc_errors.Unknown,
 )
+# What `transact` runs the body again for.
+RETRIED = (rpc_errors.Aborted, *OUTCOME_UNKNOWN)
+# The service's trouble, and never that of the data: the same request may succeed later.
+TRANSIENT = (*RETRIED, rpc_errors.ResourceExhausted, rpc_errors.RetryError)
 
 
 class NoTransactionError(Exception):
@@ -142,6 +154,7 @@ def transact(
     tries: int = TRIES,
     pause: Callable[[float], None] = time.sleep,
     spread: Callable[[float, float], float] = random.uniform,
+    elapsed_s: Callable[[], float] = time.monotonic,
 ) -> T:
     """Run body in a transaction and return what it returned.
 
@@ -150,13 +163,16 @@ def transact(
         tries: How often the body may run, at least 1.
         pause: Waits between two tries; its argument is in seconds.
         spread: Picks a pause between two bounds, so that rivals part ways.
+        elapsed_s: A clock that never goes back, in seconds: after 10 s there is no further try.
 
     Raises:
-        google.api_core.exceptions.Aborted: every try lost its race.
-        google.api_core.exceptions.GoogleAPICallError: what the last try got. When its
-            class is not Aborted the commit may have taken effect all the same.
+        google.api_core.exceptions.Aborted: every try lost its race; nothing was written.
+        google.api_core.exceptions.GoogleAPICallError: what the service said. When its class is
+            in OUTCOME_UNKNOWN, the body may have taken effect all the same.
     """
     before = sys.exc_info()[1]
+    began_s = elapsed_s()
+    doubt: Exception | None = None
     transaction = Transaction()
     for retry in range(tries):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
@@ -168,13 +184,16 @@ def transact(
             transaction.committed()
             return future.result()  # type: ignore[no-any-return]
         cause = _first_cause(error, before)
+        if isinstance(cause, OUTCOME_UNKNOWN):
+            doubt = cause
         if cause is None:
             transaction.given_up()
             raise error
-        if retry == tries - 1:
+        if retry == tries - 1 or elapsed_s() - began_s > LAST_TRY_AFTER_S:
             transaction.given_up()
-            # Not "from error": cause stands in error's own chain, which would close on itself.
-            raise cause from None
+            # Not "from error": cause stands in error's own chain, which would close on itself. And
+            # not the last one, Aborted, when the outcome of a try before it is unknown.
+            raise doubt or cause from None
         transaction.retried(cause)
         longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
         pause(spread(longest_s / 3, longest_s))

@@ -10,6 +10,9 @@ memcached) asks a `FaultPlan` first. The plan counts the calls and may, at one o
     flush         empty memcached, then go on
     overlap       deliver the same task again, to its end, while this call waits
 
+An error and a lost reply may name their gRPC code ("reply-lost:DEADLINE_EXCEEDED"); without one
+it is UNAVAILABLE. A plan may break several calls of one play.
+
 A crash is a BaseException that unwinds the call; from then on the dead process may not
 reach anything, so its `finally` blocks have no more effect than those of a killed process.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
@@ -29,6 +32,17 @@ from pipelines.cache import Cache
 from pipelines.mail import Connection, Mailer
 from pipelines.tasks import Unwell
 
+# What a service may answer although the call took effect, or will.
+UNKNOWN_OUTCOMES = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DATA_LOSS,
+)
+# What it may answer to a call without effect, and not because of what was asked for.
+FAILURES = (*UNKNOWN_OUTCOMES, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 ERROR, REPLY_LOST = "error", "reply-lost"
 CRASH_BEFORE, CRASH_AFTER = "crash-before", "crash-after"
 KINDS = (ERROR, REPLY_LOST, CRASH_BEFORE, CRASH_AFTER)
@@ -39,11 +53,15 @@ class Crash(BaseException):
     """The process died."""
 
 
-class Unavailable(grpc.RpcError, grpc.Call, grpc.Future):
+class CallFailed(grpc.RpcError, grpc.Call, grpc.Future):
     """What a caller sees when the server, or its answer, does not come through."""
 
+    def __init__(self, code: grpc.StatusCode) -> None:
+        super().__init__()
+        self._code = code
+
     def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
+        return self._code
 
     def details(self) -> str:
         return "made by a test"
@@ -88,39 +106,66 @@ class Unavailable(grpc.RpcError, grpc.Call, grpc.Future):
         callback(self)
 
 
+def code_of(kind: str) -> grpc.StatusCode:
+    """Return the gRPC code that a kind of fault names, or UNAVAILABLE.
+
+    >>> code_of("reply-lost:ABORTED"), code_of("error")
+    (<StatusCode.ABORTED: (10, 'aborted')>, <StatusCode.UNAVAILABLE: (14, 'unavailable')>)
+    """
+    return grpc.StatusCode[kind.partition(":")[2] or "UNAVAILABLE"]
+
+
 @dataclass
 class FaultPlan:
-    """Counts the remote calls of the thread under test, and breaks one of them."""
+    """Counts the remote calls of the thread under test, and breaks one of them, or more."""
 
     at: int | None = None
     kind: str = ""
+    more: dict[int, str] = field(
+        default_factory=dict
+    )  # Further faults: at which call, of which kind.
     on_fire: Callable[[], None] = lambda: None
     calls: list[str] = field(default_factory=list)
     fired: str = ""
     is_watching: bool = False
     dead_threads: set[int] = field(default_factory=set)
 
-    def around(self, name: str, effect: Callable[[], Any], error: Callable[[], Exception]) -> Any:
+    def reset(self, kind: str = "", at: int | None = None, more: Mapping[int, str] = {}) -> None:
+        """Count from zero, and break what is asked for."""
+        self.kind, self.at, self.more = kind, at, dict(more)
+        self.calls, self.fired = [], ""
+
+    def around(
+        self, name: str, effect: Callable[[], Any], error: Callable[[grpc.StatusCode], Exception]
+    ) -> Any:
         """Do one remote call, or break it."""
         self.check_alive()
         if not self.is_watching:
             return effect()
         index = len(self.calls)
         self.calls.append(name)
-        if index != self.at:
+        kind = self.kind if index == self.at else self.more.get(index)
+        if kind is None:
             return effect()
-        self.fired = f"{self.kind} at call {index} ({name})"
-        if self.kind == ERROR:
-            raise error()
-        if self.kind == CRASH_BEFORE:
+        fired = f"{kind} at call {index} ({name})"
+        self.fired = f"{self.fired}, then {fired}" if self.fired else fired
+        return self._break(kind, effect, error)
+
+    def _break(
+        self, kind: str, effect: Callable[[], Any], error: Callable[[grpc.StatusCode], Exception]
+    ) -> Any:
+        what = kind.partition(":")[0]
+        if what == ERROR:
+            raise error(code_of(kind))
+        if what == CRASH_BEFORE:
             self._die()
-        if self.kind in (FLUSH, OVERLAP):
+        if what in (FLUSH, OVERLAP):
             with self.unwatched():
                 self.on_fire()
             return effect()
         effect()
-        if self.kind == REPLY_LOST:
-            raise error()
+        if what == REPLY_LOST:
+            raise error(code_of(kind))
         self._die()
         return None
 
@@ -168,7 +213,7 @@ class FaultyWire(grpc.UnaryUnaryClientInterceptor):
             self._follow(name, request, call)
             return call
 
-        return self.plan.around(name, effect, Unavailable)
+        return self.plan.around(name, effect, CallFailed)
 
     def _follow(self, name: str, request: Any, call: Any) -> None:
         if name == "BeginTransaction":
@@ -201,7 +246,7 @@ class _FaultyLine:
     plan: FaultPlan
 
     def send(self, mail: EmailMessage) -> None:
-        self.plan.around("send", lambda: self.line.send(mail), lambda: Unwell("made by a test"))
+        self.plan.around("send", lambda: self.line.send(mail), lambda code: Unwell(code.name))
 
 
 @dataclass(frozen=True)
@@ -237,7 +282,7 @@ class FaultyCache:
 
     def _around(self, name: str, effect: Callable[[], Any], miss: Any) -> Any:
         try:
-            return self.plan.around(f"cache.{name}", effect, _Miss)
+            return self.plan.around(f"cache.{name}", effect, lambda code: _Miss())
         except _Miss:
             return miss
 
