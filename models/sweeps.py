@@ -1,0 +1,24 @@
+"""When a sweep last went through everything that waits.
+
+SweepMark
+    Key: the sweep's name ("outbox", "fork-join|sums"). Written only by a sweep that met rows older
+    than those it wakes each time, so an idle app writes none.
+    Queries: none. Growth: one row for each sweep.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud import ndb
+
+
+class SweepMark(ndb.Model):
+    """When the last sweep began that came to its end."""
+
+    at = ndb.DateTimeProperty(indexed=False, required=True)
+
+
+def mark_key(sweep: str) -> Any:
+    """Return the key of a sweep's mark."""
+    return ndb.Key(SweepMark, sweep)
