@@ -24,6 +24,9 @@ I = TypeVar("I")  # noqa: E741  An item.
 
 # Longer than one item takes at its worst. A crash costs so much time before its page goes on.
 LEASE_S = 20.0
+# How long deferred items wait after each pass over their page: a relay that puts mails off
+# means minutes.
+RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
 
 
 class ItemError(Exception):
@@ -68,6 +71,7 @@ class Job(Generic[A, I]):
     on_finished: Callable[[Clients, A], None] | None = None  # At least once; may come late.
     page_size: int = 100
     passes: int = 5  # Over a page, before an item that keeps being deferred has failed.
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S  # Between passes; the last one repeats.
     lease_s: float = LEASE_S
 
     @cached_property

@@ -50,9 +50,6 @@ MOST_UNRECEIPTED = 10
 UNRECEIPTED_S = 0.05
 # How often an attempt looks whether its run was cancelled.
 LOOK_S = 1.0
-# How long deferred items wait after each pass over their page: a relay that puts mails off
-# means minutes.
-DEFERRED_S = (5.0, 30.0, 120.0, 600.0)
 # The queue's clock may be ahead of ours by so much.
 CLOCK_SLACK_S = 1.0
 
@@ -408,7 +405,8 @@ class _Attempt:
                 reasons[str(position)] = reason
         if is_last and RETRYING in receipts:
             page.passes += 1
-            delay_s = DEFERRED_S[min(page.passes, len(DEFERRED_S)) - 1]
+            delays_s = self.job.retry_delays_s
+            delay_s = delays_s[min(page.passes, len(delays_s)) - 1]
             page.again_at = page.touched + datetime.timedelta(seconds=delay_s)
             if page.passes >= self.job.passes:
                 receipts = [FAILED if letter == RETRYING else letter for letter in receipts]
