@@ -13,7 +13,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check doctor bench clean fmt lint types lock
+.PHONY: help setup run test soak check doctor bench clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -26,6 +26,9 @@ run: $(INSTALLED) ## Start everything: app on 8080, console on 8000
 
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 	$(PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
+
+soak: $(INSTALLED) ## Break each call with each code, and all pairs of calls; takes hours
+	SOAK=1 $(PYTHON) -m pytest -n 2 --dist load --timeout 0 -k fault $(ARGS)
 
 check: lint types test ## All that CI runs: lint, types, tests
 

@@ -196,14 +196,14 @@ class World:
             self.clock.sleep(max(0.0, wake_at - self.clock.time_s) + 0.001)
         raise AssertionError("tasks keep coming")
 
-    def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> None:
-        """Let time pass and the sweep run until all is done."""
-        self.plan.at = None
-        for _ in range(rounds):
+    def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> int:
+        """Let time pass and the sweep run until all is done; return how many sweeps that took."""
+        self.plan.at, self.plan.more = None, {}
+        for sweeps in range(rounds):
             self.settle(patience_s=SWEPT_EVERY_S)
             with self.context():
                 if is_done():
-                    return
+                    return sweeps
             self.clock.sleep(SWEPT_EVERY_S)
             self.sweep()
         raise AssertionError("not healed by the sweep")

@@ -88,7 +88,7 @@ def deliver_job(outside: Counter[str]) -> Job[Walk, Item]:
             def effect() -> None:
                 outside[item.key.id()] += 1
 
-            plan.around("act", effect, lambda: TimeoutError("no answer"))
+            plan.around("act", effect, lambda code: TimeoutError("no answer"))
 
         yield act
 
