@@ -42,6 +42,9 @@ class _NoRelay:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        pass
+
 
 def main() -> None:
     """Measure and print."""

@@ -12,7 +12,8 @@ OutboxTask
     created, one of kind "h" (held) in the transaction that does what the task asks for.
 
 OutboxLease
-    Key: the partition. Who drains it now, so that two sweeps do not do the same work.
+    Key: the partition. Who drains it now, or was asked to, so that two sweeps do not do the same
+    work, nor ask again and again while the queue of the walks stands still.
     Queries: none. Growth: 16 rows.
 """
 
@@ -26,6 +27,7 @@ from google.cloud import ndb
 
 PARTITIONS = "0123456789abcdef"
 _TIME = "%Y%m%dT%H%M%S%f"
+LONG_AGO = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 
 
 class OutboxTask(ndb.Model):
@@ -81,6 +83,23 @@ class RowId:
         made = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Datastore's are naive.
         return cls(transaction, made, int(number), kind == "h", digest)
 
+    @classmethod
+    def read(cls, row: str | int) -> RowId:
+        """Return what the id of any key says; what it does not say is old, and not held.
+
+        Rows may be of another version, or made by hand: none of them may stop the others.
+
+        >>> RowId.read("c|20300501T120000000000|h|c0ffee|0003").held
+        True
+        >>> RowId.read(5629499534213120).created
+        datetime.datetime(1970, 1, 1, 0, 0)
+        """
+        parts = [*str(row).split("|"), *[""] * 6]
+        try:
+            return cls.parse("|".join([*parts[:4], parts[4] or "0", parts[5]]))
+        except ValueError:
+            return cls("", LONG_AGO, 0, parts[2] == "h")
+
 
 def outbox_key(row: str) -> Any:
     """Return the key of a row."""
@@ -88,13 +107,20 @@ def outbox_key(row: str) -> Any:
 
 
 def outbox_rows(partition: str = "", *, after: str = "") -> Any:
-    """Return the query for the rows of a partition, or of all, oldest first in each."""
+    """Return the query for the rows of a partition, or of all, oldest first in each.
+
+    The partitions share all keys there can be, so that none is out of reach.
+    """
     key = OutboxTask._key
     query = OutboxTask.query().order(key)
-    if partition:
-        query = query.filter(key < outbox_key(partition + "}"))
-    if after or partition:
-        query = query.filter(key > outbox_key(after or partition + "|"))
+    first, last = PARTITIONS[0], PARTITIONS[-1]
+    if partition and partition != last:
+        beyond = PARTITIONS[PARTITIONS.index(partition) + 1]
+        query = query.filter(key < outbox_key(beyond))
+    if after:
+        query = query.filter(key > outbox_key(after))
+    elif partition and partition != first:
+        query = query.filter(key >= outbox_key(partition))
     return query
 
 

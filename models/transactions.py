@@ -88,6 +88,7 @@ class Transaction:
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     listeners: dict[str, Listener] = field(default_factory=dict)
+    doubt: Exception | None = None  # The last one that left the outcome of a try open.
 
     def listener(self, name: str, make: Callable[[], L]) -> L:
         """Return this transaction's listener of a name; make it if there is none yet."""
@@ -172,7 +173,6 @@ def transact(
     """
     before = sys.exc_info()[1]
     began_s = elapsed_s()
-    doubt: Exception | None = None
     transaction = Transaction()
     for retry in range(tries):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
@@ -185,7 +185,7 @@ def transact(
             return future.result()  # type: ignore[no-any-return]
         cause = _first_cause(error, before)
         if isinstance(cause, OUTCOME_UNKNOWN):
-            doubt = cause
+            transaction.doubt = cause
         if cause is None:
             transaction.given_up()
             raise error
@@ -193,7 +193,7 @@ def transact(
             transaction.given_up()
             # Not "from error": cause stands in error's own chain, which would close on itself. And
             # not the last one, Aborted, when the outcome of a try before it is unknown.
-            raise doubt or cause from None
+            raise transaction.doubt or cause from None
         transaction.retried(cause)
         longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
         pause(spread(longest_s / 3, longest_s))

@@ -18,9 +18,10 @@ works as it does in `Task.enqueue`: "already exists" means that somebody enqueue
 `hold` keeps the row until the task's own transaction calls `release`. Then what waits can be
 seen (`topic`), its age is known, and the effect commits with its proof.
 
-Lost on failure: nothing. A crash costs one period of the sweep. A task that Cloud Tasks refuses
-blocks no other; after ten minutes it is parked as a dead task, with its reason. A held row stays
-even then.
+Lost on failure: nothing. A crash costs one period of the sweep. A process that lives on heals
+itself within seconds: it asks Cloud Tasks again, and looks for rows whose commit nobody answered
+for. A task that Cloud Tasks refuses blocks no other; after ten minutes it is parked as a dead task,
+with its reason. A held row stays even then.
 
 Routes: POST /tasks/outbox/drain; GET /cron/outbox/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010:
@@ -63,6 +64,7 @@ from pipelines.tasks import (
     hashed_name,
     task,
 )
+from pipelines.wakes import CLOCK_SKEW_S, Round
 
 if TYPE_CHECKING:
     from pipelines.clients import Clients
@@ -73,16 +75,21 @@ A = TypeVar("A")
 
 # A row that its own process should have relayed by now.
 STALE_S = 15.0
-SWEEP_S = 60.0
 # A refusal may be a deployment under way: the queue comes after the code.
 PARK_AFTER_S = 600.0
 LEASE_S = 60.0
+# A walk that was asked for and has not begun: its queue may stand still.
+ASKED_S = 600.0
 MOST_PER_DRAIN = 1_000
 MOST_WAITING = 10_000
 MOST_COUNTED = 1_000
 # Between two calls of a process's relay, while there is something to relay.
 GATHER_S = 0.02
-_LISTENER = "outbox"
+# What Cloud Tasks or Datastore did not answer for, and what may be committed late, is tried again
+# after so long; then it is left to the sweep.
+AGAIN_S = (1, 3, 5)
+_LISTENER = _SWEEP = "outbox"
+_NOWHERE = "/tasks/nowhere"
 
 
 class Relay(Protocol):
@@ -92,6 +99,10 @@ class Relay(Protocol):
         """Create the tasks of some committed rows, now or soon."""
         ...
 
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of those rows that turn out to be committed."""
+        ...
+
 
 class AtOnce:
     """Relays before the caller goes on: for scripts, and for tests that break each call."""
@@ -99,54 +110,129 @@ class AtOnce:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         relay(clients, rows)
 
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        if found := _committed(rows):
+            relay(clients, found)
+
+
+def by_timer(seconds: float, act: Callable[[], None]) -> None:
+    """Do something later, unless the process ends before."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
+@dataclass
+class _Errand:
+    """A row to relay; `in_doubt`: nobody knows whether it is committed."""
+
+    row: OutboxTask
+    in_doubt: bool = False
+    tries: int = 0
+
 
 class Behind:
     """Relays on a thread of its own: the answer does not wait for it.
 
     A lone row goes out at once. What comes while its call is under way, or just behind it, goes
-    out with the next, so calls grow with the load: a call costs more than its tasks do.
-    The thread ends with the process, after its last call; what is left then is the sweep's.
+    out with the next, so calls grow with the load: a call costs more than its tasks do. What nobody
+    answered for is tried again some seconds later, a few times. The thread ends with the process,
+    after its last call; what is left then is the sweep's.
     """
 
-    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        pause: Callable[[float], None] = time.sleep,
+        later: Callable[[float, Callable[[], None]], None] = by_timer,
+    ) -> None:
         """Relay nothing yet.
 
         Args:
             pause: Waits between two calls; its argument is in seconds.
+            later: Does something after some seconds, on another thread.
         """
         self._pause = pause
+        self._later = later
         self._lock = threading.Lock()
-        self._waiting: list[OutboxTask] = []
+        self._waiting: list[_Errand] = []
+        self._delayed: list[list[_Errand]] = []  # By the second from now in which they are due.
         self._is_draining = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        self._add(clients, [_Errand(row) for row in rows])
+
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        self._add(clients, [_Errand(row, in_doubt=True) for row in rows])
+
+    def _add(self, clients: Clients, errands: Sequence[_Errand]) -> None:
         with self._lock:
-            room = MOST_WAITING - len(self._waiting)
-            self._waiting.extend(rows[:room])
-            if self._is_draining:
+            room = MOST_WAITING - len(self._waiting) - sum(map(len, self._delayed))
+            self._waiting.extend(errands[: max(0, room)])
+            if self._is_draining or not self._waiting:
                 return
             self._is_draining = True
         try:
             self._thread.submit(self._drain, clients)
         except RuntimeError:
-            log.info("this process ends; %d rows are left to the sweep", len(rows))
+            log.info("this process ends; %d rows are left to the sweep", len(errands))
 
     def _drain(self, clients: Clients) -> None:
-        while rows := self._next():
+        while errands := self._next():
+            left: Sequence[_Errand] = errands
             try:
                 with clients.context():
-                    relay(clients, rows)
+                    left = _run(clients, errands)
             except Exception:
-                log.exception("%d rows are left to the sweep", len(rows))
+                log.exception("%d rows are not relayed yet", len(errands))
+            self._delay(clients, left)
             self._pause(GATHER_S)
 
-    def _next(self) -> list[OutboxTask]:
+    def _next(self) -> list[_Errand]:
         with self._lock:
-            rows = self._waiting[:MOST_PER_CALL]
+            errands = self._waiting[:MOST_PER_CALL]
             del self._waiting[:MOST_PER_CALL]
-            self._is_draining = bool(rows)
-            return rows
+            self._is_draining = bool(errands)
+            return errands
+
+    def _delay(self, clients: Clients, errands: Sequence[_Errand]) -> None:
+        with self._lock:
+            is_ticking = bool(self._delayed)
+            for errand in errands:
+                if errand.tries < len(AGAIN_S):
+                    wait_s = AGAIN_S[errand.tries]
+                    errand.tries += 1
+                    self._delayed += [[] for _ in range(wait_s - len(self._delayed))]
+                    self._delayed[wait_s - 1].append(errand)
+            if is_ticking or not self._delayed:
+                return
+        self._later(1, lambda: self._tick(clients))
+
+    def _tick(self, clients: Clients) -> None:
+        with self._lock:
+            due = self._delayed.pop(0)
+            is_ticking = bool(self._delayed)
+        if is_ticking:
+            self._later(1, lambda: self._tick(clients))
+        self._add(clients, due)
+
+
+def _run(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
+    """Relay what is committed; return what nobody answered for, or is not committed yet."""
+    doubtful = {errand.row.key for errand in errands if errand.in_doubt}
+    found = {row.key for row in _committed([e.row for e in errands if e.in_doubt])}
+    there = [errand for errand in errands if errand.row.key not in doubtful - found]
+    if not there:
+        return list(errands)
+    for errand in there:
+        errand.in_doubt = False
+    unanswered = {row.key for row in relay(clients, [e.row for e in there]).unanswered}
+    return [e for e in errands if e.in_doubt or e.row.key in unanswered]
+
+
+def _committed(rows: Sequence[OutboxTask]) -> list[OutboxTask]:
+    """Return those of some rows that are in Datastore."""
+    return [row for row in ndb.get_multi([row.key for row in rows]) if row is not None]
 
 
 # Enqueue, in a transaction
@@ -188,9 +274,13 @@ def hold(
 
     Returns:
         The row: gone once the task has done its work.
+
+    Raises:
+        NoTransactionError, BadArgumentsError, TooLargeError: as of `enqueue`.
     """
+    due = task.due(clients, 0, at)
     return _outgoing(clients).put(
-        lambda row: task.message(make_args(row), at=at), held=True, topic=topic
+        lambda row: task.message(make_args(row), at=due), held=True, topic=topic
     )
 
 
@@ -236,14 +326,18 @@ class _Outgoing:
         self.rows = []
 
     def given_up(self) -> None:
-        """Leave what may be committed to the sweep."""
+        """Look for what may be committed all the same."""
+        rows = {row.key: row for row in (*self.doubtful, *self.rows)}
+        if rows and self.transaction.doubt is not None:
+            self.clients.relay.look(self.clients, list(rows.values()))
 
     def committed(self) -> None:
         rows = {row.key: row for row in self.rows}
-        if doubtful := [row.key for row in self.doubtful if row.key not in rows]:
-            rows.update((row.key, row) for row in ndb.get_multi(doubtful) if row is not None)
+        doubtful = {row.key: row for row in self.doubtful if row.key not in rows}
         if rows:
             self.clients.relay.send(self.clients, list(rows.values()))
+        if doubtful:
+            self.clients.relay.look(self.clients, list(doubtful.values()))
 
 
 def _digest(message: Message, topic: str | None) -> str:
@@ -263,10 +357,15 @@ def _outgoing(clients: Clients) -> _Outgoing:
 
 @dataclass(frozen=True)
 class Relayed:
-    """What became of some rows: tasks made, and rows that were refused, each with its reason."""
+    """What became of some rows.
+
+    `created` tasks were made; `refused` are the rows that Cloud Tasks does not take, each with its
+    reason; `unanswered` are those of which it does not say what became.
+    """
 
     created: int
     refused: Sequence[tuple[OutboxTask, Exception]]
+    unanswered: Sequence[OutboxTask]
 
 
 def relay(clients: Clients, rows: Sequence[OutboxTask]) -> Relayed:
@@ -283,33 +382,39 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> Relayed:
     created = sum(answer is True or not _id(row).held for row, answer in exist)
     if created:
         clients.cache.count(_rate_key(clients.clock.now()), created, ttl_s=600)
-    if errors := [answer for answer in answers if isinstance(answer, Exception)]:
-        log.warning("%d of %d rows stay in the outbox: %s", len(errors), len(rows), errors[0])
-    refused = [(row, answer) for row, answer in told if isinstance(answer, REFUSALS)]
-    return Relayed(created, refused)
+    failed = [(row, answer) for row, answer in told if isinstance(answer, Exception)]
+    if failed:
+        log.warning("%d of %d rows stay in the outbox: %s", len(failed), len(rows), failed[0][1])
+    refused = [(row, error) for row, error in failed if isinstance(error, REFUSALS)]
+    unanswered = [row for row, error in failed if not isinstance(error, REFUSALS)]
+    return Relayed(created, refused, unanswered)
 
 
 def _message(row: OutboxTask, now: datetime.datetime) -> Message:
     at = row.at.replace(tzinfo=datetime.UTC) if row.at else None
-    return Message(row.path, row.queue, row.body.encode(), _task_name(row, now), at)
+    # A row that was made by hand may lack anything: it is refused, or parked when it is delivered.
+    path, queue, body = row.path or _NOWHERE, row.queue or "", row.body or ""
+    return Message(path, queue, body.encode(), _task_name(row, now), at)
 
 
 def _task_name(row: OutboxTask, now: datetime.datetime) -> str:
     """Return the task's name: its own, or one that only this row can give.
 
-    A held row may outlive its task (somebody purged the queue). From ten minutes on it gets a
-    name an hour, so that such a task is created anew, and a slow queue is not flooded.
+    A held row may outlive its task (somebody purged the queue). From ten minutes on, and not before
+    its time, it gets a name an hour, so that such a task is created anew, and a slow queue is not
+    flooded.
     """
     if row.name is not None:
         return str(row.name)
     row_id = _id(row)
     age_s = _age_s(row_id, now)
-    wake = int(age_s // 3600) + 1 if row_id.held and age_s >= PARK_AFTER_S else 0
+    is_old = age_s >= PARK_AFTER_S and (row.at is None or row.at <= now)
+    wake = int(age_s // 3600) + 1 if row_id.held and is_old else 0
     return hashed_name("outbox", row.key.id(), wake)
 
 
 def _id(row: OutboxTask) -> RowId:
-    return RowId.parse(row.key.id())
+    return RowId.read(row.key.id())
 
 
 def _rate_key(at: datetime.datetime) -> str:
@@ -321,7 +426,7 @@ def _rate_key(at: datetime.datetime) -> str:
 
 @dataclass(frozen=True)
 class Swept:
-    """What one call of the sweep did: tasks created, or partitions handed to tasks."""
+    """What one call of the sweep did: tasks created, and partitions handed to tasks."""
 
     created: int = 0
     partitions: int = 0
@@ -329,26 +434,91 @@ class Swept:
 
 @dataclass(frozen=True)
 class Drain:
-    """Which partition to drain, from where, and in whose walk."""
+    """Which partition to drain, from where, in whose walk, and in which round of the sweep."""
 
     partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
     walk: Annotated[str, Field(min_length=1, max_length=64)]
-    after: Annotated[str, Field(max_length=200)] = ""
+    after: Annotated[str, Field(max_length=1500)] = ""
+    began: datetime.datetime | None = None
+    since: datetime.datetime | None = None
+    stale_s: float = STALE_S
 
 
-def sweep(clients: Clients) -> Swept:
+def sweep(clients: Clients, *, stale_s: float = STALE_S) -> Swept:
     """Relay what has waited too long.
 
-    An idle outbox costs one query. A few rows are relayed here; for many, each partition gets a
-    task, and those work side by side.
+    An idle outbox costs one query. The oldest hundred rows are relayed here; when there are more,
+    their partitions get a task each, and those work side by side.
+
+    Args:
+        stale_s: How old a row is that its own process should have relayed.
     """
+    look = _Look(Round.begin(clients, _SWEEP), stale_s)
     keys = outbox_rows().fetch(MOST_PER_CALL + 1, keys_only=True)
-    if len(keys) <= MOST_PER_CALL:
-        return Swept(created=_relay_due(clients, keys))
-    walk = clients.new_id()
-    many = [Drain(partition, walk) for partition in PARTITIONS]
-    names = [(walk, args.partition, "") for args in many]
-    return Swept(partitions=sum(drain.enqueue_many(clients, many, names=names)))
+    busy: list[str] = []
+    if len(keys) > MOST_PER_CALL:
+        keys, busy = look.oldest()
+    relayed = _relay_due(clients, look, keys)
+    partitions = _hand_over(clients, look, busy)
+    if not relayed.unanswered:
+        look.round.end()
+    return Swept(relayed.created, partitions)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a round of the sweep takes for due."""
+
+    round: Round
+    stale_s: float
+
+    def is_due(self, row: RowId) -> bool:
+        """Tell whether a row has waited so long that somebody else must care for it.
+
+        A held row's task mostly exists and waits in its queue, so it is looked at ever more rarely.
+        """
+        if row.held:
+            return self.round.is_due(row.created, stale_s=self.stale_s)
+        return _age_s(row, self.round.now) >= self.stale_s
+
+    def is_young(self, row: RowId) -> bool:
+        """Tell whether a row, and all behind it in its partition, are left to their processes."""
+        return 0 <= (self.round.now - row.created).total_seconds() < self.stale_s
+
+    def oldest(self) -> tuple[list[Any], list[str]]:
+        """Return the keys of the oldest rows that are due, and the partitions that have more."""
+        asked = [
+            (partition, outbox_rows(partition).fetch_async(MOST_PER_CALL, keys_only=True))
+            for partition in PARTITIONS
+        ]
+        found = {partition: future.get_result() for partition, future in asked}
+        due = [key for keys in found.values() for key in keys if self.is_due(_row_id(key))]
+        due.sort(key=lambda key: _row_id(key).created)
+        mine, others = due[:MOST_PER_CALL], set(due[MOST_PER_CALL:])
+        return mine, [
+            partition
+            for partition, keys in found.items()
+            if not others.isdisjoint(keys)
+            or (len(keys) == MOST_PER_CALL and not self.is_young(_row_id(keys[-1])))
+        ]
+
+
+def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
+    """Give each partition a walk, unless it has one; return how many got one."""
+    keys = [lease_key(partition) for partition in partitions]
+    leases = dict(zip(partitions, ndb.get_multi(keys), strict=True))
+    free = [partition for partition, lease in leases.items() if not _is_taken(clients, lease)]
+    if not free:
+        return 0
+    walk, now, since = clients.new_id(), look.round.now, look.round.since
+    many = [Drain(p, walk, began=now, since=since, stale_s=look.stale_s) for p in free]
+    ndb.put_multi([_lease(clients, args, ASKED_S) for args in many])
+    try:
+        drain.enqueue_many(clients, many, names=[(walk, args.partition, "") for args in many])
+    except Exception:
+        ndb.delete_multi([lease_key(partition) for partition in free])
+        raise
+    return len(free)
 
 
 @task("/tasks/outbox/drain", queue="outbox")
@@ -356,31 +526,38 @@ def drain(clients: Clients, args: Drain) -> None:
     """Walk through a partition, oldest row first; pass on to another task what is too much."""
     if not transact(lambda: _take(clients, args)):
         return
+    look = _Look(
+        Round.of(_SWEEP, args.began or naive(clients.clock.now()), args.since), args.stale_s
+    )
     keys = outbox_rows(args.partition, after=args.after).fetch(MOST_PER_DRAIN, keys_only=True)
     for i in range(0, len(keys), MOST_PER_CALL):
-        _relay_due(clients, keys[i : i + MOST_PER_CALL])
+        _relay_due(clients, look, keys[i : i + MOST_PER_CALL])
     if len(keys) < MOST_PER_DRAIN:
         transact(lambda: _give_back(args))
         return
-    after = keys[-1].id()
-    drain.enqueue(
-        clients,
-        Drain(args.partition, args.walk, after),
-        name=(args.walk, args.partition, after),
-    )
+    after = str(keys[-1].id())
+    drain.enqueue(clients, replace(args, after=after), name=(args.walk, args.partition, after))
 
 
 def _take(clients: Clients, args: Drain) -> bool:
     """Take a partition's lease, in a transaction; False: another walk has it."""
-    now = naive(clients.clock.now())
-    longest = now + datetime.timedelta(seconds=2 * LEASE_S)
     lease = lease_key(args.partition).get()
-    # An end far ahead is from a clock that was wrong, and means nothing.
-    if lease is not None and lease.owner != args.walk and now < lease.ends <= longest:
+    if lease is not None and lease.owner != args.walk and _is_taken(clients, lease):
         return False
-    ends = now + datetime.timedelta(seconds=LEASE_S)
-    OutboxLease(key=lease_key(args.partition), owner=args.walk, ends=ends).put()
+    _lease(clients, args, LEASE_S).put()
     return True
+
+
+def _is_taken(clients: Clients, lease: OutboxLease | None) -> bool:
+    now = naive(clients.clock.now())
+    # An end far ahead is from a clock that was wrong, and means nothing.
+    longest = now + datetime.timedelta(seconds=2 * ASKED_S)
+    return lease is not None and now < lease.ends <= longest
+
+
+def _lease(clients: Clients, args: Drain, lasts_s: float) -> OutboxLease:
+    ends = naive(clients.clock.now()) + datetime.timedelta(seconds=lasts_s)
+    return OutboxLease(key=lease_key(args.partition), owner=args.walk, ends=ends)
 
 
 def _give_back(args: Drain) -> None:
@@ -389,58 +566,37 @@ def _give_back(args: Drain) -> None:
         lease.key.delete()
 
 
-def _relay_due(clients: Clients, keys: Sequence[Any]) -> int:
+def _relay_due(clients: Clients, look: _Look, keys: Sequence[Any]) -> Relayed:
     now = naive(clients.clock.now())
-    due = [key for key in keys if _is_due(RowId.parse(key.id()), now)]
-    rows = [row for row in ndb.get_multi(due) if row is not None and not _is_early(row, now)]
+    due = [key for key in keys if look.is_due(_row_id(key))]
+    rows = [row for row in ndb.get_multi(due) if row is not None]
     if not rows:
-        return 0
+        return Relayed(0, [], [])
     relayed = relay(clients, rows)
     for row, error in relayed.refused:
         if _age_s(_id(row), now) >= PARK_AFTER_S:
             _park(clients, row, error)
-    return relayed.created
+    return relayed
 
 
-def _is_due(row: RowId, now: datetime.datetime) -> bool:
-    """Tell whether a row has waited so long that somebody else must care for it.
-
-    A held row's task mostly exists and waits in its queue, so it is looked at ever more
-    rarely: when it is 5, 10, 20 minutes old and so on, twice, in case one sweep was missed.
-    """
-    age_s = _age_s(row, now)
-    if age_s < STALE_S:
-        return False
-    return not row.held or _doublings(age_s) > _doublings(age_s - 2 * SWEEP_S)
-
-
-def _is_early(row: OutboxTask, now: datetime.datetime) -> bool:
-    """Tell whether a row has a task, or had one, whose own time is still to come.
-
-    What was purged before its time is woken when the row's age has doubled after that.
-    """
-    return row.at is not None and row.at > now and _age_s(_id(row), now) >= PARK_AFTER_S
-
-
-def _doublings(age_s: float) -> int:
-    """Return how often an age has doubled since a 32nd of ten minutes, when it is 1."""
-    return int(max(0.0, age_s) * 32 / PARK_AFTER_S).bit_length()
+def _row_id(key: Any) -> RowId:
+    return RowId.read(key.id())
 
 
 def _age_s(row: RowId, now: datetime.datetime) -> float:
     """Return a row's age. One from a clock far ahead counts as old."""
     age_s = (now - row.created).total_seconds()
-    return age_s if age_s > -SWEEP_S else PARK_AFTER_S
+    return age_s if age_s > -CLOCK_SKEW_S else PARK_AFTER_S
 
 
 def _park(clients: Clients, row: OutboxTask, error: Exception) -> None:
     """Keep a dead task of a row. A held row stays: what it stands for is not done."""
     dead_tasks.park(
         clients,
-        path=row.path,
-        queue=row.queue,
+        path=row.path or "",
+        queue=row.queue or "",
         task_name=row.name or hashed_name("outbox", row.key.id()),
-        body=row.body.encode(),
+        body=(row.body or "").encode(),
         reason=f"Cloud Tasks refuses it. {type(error).__name__}: {error}",
     )
     if not _id(row).held:
@@ -470,7 +626,7 @@ def depth(clients: Clients) -> Depth:
     firsts = [outbox_rows(p).get_async(keys_only=True) for p in PARTITIONS]
     keys = outbox_rows().fetch(MOST_COUNTED + 1, keys_only=True)
     oldest = [key for first in firsts if (key := first.get_result()) is not None]
-    rows = [RowId.parse(key.id()) for key in (*keys, *oldest)]
+    rows = [_row_id(key) for key in (*keys, *oldest)]
     ages = {held: [_age_s(r, naive(now)) for r in rows if r.held is held] for held in (False, True)}
     relayed = clients.cache.get(_rate_key(now - datetime.timedelta(minutes=1)))
     return Depth(

@@ -33,6 +33,8 @@ from google.rpc import code_pb2
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from models.transactions import TRANSIENT
+
 if TYPE_CHECKING:
     from pipelines.clients import Clients
 
@@ -66,6 +68,14 @@ class NotTriedError(Error):
     """The service did not answer for the messages before this one."""
 
 
+class NotConfirmedError(Error):
+    """The service does not say whether this task was created."""
+
+
+_ERRORS = (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError)
+# The service's trouble, and not the message's.
+UNANSWERED = (*TRANSIENT, TimeoutError, NotConfirmedError)
+
 # This task will be refused again, whatever the service's health.
 REFUSALS = (
     rpc_errors.InvalidArgument,
@@ -73,6 +83,10 @@ REFUSALS = (
     rpc_errors.FailedPrecondition,
     rpc_errors.OutOfRange,
 )
+# Each for itself may still be taken.
+NOT_AS_A_BATCH = (*REFUSALS, rpc_errors.MethodNotImplemented)
+_State = tasks_v2.BatchCreateTasksMetadata.State
+_ENDED = (_State.SUCCEEDED, _State.PARTIALLY_SUCCEEDED)
 
 
 class Outcome(Exception):
@@ -321,14 +335,19 @@ class CloudTaskQueue:
     def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create many; one that is refused takes no other with it.
 
-        When the service itself does not answer, the rest is not tried.
+        A queue that does not answer is left alone. When a second one does not, it is the service,
+        and the rest is not tried.
         """
         answers: list[bool | Exception] = [NotTriedError()] * len(messages)
+        sick: set[str] = set()
         for part in _parts(messages):
+            queue = messages[part[0]].queue
+            if queue in sick or len(sick) > 1:
+                continue
             for i, answer in zip(part, self._create_part([messages[i] for i in part]), strict=True):
                 answers[i] = answer
-            if all(isinstance(answers[i], rpc_errors.ServerError) for i in part):
-                break
+            if all(isinstance(answers[i], UNANSWERED) for i in part):
+                sick.add(queue)
         return answers
 
     def ping(self) -> bool:
@@ -344,38 +363,28 @@ class CloudTaskQueue:
     def _create_part(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create up to 100 tasks of one queue by one call.
 
-        Some may fail and some not. "Already exists" is an answer; anything else goes out
-        once more by itself, which tells its own error.
+        Some may fail and some not. A member that was refused goes out once more by itself, which
+        tells its own error.
         """
         if len(messages) == 1:
             return [self._create_alone(messages[0])]
-        parent = self._queue_path(messages[0].queue)
         requests = [self._request(message) for message in messages]
-        request = tasks_v2.BatchCreateTasksRequest(parent=parent, requests=requests)
-        failed: Mapping[int, Any] = {}
+        request = tasks_v2.BatchCreateTasksRequest(
+            parent=self._queue_path(messages[0].queue), requests=requests
+        )
         try:
-            operation = self._client.batch_create_tasks(request, timeout=BATCH_TIMEOUT_S)
-            try:
-                operation.result(timeout=BATCH_TIMEOUT_S)
-            finally:
-                failed = operation.metadata.failed_requests
-        except REFUSALS as error:
-            if not failed:
-                log.info("a batch was refused, now one by one: %s", error)
-                return [self._create_alone(message) for message in messages]
-        except (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError) as error:
-            if not failed:
-                return [error] * len(messages)
-        answers: list[bool | Exception] = [True] * len(messages)
-        for index, status in failed.items():
-            exists = status.code == code_pb2.ALREADY_EXISTS
-            answers[index] = False if exists else self._create_alone(messages[index])
-        return answers
+            batch = _ended(self._client.batch_create_tasks(request, timeout=BATCH_TIMEOUT_S))
+        except _ERRORS as error:
+            batch = _Batch({}, error)
+        return [
+            self._create_alone(message) if isinstance(answer, NOT_AS_A_BATCH) else answer
+            for message, answer in zip(messages, batch.answers(len(messages)), strict=True)
+        ]
 
     def _create_alone(self, message: Message) -> bool | Exception:
         try:
             return self.create(message)
-        except (rpc_errors.GoogleAPICallError, rpc_errors.RetryError) as error:
+        except _ERRORS as error:
             return error
 
     def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
@@ -410,6 +419,42 @@ class CloudTaskQueue:
 
     def _queue_path(self, queue: str) -> str:
         return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What became of a batch: the codes of the members that failed, by index, and of the rest."""
+
+    failed: Mapping[int, Any]
+    rest: Exception | None  # Why nobody knows whether the others were created; None: they were.
+
+    def answers(self, count: int) -> list[bool | Exception]:
+        return [self._answer(index) for index in range(count)]
+
+    def _answer(self, index: int) -> bool | Exception:
+        if index not in self.failed:
+            return self.rest or True
+        status = self.failed[index]
+        if status.code == code_pb2.ALREADY_EXISTS:
+            return False
+        return rpc_errors.from_grpc_status(status.code, status.message)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _ended(operation: Any) -> _Batch:
+    """Wait for a batch's operation, and return what it confirms.
+
+    That a member is not among those that failed says nothing before the batch has ended: it may
+    have been cut short.
+    """
+    error: Exception | None = None
+    try:
+        operation.result(timeout=BATCH_TIMEOUT_S)
+    except _ERRORS as raised:
+        error = raised
+    metadata = operation.metadata
+    if metadata is None:
+        return _Batch({}, error or NotConfirmedError("the operation tells nothing of its members"))
+    return _Batch(metadata.failed_requests, None if metadata.state in _ENDED else error)
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[list[int]]:

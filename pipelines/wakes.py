@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from models.sweeps import SweepMark, mark_key
-from pipelines.clients import Clients
 from pipelines.clock import naive
+
+if TYPE_CHECKING:
+    from pipelines.clients import Clients
 
 # A row that is younger is woken by every sweep; older ones when they have doubled their age.
 PATIENT_AFTER_S = 600.0

@@ -68,6 +68,9 @@ class Dying:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        pass
+
 
 class NextMinute(SystemClock):
     """The clock of the next sweep."""

@@ -66,6 +66,9 @@ class Never:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        pass
+
 
 def dying(world: World) -> Clients:
     """Return clients of a process that relays nothing."""

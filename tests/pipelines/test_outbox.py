@@ -7,10 +7,11 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import grpc
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
@@ -40,7 +41,7 @@ from pipelines.tasks import (
     TooLargeError,
     hashed_name,
 )
-from tests.faults import ERROR, KINDS, REPLY_LOST, Crash
+from tests.faults import ERROR, KINDS, REPLY_LOST, UNKNOWN_OUTCOMES, Crash
 from tests.models.test_transactions import break_call, no_pause
 from tests.pipelines.orders import (
     STEPS,
@@ -70,6 +71,7 @@ class Gate:
     was_asked: threading.Event = field(default_factory=threading.Event)
     sizes: list[int] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+    answers: list[Exception] = field(default_factory=list)
 
     def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
         self.sizes.append(len(messages))
@@ -77,6 +79,8 @@ class Gate:
         assert self.is_open.wait(20)
         if self.errors:
             raise self.errors.pop()
+        if self.answers:
+            return [self.answers.pop()] * len(messages)
         return self.tasks.create_each(messages)
 
 
@@ -418,8 +422,31 @@ def gate(world: World) -> Iterator[Gate]:
     gate.is_open.set()
 
 
-def behind(world: World, gate: Gate) -> Clients:
-    return replace(world.clients, tasks=gate, relay=Behind())  # type: ignore[arg-type]
+@dataclass
+class Later:
+    """Seconds that pass when the test says so."""
+
+    acts: list[Callable[[], None]] = field(default_factory=list)
+
+    def __call__(self, seconds: float, act: Callable[[], None]) -> None:
+        assert seconds == 1
+        self.acts.append(act)
+
+    def pass_one(self) -> None:
+        acts, self.acts = self.acts, []
+        for act in acts:
+            act()
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+@pytest.fixture
+def behind(world: World, gate: Gate, later: Later) -> Clients:
+    """Clients whose relay works behind the answer, and whose Cloud Tasks is behind a gate."""
+    return replace(world.clients, tasks=gate, relay=Behind(later=later))  # type: ignore[arg-type]
 
 
 def finish(clients: Clients) -> None:
@@ -427,9 +454,11 @@ def finish(clients: Clients) -> None:
     clients.relay._thread.submit(lambda: None).result(20)  # type: ignore[attr-defined]
 
 
-def test_the_answer_does_not_wait_for_cloud_tasks(world: World, gate: Gate) -> None:
+def test_the_answer_does_not_wait_for_cloud_tasks(
+    world: World, gate: Gate, behind: Clients
+) -> None:
     """The transaction returns while the call that creates its task is still under way."""
-    clients = behind(world, gate)
+    clients = behind
 
     with world.context():
         enqueue(clients, "pack")
@@ -442,9 +471,9 @@ def test_the_answer_does_not_wait_for_cloud_tasks(world: World, gate: Gate) -> N
     assert waiting(world) == []
 
 
-def test_what_comes_together_goes_out_together(world: World, gate: Gate) -> None:
+def test_what_comes_together_goes_out_together(world: World, gate: Gate, behind: Clients) -> None:
     """Tasks of five transactions that came while a call was under way go out by one call."""
-    clients = behind(world, gate)
+    clients = behind
 
     with world.context():
         enqueue(clients, "s0")
@@ -458,7 +487,9 @@ def test_what_comes_together_goes_out_together(world: World, gate: Gate) -> None
     assert steps_sent(world) == [f"s{i}" for i in range(6)]
 
 
-def test_what_comes_just_behind_a_call_goes_out_together(world: World, gate: Gate) -> None:
+def test_what_comes_just_behind_a_call_goes_out_together(
+    world: World, gate: Gate, behind: Clients
+) -> None:
     """A lone row waits for nobody; behind its call the relay gathers what comes for a moment."""
     pauses: list[float] = []
     paused, go_on = threading.Event(), threading.Event()
@@ -469,7 +500,7 @@ def test_what_comes_just_behind_a_call_goes_out_together(world: World, gate: Gat
         assert go_on.wait(20)
 
     gate.is_open.set()
-    clients = replace(behind(world, gate), relay=Behind(pause))
+    clients = replace(behind, relay=Behind(pause))
 
     with world.context():
         enqueue(clients, "s0")
@@ -484,31 +515,210 @@ def test_what_comes_just_behind_a_call_goes_out_together(world: World, gate: Gat
     assert waiting(world) == []
 
 
-def test_the_relay_survives_an_error(world: World, gate: Gate) -> None:
-    """What one call could not create is left to the sweep, and the next call is made."""
-    clients = behind(world, gate)
+def test_the_relay_survives_an_error(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """What one call could not create goes out a second later, and the next call is made at once."""
     gate.errors = [RuntimeError("a bug")]
     gate.is_open.set()
 
     with world.context():
-        enqueue(clients, "lost")
-        finish(clients)
-        enqueue(clients, "found")
-        finish(clients)
+        enqueue(behind, "lost")
+        finish(behind)
+        enqueue(behind, "found")
+        finish(behind)
     assert steps_sent(world) == ["found"]
-    world.clock.sleep(60)
-    world.sweep()
+    later.pass_one()
+    finish(behind)
 
     assert steps_sent(world) == ["found", "lost"]
     assert waiting(world) == []
+    assert later.acts == []
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_call_that_nobody_answered_is_made_again_after_one_four_and_nine_seconds(
+    world: World, gate: Gate, behind: Clients, later: Later, failures: int
+) -> None:
+    """B1, B5: while Cloud Tasks is away for a moment nobody waits for the sweep."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")] * failures
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    made_at = [0] if gate.sizes else []
+    for second in range(12):
+        finish(behind)
+        made_at += [second] * (len(gate.sizes) - len(made_at))
+        later.pass_one()
+
+    assert made_at == [0, 1, 4, 9][: failures + 1]
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+
+
+def test_a_call_that_is_never_answered_is_left_to_the_sweep(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """A process does not ask for ever, and keeps nothing in memory for it."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")] * 4
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    for _ in range(12):
+        finish(behind)
+        later.pass_one()
+
+    assert gate.sizes == [1] * 4
+    assert later.acts == []
+    assert len(waiting(world)) == 1
+
+
+def test_what_is_refused_is_not_asked_for_again_at_once(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B7: a queue that is missing comes with the next minutes, if at all."""
+    gate.answers = [rpc_errors.NotFound("no such queue")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    finish(behind)
+
+    assert later.acts == []
+    assert len(waiting(world)) == 1
+
+
+@pytest.mark.parametrize("code", UNKNOWN_OUTCOMES, ids=lambda code: code.name)
+def test_a_process_finds_out_what_it_does_not_know(
+    world: World, gate: Gate, behind: Clients, later: Later, code: grpc.StatusCode
+) -> None:
+    """B1, B5: committed although the caller was told an error: the process relays by itself."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, f"{REPLY_LOST}:{code.name}")
+    finish(behind)
+
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+    assert later.acts == []
+
+
+def give_up(world: World, clients: Clients, kind: str) -> None:
+    """Enqueue in a transaction whose only try ends with an error."""
+    break_call(world, "Commit", kind)
+
+    def body() -> None:
+        Order(id="o").put()
+        outbox.enqueue(clients, step, Step("o", "pack"))
+
+    with world.plan.watched(), pytest.raises(rpc_errors.GoogleAPICallError):
+        transact(body, tries=1)
+    assert world.plan.fired
+
+
+def test_a_commit_that_lands_late_is_found(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B1, B5: the first look finds nothing, and one some seconds later does."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, ERROR)
+        finish(behind)
+        looked = len(gate.sizes)
+        [_, [errand], *_] = [[], *filter(None, behind.relay._delayed)]  # type: ignore[attr-defined]
+        Order(id="o").put()
+        errand.row.put()
+    for _ in range(2):
+        later.pass_one()
+        finish(behind)
+
+    assert looked == 0
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+
+
+def test_a_look_that_fails_is_made_again(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B1, B5: Datastore is away a little longer than the transaction tried."""
+    gate.is_open.set()
+    away = threading.Event()
+    sound = world.plan.around
+
+    def around(name: str, effect: Any, error: Any) -> Any:
+        if name == "Lookup" and away.is_set():
+            raise error(grpc.StatusCode.UNAVAILABLE)
+        return sound(name, effect, error)
+
+    world.plan.around = around  # type: ignore[method-assign]
+    away.set()
+    with world.context():
+        give_up(world, behind, REPLY_LOST)
+        finish(behind)
+    found = steps_sent(world)
+    away.clear()
+    later.pass_one()
+    finish(behind)
+
+    assert found == []
+    assert steps_sent(world) == ["pack"]
+
+
+def test_what_was_never_committed_is_looked_for_a_few_times(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B2: nothing is created, and the process does not look for ever."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, ERROR)
+    looked_before = len(world.plan.calls)
+    for _ in range(12):
+        with world.plan.watched():
+            later.pass_one()
+            finish(behind)
+
+    assert world.plan.calls[looked_before:] == ["Lookup"] * 3
+    assert sent(world) == []
+    assert later.acts == []
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), rpc_errors.Aborted("a race")])
+def test_what_cannot_be_committed_is_not_looked_for(
+    world: World, gate: Gate, behind: Clients, error: Exception
+) -> None:
+    """A bug or a lost race leaves no doubt, so it costs no look."""
+    with world.context(), world.plan.watched():
+        with pytest.raises(type(error)):
+            transact(lambda: place_and_raise(behind, error), tries=1)
+        finish(behind)
+
+    assert "Lookup" not in world.plan.calls
+
+
+def place_and_raise(clients: Clients, error: Exception) -> None:
+    place(clients, "o")
+    raise error
+
+
+def test_a_script_finds_out_at_once(here: World) -> None:
+    """B1: without a thread behind it the look is made before the caller goes on."""
+    give_up(here, here.clients, REPLY_LOST)
+
+    assert steps_sent(here) == ["pack"]
+    assert rows_here() == []
 
 
 def test_the_relay_keeps_no_more_than_it_may(
-    world: World, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    world: World, gate: Gate, behind: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1: what is above the limit is not kept in memory; its rows are, and the sweep finds them."""
     monkeypatch.setattr(outbox, "MOST_WAITING", 3)
-    clients = behind(world, gate)
+    clients = behind
 
     with world.context():
         enqueue(clients, "s0")
@@ -718,16 +928,17 @@ def test_a_few_stranded_rows_are_relayed_by_the_sweep_itself(world: World) -> No
 
 
 def test_many_stranded_rows_are_walked_by_partition(world: World) -> None:
-    """B1: above a hundred, each partition gets a task, and those relay the rows."""
-    strand(world, 101)
+    """B1: above a hundred, each partition that has more gets a task, and those relay the rows."""
+    strand(world, 300)
     world.clock.sleep(60)
 
     with world.context():
         swept = sweep(world.clients)
+        left = {row.key.id()[0] for row in rows_here()}
     deliver_drains(world)
 
-    assert (swept.created, swept.partitions) == (0, len(PARTITIONS))
-    assert len(sent(world)) == 101
+    assert (swept.created, swept.partitions) == (100, len(left))
+    assert len(sent(world)) == 300
     assert waiting(world) == []
     with world.context():
         assert ndb.get_multi([lease_key(p) for p in PARTITIONS]) == [None] * 16
@@ -801,6 +1012,198 @@ def test_rows_of_a_clock_far_ahead_are_swept(world: World, ahead_s: int) -> None
     assert waiting(world) == []
 
 
+# Rows that are not as they should be
+
+ODD_IDS = {
+    "of the version before the digest": "c|20200101T000000000000|o|c0ffee|0000",
+    "without a time": "c|now|o|c0ffee|0000|1a2b3c4d",
+    "without a number": "c|20200101T000000000000|o|c0ffee|many|1a2b3c4d",
+    "of another kind of key": "made by hand",
+    "behind all partitions": "zzz|20200101T000000000000",
+    "between two partitions": "0~",
+    "of one letter": "1",
+    "a number": 5629499534213120,
+}
+
+
+def put_odd(world: World, odd: str | int, **values: Any) -> None:
+    with world.context():
+        Order(id="o").put()
+        made = {"path": step.path, "queue": step.queue, "body": '{"order": "o", "what": "odd"}'}
+        OutboxTask(id=odd, **{**made, **values}).put()
+
+
+@pytest.mark.parametrize("many", [1, 150], ids=["few", "many"])
+@pytest.mark.parametrize("odd", ODD_IDS.values(), ids=ODD_IDS)
+def test_a_row_with_an_odd_key_stops_no_other_and_is_delivered(
+    world: World, odd: str | int, many: int
+) -> None:
+    """B7: another version's row, or one made by hand: it is old and due, and named by its key."""
+    strand(world, many)
+    put_odd(world, odd)
+    world.clock.sleep(60)
+
+    with world.context():
+        sweep(world.clients)
+        told = outbox.depth(world.clients)
+    deliver_drains(world)
+
+    assert steps_sent(world) == sorted(["odd", *[f"s{i}" for i in range(many)]])
+    assert waiting(world) == []
+    assert told.is_more is False
+
+
+def test_a_row_with_an_odd_key_is_shown_while_it_waits(world: World) -> None:
+    """Who watches the app sees it, and gets no error page."""
+    put_odd(world, "made by hand")
+
+    answer = world.app.test_client().get("/metrics", headers=world.cron_headers())
+
+    assert answer.status_code == 200
+    assert b"outbox_waiting 1\n" in answer.data
+
+
+@pytest.mark.parametrize("lacking", ["path", "queue", "body"])
+def test_a_row_that_lacks_a_value_stops_no_other(
+    world: World, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: a row that was made by hand and not to the end does no harm, and leaves the outbox."""
+    strand(world, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(OutboxTask, lacking), "_required", False)
+        put_odd(world, "made by hand", **{lacking: None})
+    world.clock.sleep(60)
+
+    world.sweep()
+
+    arrived = [task for queue in ("default", "fan-out") for task in world.live_tasks(queue)]
+    assert len(arrived) == (2 if lacking == "queue" else 3)
+    assert len(dead_tasks_of(world)) == (1 if lacking == "queue" else 0)
+    assert waiting(world) == []
+
+
+# A row with a time of its own
+
+
+def test_a_delayed_row_of_a_missing_queue_is_parked_as_any_other(
+    world: World, missing_queue: str
+) -> None:
+    """B7: whoever enqueued it for next week learns today that its queue is missing."""
+    with world.context():
+        bad = replace(step, queue=missing_queue)
+        transact(lambda: outbox.enqueue(world.clients, bad, Step("o", "x"), delay_s=7 * 86_400))
+
+    world.clock.sleep(660)
+    world.sweep()
+
+    assert [dead.queue for dead in dead_tasks_of(world)] == [missing_queue]
+    assert waiting(world) == []
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["enqueued", "held"])
+def test_a_delayed_row_that_waited_long_gets_its_task_before_its_time(
+    world: World, held: bool
+) -> None:
+    """B5: Cloud Tasks or cron was away for ten minutes: the outbox does not keep it for a week."""
+    at = world.clock.now() + datetime.timedelta(days=7)
+    clients = dying(world)
+
+    def body() -> None:
+        Order(id="o").put()
+        if held:
+            outbox.hold(clients, settle, lambda row: Settle("o", row), topic="t", at=at)
+        else:
+            outbox.enqueue(clients, step, Step("o", "x"), at=at)
+
+    with world.context():
+        transact(body)
+    world.clock.sleep(700)
+    for _ in range(3):
+        world.sweep()
+        world.clock.sleep(60)
+
+    assert len(sent(world, "fan-out" if held else "default")) == 1
+    assert len(waiting(world)) == held
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    "at",
+    [datetime.datetime(2030, 1, 1), datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)],  # noqa: DTZ001
+    ids=["naive", "far"],
+)
+def test_a_held_row_for_a_time_that_cannot_be_meant_is_refused(
+    here: World, at: datetime.datetime
+) -> None:
+    """Beyond 30 days Cloud Tasks takes no task: whoever holds one learns of it at once."""
+    with pytest.raises(BadArgumentsError):
+        transact(lambda: hold_until(here.clients, at))
+
+    assert rows_here() == []
+
+
+# A queue of walks that stands still
+
+
+def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None:
+    """B5: while no walk is delivered, each sweep relays a hundred; walks do not pile up."""
+    queue = world.engine.place.queue_name("outbox")
+    world.engine.pause_queue(queue)
+    strand(world, 450)
+
+    try:
+        for _ in range(5):
+            world.clock.sleep(60)
+            with world.context():
+                sweep(world.clients)
+        walks = len(world.live_tasks("outbox"))
+    finally:
+        world.engine.resume_queue(queue)
+
+    assert len(sent(world)) == 450
+    assert waiting(world) == []
+    assert walks <= len(PARTITIONS)
+
+
+def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: World) -> None:
+    """B5: Cloud Tasks refuses the walks once; nobody waits for them any longer than a minute."""
+    strand(world, 300)
+    world.clock.sleep(60)
+
+    with world.context():
+        clients = replace(world.clients, tasks=away(world))
+        with pytest.raises(rpc_errors.GoogleAPICallError):
+            sweep(clients)
+        swept = sweep(world.clients)
+    deliver_drains(world)
+
+    assert swept.partitions > 0
+    assert len(sent(world)) == 300
+
+
+def test_rows_that_are_young_get_no_walk(world: World) -> None:
+    """However many were just committed: they are their processes' own."""
+    strand(world, 3_000)
+
+    with world.context():
+        swept = sweep(world.clients)
+
+    assert (swept.created, swept.partitions) == (0, 0)
+
+
+def test_a_sweep_at_the_start_takes_what_a_moment_ago_was_young(world: World) -> None:
+    """B5: a worker that starts looks for what its predecessor left, whatever its age."""
+    strand(world, 300)
+    world.clock.sleep(1)
+
+    with world.context():
+        swept = sweep(world.clients, stale_s=0.5)
+    deliver_drains(world)
+
+    assert swept.created == 100
+    assert len(sent(world)) == 300
+
+
 # Held rows
 
 
@@ -826,18 +1229,51 @@ def test_a_held_row_waits_for_its_task_and_goes_with_its_effect(world: World) ->
 
 
 def test_a_held_row_is_looked_at_ever_more_rarely(world: World) -> None:
-    """A slow queue is not flooded: the sweep asks when a row's age has doubled, and just after."""
+    """A slow queue is not flooded: each minute for ten, then at 20, 40 and 60, then each hour."""
     with world.context():
         transact(lambda: hold_one(world.clients))
 
     asked = []
-    for minute in range(1, 100):
+    for minute in range(1, 130):
         world.clock.sleep(60)
         if spend(world).tasks:
             asked.append(minute)
 
-    assert asked == [1, 2, 3, 4, 5, 6, 10, 11, 20, 21, 40, 41, 80, 81]
-    assert len(sent(world, "fan-out")) == 3, "one at first, one from ten minutes on, one an hour"
+    assert asked == [*range(1, 11), 20, 40, 60, 120]
+    assert len(sent(world, "fan-out")) == 4, "one at first, one from ten minutes on, one an hour"
+
+
+@pytest.mark.parametrize("away_s", [780, 25 * 60, 90 * 60, 24 * 3600])
+def test_a_held_row_is_created_by_the_first_sweep_after_a_pause(
+    world: World, away_s: float
+) -> None:
+    """B5: no sweep came for minutes, hours or a day: the first one wakes what waits."""
+    with world.context():
+        transact(lambda: hold_one(dying(world)))
+    spend(world)
+
+    world.clock.sleep(away_s)
+    world.sweep()
+    world.settle()
+
+    assert ran(world, "o") == Counter(["settle"])
+    assert waiting(world) == []
+
+
+def test_a_held_row_is_woken_as_soon_as_cloud_tasks_is_back(world: World) -> None:
+    """B5: sweeps that nobody answered do not count as the wakes that were due in them."""
+    clients = replace(dying(world), tasks=away(world))
+    with world.context():
+        transact(lambda: hold_one(clients))
+        for _ in range(45):
+            world.clock.sleep(60)
+            sweep(clients)
+
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    assert ran(world, "o") == Counter(["settle"])
 
 
 def test_a_held_row_whose_task_was_purged_is_created_anew(world: World) -> None:
