@@ -197,7 +197,7 @@ class ForkJoin(Generic[I]):
             BadItemError, DifferentItemError: nothing was inserted.
             NotAcceptedError: try again, with the same request id. Without one, it may count.
         """
-        insertion = self._insertion(clients, key, item, request_id, is_asked)
+        insertion = self._insertion(key, item, request_id, is_asked=is_asked)
         return self._group_commit(clients)(insertion)
 
     def insert_each(
@@ -213,7 +213,7 @@ class ForkJoin(Generic[I]):
         insertions: dict[int, Insertion] = {}
         for i, ((key, item), id_) in enumerate(zip(items, ids, strict=True)):
             try:
-                insertions[i] = self._insertion(clients, key, item, id_, False)
+                insertions[i] = self._insertion(key, item, id_)
             except BadItemError as error:
                 answers[i] = error
         told = [
@@ -248,16 +248,15 @@ class ForkJoin(Generic[I]):
             NoTransactionError: this is not the body of `transact`.
             BadItemError: nothing was inserted.
         """
-        insertions = [self._insertion(clients, key, item, None, False) for item in items]
+        insertions = [self._insertion(key, item) for item in items]
         return stays_here(clients, self).put(insertions, topic)
 
     def _insertion(
-        self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool
+        self, key: str, item: I, request_id: str | None = None, *, is_asked: bool = False
     ) -> Insertion:
         if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
             raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
-        text = self._checked(key, item)
-        return Insertion(key, text, self._shard(clients, key), request_id, is_asked)
+        return Insertion(key, self._checked(key, item), request_id, is_asked)
 
     def _checked(self, key: str, item: I) -> str:
         """Return an item as it travels."""
@@ -274,12 +273,13 @@ class ForkJoin(Generic[I]):
             raise BadItemError(f"an item has at most {MOST_ITEM_BYTES} bytes, not {len(body)}")
         return body.decode()
 
-    def _shard(self, clients: Clients, key: str) -> int:
+    def slot(self, clients: Clients, key: str) -> Slot:
+        """Return where a key's items go now; asked once a commit, for all that come together."""
         if self.shards == 1:
-            return 0
+            return Slot(self.name, key)
         tuning = self.tuning(clients, key)
         shards = self.shards if tuning is None else tuning.shards
-        return clients.random.randrange(shards)
+        return Slot(self.name, key, clients.random.randrange(shards))
 
     def _group_commit(self, clients: Clients) -> GroupCommit[Insertion, Accepted]:
         return clients.memory.of(

@@ -117,6 +117,18 @@ def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
         assert len(batches("t")) == 3
 
 
+def test_what_is_committed_together_goes_into_one_batch(world: World) -> None:
+    """One entity a commit, whichever of a hot key's batches it lands in."""
+    with world.clients.context():
+        SHARDED.insert_each(world.clients, [("t", Mark(f"i{i}")) for i in range(30)])
+    with world.context():
+        assert len(packs()) == 1
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [30]
+
+
 def test_inserts_of_one_process_share_commits(world: World) -> None:
     """Group commit: concurrent inserts are packed; each gets an answer of its own."""
     answers: list[Any] = []
