@@ -182,7 +182,7 @@ class _Group:
         """
         try:
             rows = ndb.get_multi(attempt.witnesses)
-        except rpc_errors.GoogleAPICallError:
+        except rpc_errors.GoogleAPIError:
             rows = []
         if any(attempt.wrote(row) for row in rows):
             self.answers.update(attempt.where)
@@ -265,7 +265,7 @@ def insert_group(
         if not group.open():
             return group.all_answers()
     if group.doubtful:
-        with contextlib.suppress(rpc_errors.GoogleAPICallError):
+        with contextlib.suppress(rpc_errors.GoogleAPIError):
             group.look_up()
     group.give_up(error)
     return group.all_answers()
@@ -282,13 +282,14 @@ def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | N
         # Mostly somebody else's receipt. If it is our own, this very commit took effect.
         if attempt.receipts:
             group.doubtful.append(attempt)
-            group.look_up()
+            with contextlib.suppress(rpc_errors.GoogleAPIError):
+                group.look_up()
         else:
             group.find_out(attempt, error)
         return error
     except rpc_errors.Aborted as error:
         return error
-    except rpc_errors.GoogleAPICallError as error:
+    except rpc_errors.GoogleAPIError as error:
         group.find_out(attempt, error)
         return error
     finally:

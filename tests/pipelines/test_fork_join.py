@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from google.api_core import exceptions as rpc_errors
 from models.dead_tasks import DeadTask
 from models.fork_join import PackId, WorkReceipt
 from models.transactions import NoTransactionError, transact
+from pipelines import fork_join_inserts
 from pipelines.cache import NoCache
+from pipelines.epochs import CLOSED, Slot, close, look
 from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError, Outcome
 from pipelines.fork_join_folds import MOST_FAILURES
+from pipelines.fork_join_inserts import insert_group
 from tests.pipelines.tallies import (
     AT_ONCE,
     SHARDED,
@@ -104,6 +108,22 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
         assert sum(batches("t")) == 65
         assert max(batches("t")) <= 20
         assert set(tallied("t").values()) == {1}
+
+
+def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> None:
+    """Three packs of 15 under one epoch, 20 at a time: each is folded alone."""
+
+    def body() -> None:
+        for pack in "abc":
+            marks = [Mark(f"{pack}{i}") for i in range(15)]
+            TALLIES.insert_in_transaction(world.clients, "t", *marks)
+
+    with world.clients.context():
+        transact(body)
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [15, 15, 15]
 
 
 def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
@@ -262,6 +282,22 @@ def test_who_asked_is_told_that_an_item_was_parked(world: World) -> None:
         assert TALLIES.outcome(good).result == "good is number 1"
 
 
+def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None:
+    """Three who asked share a pack, and one is poison: the last one's result is the last one's."""
+    labels = ["good", "bad", "better"]
+    with world.clients.context():
+        asked = [TALLIES._insertion("t", Mark(label), is_asked=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+    assert len({each.pack for each in accepted}) == 1
+    world.settle()
+
+    with world.context():
+        good, bad, better = (TALLIES.outcome(each) for each in accepted)
+    assert good.result.startswith("good is number")
+    assert bad.is_parked
+    assert better.result.startswith("better is number")
+
+
 def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """D1: it goes in again, once, and is folded when the function takes it."""
     put(world, "t", "bad")
@@ -357,6 +393,60 @@ def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:
 
 
 # memcached
+
+
+class Hooked(NoCache):
+    """memcached, with something done right after a batch is closed."""
+
+    def __init__(self, cache: Any, on_close: Callable[[], Any]) -> None:
+        self.cache = cache
+        self.on_close = on_close
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("cache", "on_close", "change"):
+            return object.__getattribute__(self, name)
+        return getattr(self.cache, name)
+
+    def change(self, key: str, delta: int) -> int | None:
+        count: int | None = self.cache.change(key, delta)
+        if delta == -CLOSED:
+            self.on_close()
+            count = self.cache.change(key, 0)
+        return count
+
+
+def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
+    """It steps back out of a batch that closes: the joiner waits for nobody."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    entry = TALLIES.epochs(clients).enter(clients, slot, 1)
+    TALLIES.epochs(clients).leave(clients, entry)
+    others: list[Any] = []
+    cache = Hooked(
+        clients.cache,
+        lambda: others.append(TALLIES.epochs(clients).enter(clients, slot, 1)),
+    )
+    object.__setattr__(clients, "cache", cache)
+    before = world.clock.time_s
+
+    assert close(clients, slot, entry.epoch)
+
+    assert world.clock.time_s == before
+    assert others[0].epoch != entry.epoch
+
+
+def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
+    """memcached holds an epoch that is open, and of somebody else."""
+    put(world, "other", "a")
+    with world.context():
+        (other,) = packs()
+    epoch = PackId.parse(other.key.id()).epoch
+    world.clients.cache.set(Slot(TALLIES.name, "t").name, epoch.encode(), 60)
+    put(world, "t", "b")
+
+    with world.context():
+        epochs = {pack.batch_key: PackId.parse(pack.key.id()).epoch for pack in packs()}
+    assert epochs["other"] == epoch
+    assert epochs["t"] != epoch
 
 
 def test_without_memcached_each_process_makes_its_own_batches(world: World) -> None:
@@ -487,6 +577,69 @@ def test_an_insert_that_datastore_does_not_take_says_so(
 
     with world.context():
         assert tallied("t") == Counter("b")
+
+
+def aborted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first commit lose its race."""
+    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Aborted("made by a test")]
+
+    def insert_all(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+
+
+def test_a_commit_that_lost_its_race_leaves_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: no writer is inside when the insert is over."""
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+
+    batch = look(world.clients, Slot(TALLIES.name, "t"))
+    assert batch is not None
+    assert batch.writers == 0
+
+
+def test_a_batch_of_ones_own_has_a_joiner_after_a_lost_race(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: without memcached the second commit goes where the first would have; no sweep needed."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the commit's reply is lost, then each look for it: `NotAcceptedError`, and no other."""
+    sound = fork_join_inserts.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    def away(keys: Any) -> Any:
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", lost)
+        patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "a", request_id="r")
+    (again,) = put(world, "t", "a", request_id="r")
+    world.settle()
+
+    assert again.is_repeat
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 # In a transaction
