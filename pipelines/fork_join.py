@@ -56,7 +56,7 @@ from pipelines import tuning as tunings
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.epochs import Entry, Epochs, Shape, Slot
-from pipelines.fork_join_folds import Batch, fold_epoch
+from pipelines.fork_join_folds import Batch, fold_epoch, unpark
 from pipelines.fork_join_inserts import (
     LONGEST_GROUP_WAIT_S,
     MOST_GROUP_BYTES,
@@ -108,8 +108,17 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """Which item is to get another chance. What it is is told to people, who read dead tasks."""
+
+    pack: Annotated[str, Field(max_length=300)]
+    key: str
+    item: str
+
+
+@dataclass(frozen=True)
 class Insert:
-    """An item that was parked, and gets another chance."""
+    """An item that an earlier version has parked, as nothing but a dead task."""
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     item: str
@@ -119,10 +128,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item. `result` is what the join function returned for it, if asked.
-
-    That an item was parked is known only if somebody asked.
-    """
+    """What became of an item. `result` is what the join function returned for it, if asked."""
 
     is_folded: bool
     result: Any = None
@@ -168,12 +174,13 @@ class ForkJoin(Generic[I]):
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
         self.walk_task = Task(f"{base}/walk", queue, Walk, self._walk)
+        self.replay_task = Task(f"{base}/replay", queue, Replay, self._replay)
         self.insert_task = Task(f"{base}/insert", queue, Insert, self._insert_again)
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
         """What has to be mounted."""
-        return self.join_task, self.walk_task, self.insert_task
+        return self.join_task, self.walk_task, self.replay_task, self.insert_task
 
     # Insert
 
@@ -364,6 +371,12 @@ class ForkJoin(Generic[I]):
         if errors := [answer for answer in answers if isinstance(answer, Exception)]:
             log.warning("%d batches are left to the sweep: %s", len(errors), errors[0])
 
+    def _replay(self, clients: Clients, args: Replay) -> None:
+        pack = PackId.parse(args.pack)
+        unpark(pack)
+        # Also when it came before: that delivery may have ended here.
+        self.join_task.enqueue(clients, Join(args.key, pack.epoch))
+
     def _insert_again(self, clients: Clients, args: Insert) -> None:
         insertion = Insertion(args.key, args.item, request_id=args.parked, topic=args.topic)
         (answer,) = insert_group(clients, self, [insertion])
@@ -399,29 +412,30 @@ class ForkJoin(Generic[I]):
         return self._items.validate_json(items, strict=True)
 
     def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
-        """Return the body of the task that would insert a pack's only item again."""
+        """Return the body of the task that would put a pack's only item back."""
         (item,) = json.loads(stored.items)
-        text = json.dumps(item, ensure_ascii=False)
-        args = Insert(stored.batch_key, text, f"{pack.epoch}.{pack.id}", stored.topic)
-        return self.insert_task.message(args).body
+        args = Replay(pack.text, stored.batch_key, json.dumps(item, ensure_ascii=False))
+        return self.replay_task.message(args).body
 
     # What became of an item
 
     def outcome(self, accepted: Accepted) -> Outcome:
         """Return what became of an item."""
         pack = PackId.parse(accepted.pack)
-        # An item whose batch failed may have been given a pack of its own.
-        alone = PackId(pack.queue, pack.epoch, 1, pack.kilobytes, f"{pack.id}.{accepted.position}")
-        together, single = accepted.pack, alone.text
-        first, second, *waiting = ndb.get_multi(
-            [outcome_key(together), outcome_key(single), pack_key(together), pack_key(single)]
-        )
-        for found, position in ((first, accepted.position), (second, 0)):
-            if found is not None and "results" in found.told:
-                return Outcome(True, found.told["results"][position])
-            if found is not None:
-                return Outcome(False, is_parked=True)
-        return Outcome(not any(waiting))
+        alone = pack.single(accepted.position)  # Where it stands if its batch failed.
+        places = {alone.text: 0, pack.text: accepted.position}
+        # In one look: a replay may put it back meanwhile.
+        keys = [make(place) for make in (outcome_key, pack_key) for place in places]
+        keys.append(pack_key(alone.parked.text))
+        found = dict(zip(keys, ndb.get_multi(keys), strict=True))
+        for place, position in places.items():
+            told = found[outcome_key(place)]
+            if told is not None and "results" in told.told:
+                return Outcome(True, told.told["results"][position])
+        if any(found[pack_key(place)] for place in places):
+            return Outcome(False)
+        is_parked = found[pack_key(alone.parked.text)] is not None
+        return Outcome(not is_parked, is_parked=is_parked)
 
     def wait(self, clients: Clients, accepted: Accepted, within_s: float) -> Outcome:
         """Wait until an item is folded, not longer than so many seconds."""

@@ -3,9 +3,9 @@
 So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
 transaction is folded in several. When the join function fails, the batch is halved until the item
 that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
-is parked as a dead task. When nothing goes through, the function may be at fault and not an item:
-then a few items are looked at in each try, in another order each time, and are given twenty; the
-batch's task comes again, ever more rarely.
+is parked: it stands apart, with a dead task, whose replay puts it back. When nothing goes through,
+the function may be at fault and not an item: then a few items are looked at in each try, in another
+order each time, and are given twenty; the batch's task comes again, ever more rarely.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -170,20 +170,19 @@ def _put_outcomes(
     first = 0
     for pack, size in zip(packs, sizes, strict=True):
         if pack.is_asked:
-            id_ = PackId.parse(pack.key.id())
-            _put_outcome(clients, id_, {"results": results[first : first + size]})
+            forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+            WorkOutcome(
+                key=outcome_key(pack.key.id()),
+                told={"results": results[first : first + size]},
+                expires=expiry(PackId.parse(pack.key.id()).epoch, forget_at),
+            ).put()
         first += size
-
-
-def _put_outcome(clients: Clients, pack: PackId, told: dict[str, Any]) -> None:
-    forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
-    WorkOutcome(key=outcome_key(pack.text), told=told, expires=expiry(pack.epoch, forget_at)).put()
 
 
 def _split(pack: PackId) -> list[PackId]:
     """Give each item of a pack a pack of its own, in a transaction; the keys tell which it was."""
     stored = pack_key(pack.text).get()
-    singles = [replace(pack, items=1, id=f"{pack.id}.{i}") for i in range(pack.items)]
+    singles = [pack.single(i) for i in range(pack.items)]
     if stored is None:
         return singles  # Split or folded before.
     for single, item in zip(singles, json.loads(stored.items), strict=True):
@@ -196,6 +195,32 @@ def _split(pack: PackId) -> list[PackId]:
         ).put()
     stored.key.delete()
     return singles
+
+
+def _move(stored: WorkPack, place: PackId) -> None:
+    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
+    WorkPack(
+        key=pack_key(place.text),
+        batch_key=stored.batch_key,
+        items=stored.items,
+        is_asked=stored.is_asked,
+        topic=stored.topic,
+    ).put()
+    stored.key.delete()
+
+
+def unpark(pack: PackId) -> None:
+    """Put a parked item back to where it was, once: then it does not stand apart any more.
+
+    Its joiner is the caller's to create.
+    """
+
+    def body() -> None:
+        parked = pack_key(pack.parked.text).get()
+        if parked is not None:
+            _move(parked, pack)
+
+    transact(body)
 
 
 def _blame(
@@ -216,14 +241,12 @@ def _blame(
         dead_tasks.park_in_transaction(
             clients,
             dead_id=dead_id,
-            path=queue.insert_task.path,
-            queue=queue.insert_task.queue,
+            path=queue.replay_task.path,
+            queue=queue.replay_task.queue,
             body=queue.replay_body(pack, stored),
             reason=reason,
         )
-        if stored.is_asked:
-            _put_outcome(clients, pack, {"is_parked": True})
-        stored.key.delete()
+        _move(stored, pack.parked)
         return True
 
     return transact(body)

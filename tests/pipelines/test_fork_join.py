@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.dead_tasks import DeadTask
-from models.fork_join import PackId, WorkReceipt
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.fork_join import PackId, WorkReceipt, left_of, packs_of_topic, packs_of_topics
 from models.transactions import NoTransactionError, transact
 from pipelines import fork_join_inserts
 from pipelines.cache import NoCache
@@ -300,24 +300,140 @@ def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None
 
 def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """D1: it goes in again, once, and is folded when the function takes it."""
-    put(world, "t", "bad")
+    (accepted,) = put(world, "t", "bad", is_asked=True)
     world.settle()
-    monkeypatch.setattr(
-        TALLIES,
-        "join",
-        lambda clients, batch, items: AT_ONCE.join(
-            clients, batch, [Mark(item.label.replace("bad", "good")) for item in items]
-        ),
-    )
+    mended(monkeypatch)
     world.doubles = True
-    with world.context():
-        (dead,) = DeadTask.query().fetch()
-        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
-        task.enqueue(world.clients, task.args(dead.key.id()))
+    replay(world)
     world.settle()
 
     with world.context():
         assert tallied("t") == Counter({"good": 1})
+        assert TALLIES.outcome(accepted).result == "good is number 1"
+
+
+def test_a_replay_that_fails_is_parked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a dead task of its own, and another chance."""
+    (accepted,) = put(world, "t", "bad")
+    world.settle()
+    replay(world)
+    world.settle()
+    with world.context():
+        assert TALLIES.outcome(accepted).is_parked
+    mended(monkeypatch)
+    replay(world)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+        assert open_dead_tasks().fetch() == []
+
+
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the join take what was bad."""
+
+    def join(clients: Any, batch: Any, items: Any) -> Any:
+        return AT_ONCE.join(clients, batch, [Mark(i.label.replace("bad", "good")) for i in items])
+
+    monkeypatch.setattr(TALLIES, "join", join)
+
+
+def replay(world: World) -> None:
+    """Press the button beside the only dead task."""
+    with world.context():
+        (dead,) = open_dead_tasks().fetch()
+        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
+        task.enqueue(world.clients, task.args(dead.key.id()))
+
+
+def of_topic(world: World) -> list[tuple[str, str]]:
+    """Return what is found under the topic: items, and when their batch was opened."""
+    with world.context():
+        found = [(pack.items, pack.key.id()) for pack in packs_of_topic("topic").fetch()]
+        assert [key.id() for key in packs_of_topics("top").fetch(keys_only=True)] == [
+            key for _, key in found
+        ]
+    return [(items, PackId.parse(key).epoch) for items, key in found]
+
+
+def test_what_is_parked_is_found_under_its_topic_until_it_is_folded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D7: whoever asks what waits sees it all the while: waiting, parked, waiting again."""
+
+    def body() -> str:
+        return TALLIES.insert_in_transaction(world.clients, "t", Mark("bad"), topic="topic")
+
+    with world.clients.context():
+        pack = transact(body)
+    waiting = of_topic(world)
+    world.settle()
+    assert of_topic(world) == waiting
+    with world.context():
+        assert [row.key.id() for row in left_of([pack])] == [PackId.parse(pack).parked.text]
+    mended(monkeypatch)
+    replay(world)
+    world.deliver_due()
+    assert len(of_topic(world)) <= 1
+    world.settle()
+
+    assert of_topic(world) == []
+    with world.context():
+        assert left_of([pack]) == []
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None:
+    """D7: by the key that its writer was told: whole, in parts, parked."""
+
+    def body() -> str:
+        marks = [Mark("a"), Mark("bad"), Mark("b"), Mark("bad too")]
+        return TALLIES.insert_in_transaction(world.clients, "t", *marks)
+
+    with world.clients.context():
+        pack = transact(body)
+        assert [row.key.id() for row in left_of([pack])] == [pack]
+    world.settle()
+
+    with world.context():
+        left = [json.loads(row.items) for row in left_of([pack])]
+    assert sorted(left, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]
+
+
+def test_a_replay_counts_once_however_late_it_comes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: a second delivery of it two days later, when every receipt is gone."""
+    put(world, "t", "bad")
+    world.settle()
+    mended(monkeypatch)
+    replay(world)
+    with world.context():
+        (dead,) = DeadTask.query().fetch()
+    world.settle()
+    world.clock.sleep(48 * 3600)
+    for _ in range(200):
+        world.sweep()
+    with world.clients.context():
+        task = world.app.extensions["wiring"].registry.tasks[dead.path]
+        task.work(world.clients, task.read(dead.body.encode()))
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_a_dead_task_of_an_earlier_version_can_be_replayed(world: World) -> None:
+    """Its item is in its body alone; delivered twice it counts once."""
+    task = TALLIES.insert_task
+    body = b'{"key":"t","item":"{\\"label\\":\\"a\\"}","parked":"epoch.pack","topic":null}'
+    with world.clients.context():
+        for _ in range(2):
+            task.work(world.clients, task.read(body))
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 def test_a_join_that_fails_for_everything_keeps_its_batch(
@@ -368,7 +484,7 @@ def test_whatever_is_accepted_can_be_parked(world: World, character: str) -> Non
     with world.context():
         assert packs() == []
         (dead,) = DeadTask.query().fetch()
-        assert TALLIES.insert_task.read(dead.body.encode()).key == "t" * 1_200
+        assert TALLIES.replay_task.read(dead.body.encode()).key == "t" * 1_200
 
 
 def test_many_large_items_are_committed_in_parts(world: World) -> None:
