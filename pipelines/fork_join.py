@@ -41,15 +41,15 @@ import datetime
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.cloud import ndb
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key
+from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key, packs_of_epoch
 from pipelines import epochs as epoch_locks
 from pipelines import fork_join_sweeps
 from pipelines import tuning as tunings
@@ -71,7 +71,7 @@ from pipelines.fork_join_inserts import (
     insert_group,
 )
 from pipelines.fork_join_stays import stays_here
-from pipelines.fork_join_sweeps import Swept, Walk
+from pipelines.fork_join_sweeps import STALE_S, Swept, Walk
 from pipelines.group_commit import GroupCommit
 from pipelines.tasks import Message, Task
 from pipelines.tuning import Limits, Seen, Tuning
@@ -99,7 +99,10 @@ LOOK_AGAIN_S = 0.01
 
 @dataclass(frozen=True)
 class Join:
-    """Which batch to fold. `is_shared`: writers of other processes found it in memcached."""
+    """Which batch to fold. `is_shared`: writers of other processes found it in memcached.
+
+    No key: whoever asks does not know it, and the joiner finds it with the batch.
+    """
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     epoch: Annotated[str, Field(max_length=60)]
@@ -344,10 +347,10 @@ class ForkJoin(Generic[I]):
             return self._joiner(clients, entry, "full")
         return None
 
-    def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
-        """Create tasks for stranded epochs."""
-        joins = [Join(key, epoch) for epoch, key in keys_of.items()]
-        names = [(join.epoch, "woken", minute) for join in joins]
+    def wake(self, clients: Clients, stranded: Sequence[str], minute: str) -> None:
+        """Create tasks for stranded epochs, of whatever key each is."""
+        joins = [Join("", epoch) for epoch in stranded]
+        names = [(epoch, "woken", minute) for epoch in stranded]
         self.join_task.enqueue_many(clients, joins, names=names)
 
     def _joiner(
@@ -386,6 +389,12 @@ class ForkJoin(Generic[I]):
     # Join
 
     def _join(self, clients: Clients, args: Join) -> None:
+        if not args.key:
+            found = packs_of_epoch(self.name, args.epoch).fetch(1, keys_only=True)
+            pack = found[0].get() if found else None
+            if pack is None:
+                return
+            args = replace(args, key=pack.batch_key)
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
             is_certain = epoch_locks.close(clients, slot, args.epoch)
@@ -448,9 +457,9 @@ class ForkJoin(Generic[I]):
 
     # Sweep
 
-    def sweep(self, clients: Clients) -> Swept:
-        """Wake what is stranded."""
-        return fork_join_sweeps.sweep(clients, self)
+    def sweep(self, clients: Clients, *, stale_s: float = STALE_S) -> Swept:
+        """Wake what has been stranded for so long behind its period."""
+        return fork_join_sweeps.sweep(clients, self, stale_s=stale_s)
 
     def _walk(self, clients: Clients, args: Walk) -> None:
         fork_join_sweeps.walk(clients, self, args)

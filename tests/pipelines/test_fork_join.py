@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 
 from models.dead_tasks import DeadTask, open_dead_tasks
-from models.fork_join import PackId, WorkReceipt, left_of, packs_of_topic, packs_of_topics
+from models.fork_join import PackId, WorkPack, WorkReceipt, left_of, packs_of_topic, packs_of_topics
 from models.transactions import NoTransactionError, transact
-from pipelines import fork_join_inserts
+from pipelines import fork_join_inserts, fork_join_sweeps
 from pipelines.cache import NoCache
 from pipelines.epochs import CLOSED, Slot, close, look
 from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError, Outcome
 from pipelines.fork_join_folds import MOST_FAILURES
 from pipelines.fork_join_inserts import insert_group
+from pipelines.fork_join_sweeps import forget, sweep_all
 from tests.pipelines.tallies import (
     AT_ONCE,
     SHARDED,
@@ -226,6 +228,62 @@ def test_receipts_are_forgotten_after_their_day(world: World) -> None:
             if not WorkReceipt.query().fetch():
                 return
     raise AssertionError("the receipt is still there")
+
+
+def receipts(world: World, count: int) -> None:
+    """Write receipts that expired long ago."""
+    with world.context():
+        ndb.put_multi(
+            [
+                WorkReceipt(
+                    id=f"{i % 16:x}{i}", pack="p", position=0, digest="d", expires=f"{i % 16:x}2020"
+                )
+                for i in range(count)
+            ]
+        )
+
+
+def left(world: World) -> int:
+    with world.context():
+        return len(WorkReceipt.query().fetch(keys_only=True))
+
+
+def test_receipts_are_forgotten_as_fast_as_they_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGOTTEN", 3)
+    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 2)
+    receipts(world, 480)
+    world.sweep()
+    assert left(world) == 477
+    world.deliver(world.live_tasks("default")[0].name)
+    assert left(world) == 477 - 6
+    world.settle()
+
+    assert left(world) == 0
+
+
+def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep starts chains of so many tasks, and the next sweep goes on."""
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGOTTEN", 1)
+    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 1)
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGETTING", 2)
+    receipts(world, 160)
+    world.sweep()
+    world.settle()
+
+    assert left(world) == 160 - 1 - 16 * 2
+
+
+def test_forgetting_nothing_costs_two_queries(world: World) -> None:
+    """An idle queue costs next to nothing."""
+    with world.context():
+        before = world.clients.meter.cost()
+        assert forget(world.clients) == 0
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.round_trips, cost.tasks) == (2, 0)
 
 
 # Results
@@ -650,6 +708,106 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
     with world.context():
         assert packs() == []
         assert all(tallied(f"t{i}") == Counter("a") for i in range(60))
+
+
+@pytest.mark.parametrize("minutes", [13, 25, 45, 90, 24 * 60])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_was_stranded_while_nobody_swept_is_woken_by_the_next_sweep(
+    world: World, minutes: int, is_first: bool
+) -> None:
+    """D3: within one sweep, however long there was none, whether or not there ever was one."""
+    if not is_first:
+        world.sweep()
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(minutes * 60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_many_stranded_batches_are_woken_after_a_day_without_sweeps(
+    world: World, monkeypatch: Any
+) -> None:
+    """D3: walks know when the last round was, too."""
+    monkeypatch.setattr("pipelines.fork_join_sweeps.MOST_HERE", 3)
+    for i in range(8):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(24 * 3600)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+
+
+def test_one_that_was_just_stranded_is_woken_by_who_cannot_wait(world: World) -> None:
+    """A worker that starts looks for what its predecessor left, at any age it likes."""
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(3)
+    with world.context():
+        assert TALLIES.sweep(world.clients).woken == 0
+        assert TALLIES.sweep(world.clients, stale_s=1).woken == 1
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize("bad", ["no pack", "0.no.epoch|1|0|x", "|1|0|x", "0|x|0|x"])
+def test_what_is_no_pack_stops_no_sweep(world: World, bad: str) -> None:
+    """D3: whoever stands behind it is woken."""
+    put(world, "t", "a")
+    world.engine.reset()
+    with world.context():
+        WorkPack(id=f"{TALLIES.name}|{bad}", batch_key="t", items="[]").put()
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_queue_that_cannot_be_swept_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: and what fails is told all the same."""
+
+    def broken(*args: Any, **rest: Any) -> None:
+        raise RuntimeError("made by a test")
+
+    put(world, "t", "a", queue=AT_ONCE)
+    world.engine.reset()
+    world.clock.sleep(60)
+    monkeypatch.setattr(TALLIES, "wake", broken)
+    put(world, "t", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context(), pytest.raises(RuntimeError, match="made by a test"):
+        sweep_all(world.clients, [TALLIES, AT_ONCE])
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_sweep_reads_no_packs(world: World) -> None:
+    """Whose batch it is stands in the pack, of up to a MiB: its joiner reads that."""
+    put(world, "t", "a")
+    put(world, "u", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context():
+        before = world.clients.meter.cost()
+        assert TALLIES.sweep(world.clients).woken == 2
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.reads, cost.writes, cost.tasks) == (0, 0, 2)
 
 
 # Refusals

@@ -272,7 +272,7 @@ class _Undeletable:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue: Swept())
+    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue, **rest: Swept())
 
 
 def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
