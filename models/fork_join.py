@@ -46,7 +46,8 @@ class WorkPack(ndb.Model):
     items = ndb.TextProperty(required=True)  # A JSON list.
     topic = ndb.StringProperty()
     is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
-    failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item, alone.
+    failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
+    fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 
 
 class WorkReceipt(ndb.Model):

@@ -5,22 +5,32 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
+from pydantic import Field
 
 from models.dead_tasks import DeadTask, open_dead_tasks
 from models.fork_join import PackId, WorkPack, WorkReceipt, left_of, packs_of_topic, packs_of_topics
 from models.transactions import NoTransactionError, transact
-from pipelines import fork_join_inserts, fork_join_sweeps
+from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
 from pipelines.cache import NoCache
 from pipelines.epochs import CLOSED, Slot, close, look
-from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError, Outcome
-from pipelines.fork_join_folds import MOST_FAILURES
+from pipelines.fork_join import (
+    BadItemError,
+    DifferentItemError,
+    ForkJoin,
+    Join,
+    NotAcceptedError,
+    Outcome,
+)
+from pipelines.fork_join_folds import MOST_FAILURES, MOST_FAILURES_OF_ALL
 from pipelines.fork_join_inserts import insert_group
 from pipelines.fork_join_sweeps import forget, sweep_all
+from pipelines.tasks import Unwell, Wait
 from tests.pipelines.tallies import (
     AT_ONCE,
     SHARDED,
@@ -30,6 +40,7 @@ from tests.pipelines.tallies import (
     batches,
     packs,
     tallied,
+    tally,
     tally_world,
 )
 from tests.world import Services, World, in_threads
@@ -514,6 +525,121 @@ def test_a_join_that_fails_for_everything_keeps_its_batch(
 
     with world.context():
         assert tallied("t") == Counter(f"i{i}" for i in range(19))
+
+
+@pytest.mark.parametrize(("good", "deliveries"), [(3, MOST_FAILURES), (0, MOST_FAILURES_OF_ALL)])
+def test_an_item_is_tried_a_stated_number_of_times(
+    world: World, good: int, deliveries: int
+) -> None:
+    """Five when others of its batch went through; twenty when it may be the function's fault."""
+    put(world, "t", "bad", *[f"i{i}" for i in range(good)])
+    for delivery in range(1, deliveries + 1):
+        with world.context():
+            assert DeadTask.query().fetch() == [], f"parked at delivery {delivery - 1}"
+        world.clock.sleep(120)
+        world.deliver(tasks(world)[0].name)
+
+    with world.context():
+        assert len(DeadTask.query().fetch()) == 1
+        assert packs() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Wait("made by a test"),
+        Unwell("made by a test"),
+        rpc_errors.Aborted("made by a test"),
+        rpc_errors.Cancelled("made by a test"),
+        rpc_errors.DataLoss("made by a test"),
+        rpc_errors.DeadlineExceeded("made by a test"),
+        rpc_errors.InternalServerError("made by a test"),
+        rpc_errors.ResourceExhausted("made by a test"),
+        rpc_errors.RetryError("made by a test", None),
+        rpc_errors.ServiceUnavailable("made by a test"),
+        rpc_errors.Unknown("made by a test"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_an_outage_is_not_an_items_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """D3: each code by its name: nothing is halved, counted or parked."""
+
+    def away(*args: Any) -> Any:
+        raise error
+
+    put(world, "t", "a", "b")
+    monkeypatch.setattr(fork_join_folds, "MOST_FAILURES_OF_ALL", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_folds, "_fold_here", away)
+        for _ in range(2):
+            world.clock.sleep(120)
+            assert world.deliver(tasks(world)[0].name) != 200
+        with world.context():
+            assert DeadTask.query().fetch() == []
+            assert len(packs()) == 2
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+@dataclass(frozen=True)
+class Short:
+    label: Annotated[str, Field(max_length=5)]
+
+
+@dataclass(frozen=True)
+class Long:
+    label: Annotated[str, Field(max_length=50)]
+
+
+def versions() -> tuple[ForkJoin[Any], ForkJoin[Any]]:
+    """Return a queue in this version of the code and in the next."""
+    options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
+    return ForkJoin("labels", Short, tally, **options), ForkJoin("labels", Long, tally, **options)
+
+
+def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
+    """D3: while two versions serve it holds nobody up, and is not at fault."""
+    this, following = versions()
+    world = World(services, fork_joins=[this])
+    with world.clients.context():
+        this.insert(world.clients, "t", Short("a"))
+        accepted = following.insert(world.clients, "t", Long("rather long"))
+        this.insert(world.clients, "t", Short("b"))
+    for _ in range(25):
+        world.clock.sleep(100)
+        world.deliver(tasks(world)[0].name)
+    with world.context():
+        assert tallied("t") == Counter("ab")
+        assert DeadTask.query().fetch() == []
+    with world.clients.context():
+        task = following.join_task
+        task.work(world.clients, Join("t", PackId.parse(accepted.pack).epoch))
+
+    with world.context():
+        assert tallied("t") == Counter(["a", "b", "rather long"])
+        assert batches("t") == [2, 1]
+
+
+def test_an_item_that_no_version_can_read_is_parked_after_an_hour(services: Services) -> None:
+    """D3: then nobody deploys any more."""
+    this, following = versions()
+    world = World(services, fork_joins=[this])
+    with world.clients.context():
+        following.insert(world.clients, "t", Long("rather long"))
+    world.clock.sleep(3_500)
+    world.deliver(tasks(world)[0].name)
+    with world.context():
+        assert not packs()[0].failures
+    world.settle(rounds=100)
+
+    with world.context():
+        assert packs() == []
+        assert len(DeadTask.query().fetch()) == 1
 
 
 @pytest.mark.parametrize("bad", [9, 25])
