@@ -11,7 +11,7 @@ from handlers.access import cron_only
 from handlers.deliveries import ANY_METHOD
 from handlers.wiring import clients, registry
 from pipelines import continuations, outbox
-from pipelines.fork_join_sweeps import forget
+from pipelines.fork_join_sweeps import forget, sweep_all
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,13 @@ def sweep_views() -> ResponseReturnValue:
 @cron_only
 def sweep_fork_joins() -> ResponseReturnValue:
     """Wake the batches that nobody has folded; forget what has expired."""
-    swept = [queue.sweep(clients()) for queue in registry().fork_joins]
-    woken, partitions = sum(s.woken for s in swept), sum(s.partitions for s in swept)
-    if woken or partitions:
-        log.warning("woke %d batches, %d partitions to walk", woken, partitions)
-    return jsonify(woken=woken, partitions=partitions, forgotten=forget(clients()))
+    try:
+        swept = sweep_all(clients(), registry().fork_joins)
+    finally:
+        forgotten = forget(clients())
+    if swept.woken or swept.partitions:
+        log.warning("woke %d batches, %d partitions to walk", swept.woken, swept.partitions)
+    return jsonify(woken=swept.woken, partitions=swept.partitions, forgotten=forgotten)
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

@@ -9,6 +9,7 @@ from typing import Any
 from pipelines import comparisons, grades, invitations, outbox, sum_loads
 from pipelines.dead_tasks import replay_task
 from pipelines.fork_join import ForkJoin
+from pipelines.fork_join_sweeps import forget_all
 from pipelines.jobs import Job
 from pipelines.materialized_views import check_groups
 from pipelines.pages import page_task
@@ -46,7 +47,7 @@ class Registry:
         pages = [page_task(job) for job in by_name.values()]
         of_views = [task for group in builds for task in group.views.tasks]
         joins = [task for queue in fork_joins for task in queue.tasks]
-        known: list[Task[Any]] = [*pages, *of_views, *joins, outbox.drain, *tasks]
+        known: list[Task[Any]] = [*pages, *of_views, *joins, forget_all, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
         return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)

@@ -3,10 +3,14 @@
 WorkPack
     Items that one process has put with one commit, under one epoch.
     Key: "<queue>|<epoch>|<items>|<kilobytes>|<id>". An epoch begins with a random number, so
-    batches spread over the key space; the packs of one stand together.
-    Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition. topic =
-    "..." or a range of topics, by key: what waits for one reader. Single-property index.
-    Growth: one row for each commit that waits. The fold deletes it in its own transaction.
+    batches spread over the key space; the packs of one stand together. An item that was split off
+    has the id of its pack, with ".<position>" behind. One that was parked stands apart, with
+    "parked:" before its key, where neither joiners nor sweeps look.
+    Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition; a queue's
+    parked items; what was split off a pack. topic = "..." or a range of topics, by key: what waits
+    or is parked, for one reader. Single-property index.
+    Growth: one row for each commit that waits, deleted by its fold's own transaction, and one for
+    each parked item, moved back by that of its replay.
 
 WorkReceipt
     Key: a digest of the queue, the key and the caller's request id. Inserted with the pack, so a
@@ -15,8 +19,7 @@ WorkReceipt
     Growth: one row for each request with an id; swept a day later.
 
 WorkOutcome
-    Key: that of a pack whose callers asked what became of their items: the join function's results,
-    or that its only item was parked.
+    Key: that of a pack whose callers asked what became of their items: the join function's results.
     Queries: as for receipts. Growth: one row for each such pack; swept an hour later.
 """
 
@@ -25,7 +28,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.cloud import ndb
@@ -42,7 +46,8 @@ class WorkPack(ndb.Model):
     items = ndb.TextProperty(required=True)  # A JSON list.
     topic = ndb.StringProperty()
     is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
-    failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item, alone.
+    failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
+    fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 
 
 class WorkReceipt(ndb.Model):
@@ -57,9 +62,7 @@ class WorkReceipt(ndb.Model):
 class WorkOutcome(ndb.Model):
     """What became of a pack's items."""
 
-    told = ndb.JsonProperty(
-        indexed=False, required=True
-    )  # {"results": [...]} or {"is_parked": true}
+    told = ndb.JsonProperty(indexed=False, required=True)  # {"results": [...]}
     expires = ndb.StringProperty(required=True)
 
 
@@ -110,6 +113,15 @@ class PackId:
     def text(self) -> str:
         return f"{self.queue}|{self.epoch}|{self.items}|{self.kilobytes}|{self.id}"
 
+    @property
+    def parked(self) -> PackId:
+        """Where it stands while it is parked."""
+        return replace(self, queue=_parked(self.queue))
+
+    def single(self, position: int) -> PackId:
+        """Return the pack of one item, if this one is split. One alone is never split."""
+        return self if self.items == 1 else replace(self, items=1, id=f"{self.id}.{position}")
+
     @classmethod
     def parse(cls, text: str) -> PackId:
         """Return the parts of a key.
@@ -140,6 +152,31 @@ def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:
     """Return the query for a queue's packs, or those of one partition, behind a key."""
     first = f"{queue}|{partition}"
     return _between(after or first, first + "}")
+
+
+def parked_packs(queue: str) -> Any:
+    """Return the query for the parked items of a queue, by key."""
+    return packs_of_queue(_parked(queue))
+
+
+def left_of(packs: Sequence[str]) -> list[WorkPack]:
+    """Return what is left of some packs, by the keys that their writers were told.
+
+    Waiting or parked, whole or split: nothing is left of what is folded.
+    """
+    ids = [PackId.parse(pack) for pack in packs]
+    places = [each.text for id_ in ids for each in (id_, id_.parked)]
+    found = [pack for pack in ndb.get_multi(map(pack_key, places)) if pack is not None]
+    whole = {pack.key.id() for pack in found}
+    for id_ in ids:
+        if id_.items > 1 and id_.text not in whole:
+            for split in (replace(id_, items=1), replace(id_, items=1).parked):
+                found += _between(f"{split.text}.", f"{split.text}.}}").fetch()
+    return found
+
+
+def _parked(queue: str) -> str:
+    return f"parked:{queue}"  # No queue is called so.
 
 
 def packs_of_topic(topic: str) -> Any:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -37,11 +38,14 @@ log = logging.getLogger(__name__)
 I = TypeVar("I")  # noqa: E741  An item.
 
 WINDOW_S = 0.25
+# Once the process has been told to end.
+LAST_WINDOW_S = 0.01
+# Sums that wait: of keys, and those that are as large as an item may be.
 MOST_KEYS = 10_000
 
 
 class FullError(Exception):
-    """Datastore takes nothing, and there is no room for another key."""
+    """Datastore takes nothing, and there is no room for another sum."""
 
 
 @dataclass
@@ -114,23 +118,25 @@ class _Taken(Generic[I]):
     def add(self, key: str, item: I) -> None:
         with self._lock:
             known = self._items.get(key)
-            if known is None and len(self._items) + len(self._again) >= MOST_KEYS:
-                raise FullError(f"{MOST_KEYS} keys wait already")
-            self._items[key] = item if known is None else self._sum(key, known, item)
+            both = None if known is None else self._sum(key, known, item)
+            if both is None and len(self._items) + len(self._again) >= MOST_KEYS:
+                raise FullError(f"{MOST_KEYS} sums wait already")
+            if both is None and known is not None:
+                self._again.append(_Flush(key, known, self._clients.new_id()))
+            self._items[key] = item if both is None else both
             if self._is_awake:
                 return
             self._is_awake = True
         # It ends when there is nothing left to do: an idle process has no such thread.
         threading.Thread(target=self._watch, name="accumulator", daemon=True).start()
 
-    def _sum(self, key: str, known: I, item: I) -> I:
-        """Fold an item in; if the sum is no item any more, let what was known go by itself."""
+    def _sum(self, key: str, known: I, item: I) -> I | None:
+        """Fold an item in; None: the sum is no item any more, and what was known goes by itself."""
         both = self._declared.plus(known, item)
         try:
             self._declared.queue.check(key, both)
         except BadItemError:
-            self._again.append(_Flush(key, known, self._clients.new_id()))
-            return item
+            return None
         return both
 
     def size(self) -> int:
@@ -167,7 +173,8 @@ class _Taken(Generic[I]):
 
     def _watch(self) -> None:
         while True:
-            self._has_ended.wait(self._declared.window_s)
+            if self._has_ended.wait(self._declared.window_s):
+                time.sleep(LAST_WINDOW_S)
             try:
                 with self._clients.context():
                     self.flush()
@@ -176,7 +183,7 @@ class _Taken(Generic[I]):
             except Exception:
                 log.exception("%s: a flush failed and comes again", self._declared.name)
             with self._lock:
-                if self._has_ended.is_set() or not (self._items or self._again):
+                if not (self._items or self._again):
                     self._is_awake = False
                     return
 

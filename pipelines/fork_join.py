@@ -41,22 +41,22 @@ import datetime
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.cloud import ndb
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key
+from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key, packs_of_epoch
 from pipelines import epochs as epoch_locks
 from pipelines import fork_join_sweeps
 from pipelines import tuning as tunings
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.epochs import Entry, Epochs, Shape, Slot
-from pipelines.fork_join_folds import Batch, fold_epoch
+from pipelines.fork_join_folds import Batch, fold_epoch, unpark
 from pipelines.fork_join_inserts import (
     LONGEST_GROUP_WAIT_S,
     MOST_GROUP_BYTES,
@@ -71,7 +71,7 @@ from pipelines.fork_join_inserts import (
     insert_group,
 )
 from pipelines.fork_join_stays import stays_here
-from pipelines.fork_join_sweeps import Swept, Walk
+from pipelines.fork_join_sweeps import STALE_S, Swept, Walk
 from pipelines.group_commit import GroupCommit
 from pipelines.tasks import Message, Task
 from pipelines.tuning import Limits, Seen, Tuning
@@ -99,7 +99,10 @@ LOOK_AGAIN_S = 0.01
 
 @dataclass(frozen=True)
 class Join:
-    """Which batch to fold. `is_shared`: writers of other processes found it in memcached."""
+    """Which batch to fold. `is_shared`: writers of other processes found it in memcached.
+
+    No key: whoever asks does not know it, and the joiner finds it with the batch.
+    """
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     epoch: Annotated[str, Field(max_length=60)]
@@ -108,8 +111,17 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """Which item is to get another chance. What it is is told to people, who read dead tasks."""
+
+    pack: Annotated[str, Field(max_length=300)]
+    key: str
+    item: str
+
+
+@dataclass(frozen=True)
 class Insert:
-    """An item that was parked, and gets another chance."""
+    """An item that an earlier version has parked, as nothing but a dead task."""
 
     key: Annotated[str, Field(max_length=MOST_KEY_BYTES)]
     item: str
@@ -119,10 +131,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item. `result` is what the join function returned for it, if asked.
-
-    That an item was parked is known only if somebody asked.
-    """
+    """What became of an item. `result` is what the join function returned for it, if asked."""
 
     is_folded: bool
     result: Any = None
@@ -168,12 +177,13 @@ class ForkJoin(Generic[I]):
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
         self.walk_task = Task(f"{base}/walk", queue, Walk, self._walk)
+        self.replay_task = Task(f"{base}/replay", queue, Replay, self._replay)
         self.insert_task = Task(f"{base}/insert", queue, Insert, self._insert_again)
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
         """What has to be mounted."""
-        return self.join_task, self.walk_task, self.insert_task
+        return self.join_task, self.walk_task, self.replay_task, self.insert_task
 
     # Insert
 
@@ -197,7 +207,7 @@ class ForkJoin(Generic[I]):
             BadItemError, DifferentItemError: nothing was inserted.
             NotAcceptedError: try again, with the same request id. Without one, it may count.
         """
-        insertion = self._insertion(clients, key, item, request_id, is_asked)
+        insertion = self._insertion(key, item, request_id, is_asked=is_asked)
         return self._group_commit(clients)(insertion)
 
     def insert_each(
@@ -213,7 +223,7 @@ class ForkJoin(Generic[I]):
         insertions: dict[int, Insertion] = {}
         for i, ((key, item), id_) in enumerate(zip(items, ids, strict=True)):
             try:
-                insertions[i] = self._insertion(clients, key, item, id_, False)
+                insertions[i] = self._insertion(key, item, id_)
             except BadItemError as error:
                 answers[i] = error
         told = [
@@ -248,16 +258,15 @@ class ForkJoin(Generic[I]):
             NoTransactionError: this is not the body of `transact`.
             BadItemError: nothing was inserted.
         """
-        insertions = [self._insertion(clients, key, item, None, False) for item in items]
+        insertions = [self._insertion(key, item) for item in items]
         return stays_here(clients, self).put(insertions, topic)
 
     def _insertion(
-        self, clients: Clients, key: str, item: I, request_id: str | None, is_asked: bool
+        self, key: str, item: I, request_id: str | None = None, *, is_asked: bool = False
     ) -> Insertion:
         if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
             raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
-        text = self._checked(key, item)
-        return Insertion(key, text, self._shard(clients, key), request_id, is_asked)
+        return Insertion(key, self._checked(key, item), request_id, is_asked)
 
     def _checked(self, key: str, item: I) -> str:
         """Return an item as it travels."""
@@ -274,12 +283,13 @@ class ForkJoin(Generic[I]):
             raise BadItemError(f"an item has at most {MOST_ITEM_BYTES} bytes, not {len(body)}")
         return body.decode()
 
-    def _shard(self, clients: Clients, key: str) -> int:
+    def slot(self, clients: Clients, key: str) -> Slot:
+        """Return where a key's items go now; asked once a commit, for all that come together."""
         if self.shards == 1:
-            return 0
+            return Slot(self.name, key)
         tuning = self.tuning(clients, key)
         shards = self.shards if tuning is None else tuning.shards
-        return clients.random.randrange(shards)
+        return Slot(self.name, key, clients.random.randrange(shards))
 
     def _group_commit(self, clients: Clients) -> GroupCommit[Insertion, Accepted]:
         return clients.memory.of(
@@ -337,10 +347,10 @@ class ForkJoin(Generic[I]):
             return self._joiner(clients, entry, "full")
         return None
 
-    def wake(self, clients: Clients, keys_of: Mapping[str, str], minute: str) -> None:
-        """Create tasks for stranded epochs."""
-        joins = [Join(key, epoch) for epoch, key in keys_of.items()]
-        names = [(join.epoch, "woken", minute) for join in joins]
+    def wake(self, clients: Clients, stranded: Sequence[str], minute: str) -> None:
+        """Create tasks for stranded epochs, of whatever key each is."""
+        joins = [Join("", epoch) for epoch in stranded]
+        names = [(epoch, "woken", minute) for epoch in stranded]
         self.join_task.enqueue_many(clients, joins, names=names)
 
     def _joiner(
@@ -364,6 +374,12 @@ class ForkJoin(Generic[I]):
         if errors := [answer for answer in answers if isinstance(answer, Exception)]:
             log.warning("%d batches are left to the sweep: %s", len(errors), errors[0])
 
+    def _replay(self, clients: Clients, args: Replay) -> None:
+        pack = PackId.parse(args.pack)
+        unpark(pack)
+        # Also when it came before: that delivery may have ended here.
+        self.join_task.enqueue(clients, Join(args.key, pack.epoch))
+
     def _insert_again(self, clients: Clients, args: Insert) -> None:
         insertion = Insertion(args.key, args.item, request_id=args.parked, topic=args.topic)
         (answer,) = insert_group(clients, self, [insertion])
@@ -373,6 +389,12 @@ class ForkJoin(Generic[I]):
     # Join
 
     def _join(self, clients: Clients, args: Join) -> None:
+        if not args.key:
+            found = packs_of_epoch(self.name, args.epoch).fetch(1, keys_only=True)
+            pack = found[0].get() if found else None
+            if pack is None:
+                return
+            args = replace(args, key=pack.batch_key)
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
             is_certain = epoch_locks.close(clients, slot, args.epoch)
@@ -399,29 +421,30 @@ class ForkJoin(Generic[I]):
         return self._items.validate_json(items, strict=True)
 
     def replay_body(self, pack: PackId, stored: WorkPack) -> bytes:
-        """Return the body of the task that would insert a pack's only item again."""
+        """Return the body of the task that would put a pack's only item back."""
         (item,) = json.loads(stored.items)
-        text = json.dumps(item, ensure_ascii=False)
-        args = Insert(stored.batch_key, text, f"{pack.epoch}.{pack.id}", stored.topic)
-        return self.insert_task.message(args).body
+        args = Replay(pack.text, stored.batch_key, json.dumps(item, ensure_ascii=False))
+        return self.replay_task.message(args).body
 
     # What became of an item
 
     def outcome(self, accepted: Accepted) -> Outcome:
         """Return what became of an item."""
         pack = PackId.parse(accepted.pack)
-        # An item whose batch failed may have been given a pack of its own.
-        alone = PackId(pack.queue, pack.epoch, 1, pack.kilobytes, f"{pack.id}.{accepted.position}")
-        together, single = accepted.pack, alone.text
-        first, second, *waiting = ndb.get_multi(
-            [outcome_key(together), outcome_key(single), pack_key(together), pack_key(single)]
-        )
-        for found, position in ((first, accepted.position), (second, 0)):
-            if found is not None and "results" in found.told:
-                return Outcome(True, found.told["results"][position])
-            if found is not None:
-                return Outcome(False, is_parked=True)
-        return Outcome(not any(waiting))
+        alone = pack.single(accepted.position)  # Where it stands if its batch failed.
+        places = {alone.text: 0, pack.text: accepted.position}
+        # In one look: a replay may put it back meanwhile.
+        keys = [make(place) for make in (outcome_key, pack_key) for place in places]
+        keys.append(pack_key(alone.parked.text))
+        found = dict(zip(keys, ndb.get_multi(keys), strict=True))
+        for place, position in places.items():
+            told = found[outcome_key(place)]
+            if told is not None and "results" in told.told:
+                return Outcome(True, told.told["results"][position])
+        if any(found[pack_key(place)] for place in places):
+            return Outcome(False)
+        is_parked = found[pack_key(alone.parked.text)] is not None
+        return Outcome(not is_parked, is_parked=is_parked)
 
     def wait(self, clients: Clients, accepted: Accepted, within_s: float) -> Outcome:
         """Wait until an item is folded, not longer than so many seconds."""
@@ -434,9 +457,9 @@ class ForkJoin(Generic[I]):
 
     # Sweep
 
-    def sweep(self, clients: Clients) -> Swept:
-        """Wake what is stranded."""
-        return fork_join_sweeps.sweep(clients, self)
+    def sweep(self, clients: Clients, *, stale_s: float = STALE_S) -> Swept:
+        """Wake what has been stranded for so long behind its period."""
+        return fork_join_sweeps.sweep(clients, self, stale_s=stale_s)
 
     def _walk(self, clients: Clients, args: Walk) -> None:
         fork_join_sweeps.walk(clients, self, args)

@@ -3,9 +3,9 @@
 So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
 transaction is folded in several. When the join function fails, the batch is halved until the item
 that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
-is parked as a dead task. When nothing goes through, the function may be at fault and not an item:
-then a few items are looked at in each try, in another order each time, and are given twenty; the
-batch's task comes again, ever more rarely.
+is parked: it stands apart, with a dead task, whose replay puts it back. When nothing goes through,
+the function may be at fault and not an item: then a few items are looked at in each try, in another
+order each time, and are given twenty; the batch's task comes again, ever more rarely.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import json
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
+from pydantic import ValidationError
 
 from models.fork_join import (
     EpochId,
@@ -31,7 +31,7 @@ from models.fork_join import (
     pack_key,
     packs_of_epoch,
 )
-from models.transactions import transact
+from models.transactions import TRANSIENT, transact
 from pipelines import dead_tasks
 from pipelines.clients import Clients
 from pipelines.clock import naive
@@ -52,14 +52,9 @@ MOST_FAILURES_OF_ALL = 20
 OUTCOMES_FOR = timedelta(hours=1)
 
 # Not the items' fault.
-UNWELL = (
-    Wait,
-    Unwell,
-    rpc_errors.ServerError,
-    rpc_errors.Aborted,
-    rpc_errors.TooManyRequests,
-    rpc_errors.RetryError,
-)
+UNWELL = (Wait, Unwell, *TRANSIENT)
+# Another version of the code may read what this one cannot; so long, while it is being deployed.
+UNREAD_FOR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,7 @@ class Folded:
     """What one joiner did: how many items went through, and what did not."""
 
     items: int = 0
+    unread: int = 0  # Packs.
     suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
 
     @property
@@ -88,6 +84,7 @@ def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> Folded:
     """Fold all that lies under an epoch.
 
     Raises:
+        Wait: there is more, or something that this version of the code cannot read.
         Exception: what the join function raised for an item that is not parked yet.
     """
     keys = packs_of_epoch(queue.name, epoch).fetch(MOST_LISTED + 1, keys_only=True)
@@ -97,12 +94,15 @@ def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> Folded:
     for part in _parts(packs, queue.largest):
         if not folded.is_hopeless:
             _fold(clients, queue, part, folded)
-    most = MOST_FAILURES if folded.items else MOST_FAILURES_OF_ALL
     waits = [
-        error for pack, error in folded.suspects if not _blame(clients, queue, pack, error, most)
+        error
+        for pack, error in folded.suspects
+        if not _blame(clients, queue, pack, error, is_alone=folded.items > 0)
     ]
     if waits:
         raise waits[0]
+    if folded.unread:
+        raise Wait(f"{folded.unread} packs hold items that this version cannot read")
     if len(keys) > MOST_LISTED:
         raise Wait(f"{folded.items} items are folded, and there are more")
     return folded
@@ -124,7 +124,7 @@ def _parts(packs: Sequence[PackId], largest: int) -> Iterator[list[PackId]]:
 
 def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded: Folded) -> None:
     try:
-        items = transact(lambda: _fold_here(clients, queue, part))
+        items, unread = transact(lambda: _fold_here(clients, queue, part))
     except UNWELL:
         raise
     except Exception as error:
@@ -139,51 +139,62 @@ def _fold(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded
                 _fold(clients, queue, half, folded)
         return
     folded.items += items
+    folded.unread += unread
 
 
-def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> int:
-    """Fold what still exists of some packs, in a transaction; return how many items that were."""
+def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> tuple[int, int]:
+    """Fold what still exists of some packs, in a transaction.
+
+    Returns:
+        How many items that were, and how many packs this version of the code cannot read.
+    """
     packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
-    by_key: dict[str, list[WorkPack]] = {}
+    epoch = part[0].epoch
+    opened = EpochId.parse(epoch).opened
+    is_new = naive(clients.clock.now()) - opened < UNREAD_FOR
+    by_key: dict[str, list[tuple[WorkPack, list[Any]]]] = {}
     for pack in packs:
-        by_key.setdefault(pack.batch_key, []).append(pack)
+        try:
+            items = queue.read(pack.items)
+        except ValidationError:
+            if not is_new:
+                raise
+        else:
+            by_key.setdefault(pack.batch_key, []).append((pack, items))
     count = 0
     for key, mine in by_key.items():
-        lists = [queue.read(pack.items) for pack in mine]
-        items = [item for each in lists for item in each]
-        epoch = part[0].epoch
-        batch = Batch(key, epoch, EpochId.parse(epoch).opened)
-        results = queue.join(clients, batch, items)
+        items = [item for _, each in mine for item in each]
+        results = queue.join(clients, Batch(key, epoch, opened), items)
         if results is not None:
-            _put_outcomes(clients, mine, [len(each) for each in lists], list(results))
+            _put_outcomes(clients, mine, list(results))
         count += len(items)
-    for pack in packs:
-        pack.key.delete()
-    return count
+        for pack, _ in mine:
+            pack.key.delete()
+    return count, len(packs) - sum(map(len, by_key.values()))
 
 
 def _put_outcomes(
-    clients: Clients, packs: Sequence[WorkPack], sizes: Sequence[int], results: Sequence[Any]
+    clients: Clients, packs: Sequence[tuple[WorkPack, list[Any]]], results: Sequence[Any]
 ) -> None:
-    if len(results) != sum(sizes):
-        raise ValueError(f"a join of {sum(sizes)} items returned {len(results)} results")
+    size = sum(len(items) for _, items in packs)
+    if len(results) != size:
+        raise ValueError(f"a join of {size} items returned {len(results)} results")
     first = 0
-    for pack, size in zip(packs, sizes, strict=True):
+    for pack, items in packs:
         if pack.is_asked:
-            id_ = PackId.parse(pack.key.id())
-            _put_outcome(clients, id_, {"results": results[first : first + size]})
-        first += size
-
-
-def _put_outcome(clients: Clients, pack: PackId, told: dict[str, Any]) -> None:
-    forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
-    WorkOutcome(key=outcome_key(pack.text), told=told, expires=expiry(pack.epoch, forget_at)).put()
+            forget_at = naive(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+            WorkOutcome(
+                key=outcome_key(pack.key.id()),
+                told={"results": results[first : first + len(items)]},
+                expires=expiry(PackId.parse(pack.key.id()).epoch, forget_at),
+            ).put()
+        first += len(items)
 
 
 def _split(pack: PackId) -> list[PackId]:
     """Give each item of a pack a pack of its own, in a transaction; the keys tell which it was."""
     stored = pack_key(pack.text).get()
-    singles = [replace(pack, items=1, id=f"{pack.id}.{i}") for i in range(pack.items)]
+    singles = [pack.single(i) for i in range(pack.items)]
     if stored is None:
         return singles  # Split or folded before.
     for single, item in zip(singles, json.loads(stored.items), strict=True):
@@ -198,10 +209,40 @@ def _split(pack: PackId) -> list[PackId]:
     return singles
 
 
+def _move(stored: WorkPack, place: PackId) -> None:
+    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
+    WorkPack(
+        key=pack_key(place.text),
+        batch_key=stored.batch_key,
+        items=stored.items,
+        is_asked=stored.is_asked,
+        topic=stored.topic,
+    ).put()
+    stored.key.delete()
+
+
+def unpark(pack: PackId) -> None:
+    """Put a parked item back to where it was, once: then it does not stand apart any more.
+
+    Its joiner is the caller's to create.
+    """
+
+    def body() -> None:
+        parked = pack_key(pack.parked.text).get()
+        if parked is not None:
+            _move(parked, pack)
+
+    transact(body)
+
+
 def _blame(
-    clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception, most: int
+    clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception, *, is_alone: bool
 ) -> bool:
-    """Count a failure of an item that stood alone; return whether it is out of the way."""
+    """Count a failure of an item that stood alone; return whether it is out of the way.
+
+    Args:
+        is_alone: Others of its batch went through, so it is the item that is at fault.
+    """
     reason = "".join(traceback.format_exception(error))
     dead_id = clients.new_id()
 
@@ -210,20 +251,20 @@ def _blame(
         if stored is None:
             return True
         stored.failures += 1
+        stored.fails_alone = stored.fails_alone or is_alone
+        most = MOST_FAILURES if stored.fails_alone else MOST_FAILURES_OF_ALL
         if stored.failures < most and not isinstance(error, Park):
             stored.put()
             return False
         dead_tasks.park_in_transaction(
             clients,
             dead_id=dead_id,
-            path=queue.insert_task.path,
-            queue=queue.insert_task.queue,
+            path=queue.replay_task.path,
+            queue=queue.replay_task.queue,
             body=queue.replay_body(pack, stored),
             reason=reason,
         )
-        if stored.is_asked:
-            _put_outcome(clients, pack, {"is_parked": True})
-        stored.key.delete()
+        _move(stored, pack.parked)
         return True
 
     return transact(body)

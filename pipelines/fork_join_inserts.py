@@ -21,7 +21,7 @@ from models.commits import insert_all
 from models.fork_join import PackId, WorkPack, WorkReceipt, expiry, pack_key, receipt_key
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.epochs import Entry, Slot
+from pipelines.epochs import Entry
 
 if TYPE_CHECKING:
     from pipelines.fork_join import ForkJoin
@@ -68,14 +68,9 @@ class Insertion:
 
     key: str
     item: str  # As JSON.
-    shard: int = 0
     request_id: str | None = None
     is_asked: bool = False
     topic: str | None = None
-
-    @property
-    def slot(self) -> tuple[str, int]:
-        return self.key, self.shard
 
     @property
     def bytes(self) -> int:
@@ -151,14 +146,12 @@ class _Group:
 
     def attempt(self) -> _Attempt:
         """Enter epochs and make the packs and receipts of one commit."""
-        together: dict[Slot, list[int]] = {}
+        together: dict[str, list[int]] = {}
         for i in self.open():
-            insertion = self.insertions[i]
-            slot = Slot(self.queue.name, insertion.key, insertion.shard)
-            together.setdefault(slot, []).append(i)
+            together.setdefault(self.insertions[i].key, []).append(i)
         packs, where = [], {}
-        for slot, members in together.items():
-            pack = self._pack(slot, [self.insertions[i] for i in members])
+        for key, members in together.items():
+            pack = self._pack(key, [self.insertions[i] for i in members])
             packs.append(pack)
             where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(members)})
         receipts = [
@@ -189,7 +182,7 @@ class _Group:
         """
         try:
             rows = ndb.get_multi(attempt.witnesses)
-        except rpc_errors.GoogleAPICallError:
+        except rpc_errors.GoogleAPIError:
             rows = []
         if any(attempt.wrote(row) for row in rows):
             self.answers.update(attempt.where)
@@ -220,7 +213,8 @@ class _Group:
         insertion = self.insertions[i]
         return i if insertion.request_id is None else self.firsts[self._receipt_key(insertion)]
 
-    def _pack(self, slot: Slot, insertions: list[Insertion]) -> _Pack:
+    def _pack(self, key: str, insertions: list[Insertion]) -> _Pack:
+        slot = self.queue.slot(self.clients, key)
         entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(insertions))
         kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
         id_ = self.clients.new_id()[:16]
@@ -271,7 +265,7 @@ def insert_group(
         if not group.open():
             return group.all_answers()
     if group.doubtful:
-        with contextlib.suppress(rpc_errors.GoogleAPICallError):
+        with contextlib.suppress(rpc_errors.GoogleAPIError):
             group.look_up()
     group.give_up(error)
     return group.all_answers()
@@ -288,13 +282,14 @@ def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | N
         # Mostly somebody else's receipt. If it is our own, this very commit took effect.
         if attempt.receipts:
             group.doubtful.append(attempt)
-            group.look_up()
+            with contextlib.suppress(rpc_errors.GoogleAPIError):
+                group.look_up()
         else:
             group.find_out(attempt, error)
         return error
     except rpc_errors.Aborted as error:
         return error
-    except rpc_errors.GoogleAPICallError as error:
+    except rpc_errors.GoogleAPIError as error:
         group.find_out(attempt, error)
         return error
     finally:

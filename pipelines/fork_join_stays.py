@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from models.fork_join import PackId, WorkPack, pack_key
 from models.transactions import Transaction, current_transaction
 from pipelines.clients import Clients
-from pipelines.epochs import Entry, Slot
+from pipelines.epochs import Entry
 from pipelines.fork_join_inserts import MOST_GROUP_BYTES, BadItemError, Insertion
 
 if TYPE_CHECKING:
@@ -28,28 +28,28 @@ class Stays:
         self._clients = clients
         self._queue = queue
         self._transaction = transaction
-        self._entries: dict[Slot, Entry] = {}
-        self._packs: dict[Slot, PackId] = {}
+        self._entries: dict[str, Entry] = {}  # By key, as the packs.
+        self._packs: dict[str, PackId] = {}
         self._puts = 0  # Of this try: two equal items are two.
 
     def put(self, insertions: Sequence[Insertion], topic: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
-        key, shard = insertions[0].key, insertions[0].shard
-        slot = Slot(self._queue.name, key, shard)
+        key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())
         if size > MOST_GROUP_BYTES:
             raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
-        entry = self._entries.get(slot)
+        entry = self._entries.get(key)
         if entry is None:
+            slot = self._queue.slot(self._clients, key)
             entry = self._queue.epochs(self._clients).enter(self._clients, slot, len(insertions))
-            self._entries[slot] = entry
+            self._entries[key] = entry
         digest = hashlib.sha256(f"{key}\0{topic}\0{items}".encode()).hexdigest()[:16]
         id_ = f"{self._transaction.id[:16]}-{self._puts}-{digest}"
         self._puts += 1
         kilobytes = size // 1024
         pack = PackId(self._queue.name, entry.epoch, len(insertions), kilobytes, id_)
-        self._packs[slot] = pack
+        self._packs[key] = pack
         WorkPack(
             key=pack_key(pack.text),
             batch_key=key,
@@ -64,7 +64,7 @@ class Stays:
 
     def committed(self) -> None:
         self._queue.start(self._clients, list(self._entries.values()))
-        stays = [(entry, self._packs[slot]) for slot, entry in self._entries.items()]
+        stays = [(entry, self._packs[key]) for key, entry in self._entries.items()]
         self._queue.leave(self._clients, stays)
 
     def given_up(self) -> None:

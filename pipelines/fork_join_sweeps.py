@@ -1,14 +1,16 @@
-"""The sweep of a fork-join queue: it wakes what waits longer than its period.
+"""The sweep of fork-join queues: it wakes what waits longer than its period, and forgets.
 
-An idle queue costs one query. Few stranded batches are woken here; for many, each partition of
-the key space gets a task.
+An idle queue costs one query, and forgetting two. Few stranded batches are woken here; for many,
+each partition of the key space gets a task. What has expired is deleted by tasks, too, as soon as
+it is more than a page.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from google.cloud import ndb
@@ -25,27 +27,42 @@ from models.fork_join import (
 )
 from pipelines.clients import Clients
 from pipelines.clock import naive
+from pipelines.tasks import task
+from pipelines.wakes import Round
 
 if TYPE_CHECKING:
     from pipelines.fork_join import ForkJoin
 
+log = logging.getLogger(__name__)
+
 # A batch that its own joiner should have folded by now.
 STALE_S = 10.0
-# Beyond this age it is woken when it is twice as old, not each minute.
-PATIENT_AFTER_S = 600.0
-SWEEP_S = 60.0
 MOST_HERE = 500
 MOST_FORGOTTEN = 500
-MOST_PAGES_FORGOTTEN = 20
+# A task that forgets deletes some thousands, in seconds; a sweep starts chains of at most so many.
+PAGES_A_TASK = 10
+MOST_FORGETTING = 12
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Which partition of a queue to walk through, from where, in which minute."""
+    """Which partition of a queue to walk through, from where, and in which round of the sweep."""
 
     partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
     minute: Annotated[str, Field(max_length=20)]
     after: Annotated[str, Field(max_length=300)] = ""
+    began: datetime.datetime | None = None
+    since: datetime.datetime | None = None
+    stale_s: float = STALE_S
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Which partition to forget what has expired in; how many tasks of the chain came before."""
+
+    partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
+    minute: Annotated[str, Field(max_length=20)]
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,17 +72,46 @@ class Swept:
     woken: int = 0
     partitions: int = 0
 
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(self.woken + other.woken, self.partitions + other.partitions)
 
-def sweep(clients: Clients, queue: ForkJoin[Any]) -> Swept:
+
+# Wake
+
+
+def sweep_all(
+    clients: Clients, queues: Sequence[ForkJoin[Any]], *, stale_s: float = STALE_S
+) -> Swept:
+    """Sweep some queues. One that fails stops none behind it.
+
+    Raises:
+        Exception: what the first one to fail raised, when all have had their turn.
+    """
+    swept, errors = Swept(), list[Exception]()
+    for queue in queues:
+        try:
+            swept += sweep(clients, queue, stale_s=stale_s)
+        except Exception as error:
+            log.exception("the sweep of %s failed", queue.name)
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return swept
+
+
+def sweep(clients: Clients, queue: ForkJoin[Any], *, stale_s: float = STALE_S) -> Swept:
     """Wake what is stranded."""
+    round_ = Round.begin(clients, _round_name(queue))
     keys = packs_of_queue(queue.name).fetch(MOST_HERE + 1, keys_only=True)
     if len(keys) <= MOST_HERE:
-        return Swept(woken=_wake(clients, queue, keys))
-    minute = f"{clients.clock.now():%Y%m%dT%H%M}"
-    walks = [Walk(partition, minute) for partition in PARTITIONS]
-    names = [(minute, walk.partition, "") for walk in walks]
-    created = queue.walk_task.enqueue_many(clients, walks, names=names)
-    return Swept(partitions=sum(created))
+        swept = Swept(woken=_wake(clients, queue, keys, round_, stale_s))
+    else:
+        minute = _minute(clients)
+        walks = [Walk(p, minute, "", round_.now, round_.since, stale_s) for p in PARTITIONS]
+        names = [(minute, walk.partition, "") for walk in walks]
+        swept = Swept(partitions=sum(queue.walk_task.enqueue_many(clients, walks, names=names)))
+    round_.end()
+    return swept
 
 
 def walk(clients: Clients, queue: ForkJoin[Any], args: Walk) -> None:
@@ -75,56 +121,75 @@ def walk(clients: Clients, queue: ForkJoin[Any], args: Walk) -> None:
     if len(keys) == MOST_HERE:
         after = keys[-1].id()
         queue.walk_task.enqueue(
-            clients,
-            Walk(args.partition, args.minute, after),
-            name=(args.minute, args.partition, after),
+            clients, replace(args, after=after), name=(args.minute, args.partition, after)
         )
-    _wake(clients, queue, keys)
+    now = args.began or naive(clients.clock.now())
+    round_ = Round.of(_round_name(queue), now, args.since)
+    _wake(clients, queue, keys, round_, args.stale_s)
 
 
-def _wake(clients: Clients, queue: ForkJoin[Any], keys: Sequence[Any]) -> int:
-    """Create a task for each batch that is due again."""
-    now = naive(clients.clock.now())
-    packs = {PackId.parse(key.id()).epoch: key for key in keys}
-    due = {epoch: key for epoch, key in packs.items() if _is_due(queue, epoch, now)}
-    found = dict(zip(due, ndb.get_multi(list(due.values())), strict=True))
-    keys_of = {epoch: pack.batch_key for epoch, pack in found.items() if pack is not None}
-    queue.wake(clients, keys_of, minute=f"{now:%Y%m%dT%H%M}")
-    return len(keys_of)
+def _wake(
+    clients: Clients, queue: ForkJoin[Any], keys: Sequence[Any], round_: Round, stale_s: float
+) -> int:
+    """Create a task for each batch that is due again; the joiner finds out whose it is."""
+    period = datetime.timedelta(seconds=queue.period_s)
+    due = [
+        epoch.text
+        for epoch in dict.fromkeys(_epochs(keys))
+        if round_.is_due(epoch.opened + period, stale_s=stale_s)
+    ]
+    queue.wake(clients, due, minute=_minute(clients))
+    return len(due)
 
 
-def _is_due(queue: ForkJoin[Any], epoch: str, now: datetime.datetime) -> bool:
-    age_s = (now - EpochId.parse(epoch).opened).total_seconds() - queue.period_s
-    if age_s < -SWEEP_S:
-        return True  # From a clock far ahead.
-    if age_s < PATIENT_AFTER_S:
-        return age_s >= STALE_S
-    return _doublings(age_s) > _doublings(age_s - 2 * SWEEP_S)
+def _epochs(keys: Sequence[Any]) -> Iterator[EpochId]:
+    """Return the epochs of packs. What is none was not made by this code, and stops nobody."""
+    for key in keys:
+        try:
+            yield EpochId.parse(PackId.parse(key.id()).epoch)
+        except ValueError:
+            log.warning("no joiner can find what stands under %r", key.id())
 
 
-def _doublings(age_s: float) -> int:
-    return int(age_s / PATIENT_AFTER_S).bit_length()
+def _round_name(queue: ForkJoin[Any]) -> str:
+    return f"fork-join:{queue.name}"
+
+
+def _minute(clients: Clients) -> str:
+    return f"{clients.clock.now():%Y%m%dT%H%M}"
+
+
+# Forget
 
 
 def forget(clients: Clients) -> int:
     """Delete receipts and outcomes that have expired; return how many.
 
     One partition of 16, so that an idle sweep costs two queries. If there is much in it, there is
-    in the others: then all of them, up to 10,000 rows.
+    in the others: then each gets a task.
     """
-    before = naive(clients.clock.now())
-    partitions = list(PARTITIONS)
-    clients.random.shuffle(partitions)
-    forgotten = 0
-    for pages, partition in enumerate(partitions * MOST_PAGES_FORGOTTEN):
-        found = _forget_page(partition, expiry(partition, before))
-        forgotten += found
-        if (pages == 0 and found < MOST_FORGOTTEN) or pages == MOST_PAGES_FORGOTTEN - 1:
-            break
-    return forgotten
+    found = _forget_page(clients, clients.random.choice(PARTITIONS))
+    if found >= MOST_FORGOTTEN:
+        minute = _minute(clients)
+        names = [(minute, partition, 0) for partition in PARTITIONS]
+        forget_all.enqueue_many(clients, [Forget(p, minute) for p in PARTITIONS], names=names)
+    return found
 
 
-def _forget_page(partition: str, before: str) -> int:
+@task("/tasks/fork-join/forget", queue="default")
+def forget_all(clients: Clients, args: Forget) -> None:
+    """Delete what has expired in a partition; pass on to another task what is too much."""
+    for _ in range(PAGES_A_TASK):
+        if _forget_page(clients, args.partition) < MOST_FORGOTTEN:
+            return
+    number = args.number + 1
+    if number < MOST_FORGETTING:
+        following = replace(args, number=number)
+        forget_all.enqueue(clients, following, name=(args.minute, args.partition, number))
+
+
+def _forget_page(clients: Clients, partition: str) -> int:
+    before = expiry(partition, naive(clients.clock.now()))
     keys = [
         key
         for query in (expired_receipts(partition, before), expired_outcomes(partition, before))

@@ -28,7 +28,10 @@ class ProcessMemory:
         kept = self._kept.get(owner)
         if kept is None:
             with self._lock:
-                kept = self._kept.setdefault(owner, make())
+                # Made once: what is made may act before the end, and an act has one owner.
+                kept = self._kept.get(owner)
+                if kept is None:
+                    kept = self._kept[owner] = make()
         return cast(T, kept)
 
     def before_end(self, owner: str, act: Callable[[], None]) -> None:
@@ -37,7 +40,7 @@ class ProcessMemory:
 
     def end(self) -> None:
         """Do what has to be done before the process ends. A killed process does none of it."""
-        for owner, act in self._last_acts.items():
+        for owner, act in list(self._last_acts.items()):
             try:
                 act()
             except Exception:

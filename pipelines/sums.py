@@ -28,8 +28,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import Field
 
-from models.dead_tasks import DeadTask, open_dead_tasks
-from models.fork_join import EpochId, PackId, packs_of_queue, tag_of
+from models.fork_join import EpochId, PackId, packs_of_queue, parked_packs, tag_of
 from models.sums import (
     Sum,
     SumAddition,
@@ -58,7 +57,7 @@ TALLY_SLOTS = 4
 NOTES_KEPT = 8
 NOTED_EVERY_S = 1.0
 MOST_PACKS_READ = 2_000
-MOST_DEAD_READ = 200
+MOST_PARKED_READ = 200
 READINGS = 4
 
 
@@ -329,25 +328,31 @@ class Standing:
 def standing(name: str) -> Standing:
     """Return how a sum stands.
 
-    Read again when a batch was folded meanwhile, so that no item stands in two places.
+    Read again when a batch was folded meanwhile or an item parked: none may stand in two places.
     """
-    before = sum_key(name).get()
+    before = _settled(name)
     for _ in range(READINGS):
         packs, is_more = _waiting(name)
-        parked = _parked(name)
-        row = sum_key(name).get()
-        if (row.batches if row else 0) == (before.batches if before else 0):
+        row, parked = _settled(name)
+        if (row.batches, parked) == (before[0].batches, before[1]):
             break
-        before = row
-    row = row or Sum()
+        before = row, parked
     return Standing(
         folded=Count(row.items, row.total),
         batches=row.batches,
         recent=row.recent or [],
         waiting=sum(pack.items for pack in packs),
-        parked=parked,
+        parked=_parked_count(parked),
         is_more=is_more,
     )
+
+
+def _settled(name: str) -> tuple[Sum, list[Any]]:
+    """Return what does not wait: the row of a sum, and the keys of its parked items."""
+    tag = tag_of(add_up.name, name)
+    keys = parked_packs(add_up.name).fetch(MOST_PARKED_READ, keys_only=True)
+    mine = [key for key in keys if EpochId.parse(PackId.parse(key.id()).epoch).tag == tag]
+    return sum_key(name).get() or Sum(), mine
 
 
 def _waiting(name: str) -> tuple[list[PackId], bool]:
@@ -358,12 +363,10 @@ def _waiting(name: str) -> tuple[list[PackId], bool]:
     return [p for p in packs if EpochId.parse(p.epoch).tag == tag], len(keys) > MOST_PACKS_READ
 
 
-def _parked(name: str) -> Count:
-    """Return the items of a sum that are kept as dead tasks."""
-    dead: list[DeadTask] = open_dead_tasks().fetch(MOST_DEAD_READ)
-    bodies = [json.loads(each.body) for each in dead if each.path == add_up.insert_task.path]
-    amounts = [json.loads(body["item"])["amount"] for body in bodies if body["key"] == name]
-    return Count(len(amounts), sum(amounts))
+def _parked_count(keys: Sequence[Any]) -> Count:
+    packs = [pack for pack in ndb.get_multi(keys) if pack is not None]
+    amounts = [item["amount"] for pack in packs for item in json.loads(pack.items)]
+    return Count(len(keys), sum(amounts))
 
 
 def noted(name: str) -> Count:

@@ -13,9 +13,10 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from werkzeug.test import TestResponse
 
+from handlers import sums_api
 from handlers.openapi import DESCRIPTION
 from pipelines import fork_join, sums
-from pipelines.fork_join import NotAcceptedError
+from pipelines.fork_join import NotAcceptedError, Outcome
 from tests.handlers.conftest import Browser
 from tests.world import World, in_threads
 
@@ -145,6 +146,22 @@ def test_whoever_waits_beside_too_many_is_not_kept(world: World, api: Any) -> No
 
     assert add(api, 5, None, "?wait_ms=5000").status_code == 202
     assert world.clock.time_s == before
+
+
+def test_a_wait_that_fails_gives_its_place_back(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as there are places; the next caller is kept, and gets the total."""
+
+    def away(*args: Any) -> Any:
+        raise rpc_errors.ServiceUnavailable("made by a test")
+
+    monkeypatch.setattr(sums, "outcome", away)
+    for _ in range(sums_api.MOST_WAITING):
+        check_problem(add(api, 5, None, "?wait_ms=10"), 503)
+    monkeypatch.setattr(sums, "outcome", lambda *args: (Outcome(True, 5), 5))
+
+    answer = add(api, 5, None, "?wait_ms=10")
+
+    assert (answer.status_code, (answer.json or {}).get("total")) == (200, 5)
 
 
 def test_a_repeat_of_one_that_did_not_wait_gets_the_total_of_now(world: World, api: Any) -> None:

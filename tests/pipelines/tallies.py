@@ -61,4 +61,5 @@ def batches(key: str) -> list[int]:
 
 
 def packs() -> list[WorkPack]:
-    return WorkPack.query().fetch()
+    """Return what waits; what is parked does not."""
+    return [pack for pack in WorkPack.query() if not pack.key.id().startswith("parked:")]

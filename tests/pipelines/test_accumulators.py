@@ -106,6 +106,33 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
         assert packs() == []
 
 
+def away(*args: Any) -> None:
+    raise rpc_errors.ServiceUnavailable("made by a test")
+
+
+def test_a_flush_that_failed_is_made_again_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is added after it, and nobody flushes: the next window stores it."""
+    sound, failures = fork_join_inserts.insert_all, list[int]()
+
+    def fails_once(client: Any, entities: Any) -> None:
+        if len(failures) < fork_join_inserts.TRIES:
+            failures.append(1)
+            away()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
+    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    quick.add(world.clients, "t", Mark("a"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    world.settle()
+
+    assert len(failures) == fork_join_inserts.TRIES
+    with world.context():
+        assert counted("t") == Counter("a")
+
+
 def nothing(group: Any) -> None:
     """Find nothing out, as when the service is away."""
 
@@ -173,6 +200,47 @@ def test_memory_is_bounded(
     taken.add(world.clients, "d", Mark("x"))
 
     assert taken.waiting(world.clients) == 1
+
+
+def test_one_key_takes_no_more_room_than_many(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Datastore takes nothing, sums of one key that are full are bounded, too."""
+    monkeypatch.setattr("pipelines.accumulators.MOST_KEYS", 3)
+    for letter in "abc":
+        taken.add(world.clients, "t", Mark(letter * 30_000))
+    with pytest.raises(FullError):
+        taken.add(world.clients, "t", Mark("d" * 30_000))
+    assert taken.waiting(world.clients) == 3
+    in_context(world, lambda: taken.flush(world.clients))
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter(letter * 30_000 for letter in "abc")
+
+
+def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was told to end; an item came behind the flush and before its thread's end."""
+    sound, late = fork_join_inserts.insert_all, iter([Mark("late")])
+
+    def insert_all(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        for mark in late:
+            taken.add(world.clients, "t", mark)
+
+    world.clients.memory.end()
+    held = taken._taken(world.clients)
+    held._has_ended.set()
+    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+    taken.add(world.clients, "t", Mark("a"))
+    until(lambda: not held._is_awake)
+    world.settle()
+
+    assert taken.waiting(world.clients) == 0
+    with world.context():
+        assert counted("t") == Counter(["a", "late"])
 
 
 def until(claim: Callable[[], bool]) -> None:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from pydantic import Field
 
-from models.dead_tasks import DeadTask
-from models.fork_join import PackId, WorkReceipt
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.fork_join import PackId, WorkPack, WorkReceipt, left_of, packs_of_topic, packs_of_topics
 from models.transactions import NoTransactionError, transact
+from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
 from pipelines.cache import NoCache
-from pipelines.fork_join import BadItemError, DifferentItemError, NotAcceptedError, Outcome
-from pipelines.fork_join_folds import MOST_FAILURES
+from pipelines.epochs import CLOSED, Slot, close, look
+from pipelines.fork_join import (
+    BadItemError,
+    DifferentItemError,
+    ForkJoin,
+    Join,
+    NotAcceptedError,
+    Outcome,
+)
+from pipelines.fork_join_folds import MOST_FAILURES, MOST_FAILURES_OF_ALL
+from pipelines.fork_join_inserts import insert_group
+from pipelines.fork_join_sweeps import forget, sweep_all
+from pipelines.tasks import Unwell, Wait
 from tests.pipelines.tallies import (
     AT_ONCE,
     SHARDED,
@@ -24,6 +40,7 @@ from tests.pipelines.tallies import (
     batches,
     packs,
     tallied,
+    tally,
     tally_world,
 )
 from tests.world import Services, World, in_threads
@@ -106,6 +123,22 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
         assert set(tallied("t").values()) == {1}
 
 
+def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> None:
+    """Three packs of 15 under one epoch, 20 at a time: each is folded alone."""
+
+    def body() -> None:
+        for pack in "abc":
+            marks = [Mark(f"{pack}{i}") for i in range(15)]
+            TALLIES.insert_in_transaction(world.clients, "t", *marks)
+
+    with world.clients.context():
+        transact(body)
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [15, 15, 15]
+
+
 def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
     """D1: sharded epochs; each is folded, one after the other."""
     put(world, "t", *[f"i{i}" for i in range(30)], queue=SHARDED)
@@ -115,6 +148,18 @@ def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
     with world.context():
         assert sum(batches("t")) == 30
         assert len(batches("t")) == 3
+
+
+def test_what_is_committed_together_goes_into_one_batch(world: World) -> None:
+    """One entity a commit, whichever of a hot key's batches it lands in."""
+    with world.clients.context():
+        SHARDED.insert_each(world.clients, [("t", Mark(f"i{i}")) for i in range(30)])
+    with world.context():
+        assert len(packs()) == 1
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [30]
 
 
 def test_inserts_of_one_process_share_commits(world: World) -> None:
@@ -196,6 +241,62 @@ def test_receipts_are_forgotten_after_their_day(world: World) -> None:
     raise AssertionError("the receipt is still there")
 
 
+def receipts(world: World, count: int) -> None:
+    """Write receipts that expired long ago."""
+    with world.context():
+        ndb.put_multi(
+            [
+                WorkReceipt(
+                    id=f"{i % 16:x}{i}", pack="p", position=0, digest="d", expires=f"{i % 16:x}2020"
+                )
+                for i in range(count)
+            ]
+        )
+
+
+def left(world: World) -> int:
+    with world.context():
+        return len(WorkReceipt.query().fetch(keys_only=True))
+
+
+def test_receipts_are_forgotten_as_fast_as_they_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGOTTEN", 3)
+    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 2)
+    receipts(world, 480)
+    world.sweep()
+    assert left(world) == 477
+    world.deliver(world.live_tasks("default")[0].name)
+    assert left(world) == 477 - 6
+    world.settle()
+
+    assert left(world) == 0
+
+
+def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep starts chains of so many tasks, and the next sweep goes on."""
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGOTTEN", 1)
+    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 1)
+    monkeypatch.setattr(fork_join_sweeps, "MOST_FORGETTING", 2)
+    receipts(world, 160)
+    world.sweep()
+    world.settle()
+
+    assert left(world) == 160 - 1 - 16 * 2
+
+
+def test_forgetting_nothing_costs_two_queries(world: World) -> None:
+    """An idle queue costs next to nothing."""
+    with world.context():
+        before = world.clients.meter.cost()
+        assert forget(world.clients) == 0
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.round_trips, cost.tasks) == (2, 0)
+
+
 # Results
 
 
@@ -250,26 +351,158 @@ def test_who_asked_is_told_that_an_item_was_parked(world: World) -> None:
         assert TALLIES.outcome(good).result == "good is number 1"
 
 
+def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None:
+    """Three who asked share a pack, and one is poison: the last one's result is the last one's."""
+    labels = ["good", "bad", "better"]
+    with world.clients.context():
+        asked = [TALLIES._insertion("t", Mark(label), is_asked=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+    assert len({each.pack for each in accepted}) == 1
+    world.settle()
+
+    with world.context():
+        good, bad, better = (TALLIES.outcome(each) for each in accepted)
+    assert good.result.startswith("good is number")
+    assert bad.is_parked
+    assert better.result.startswith("better is number")
+
+
 def test_a_parked_item_can_be_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """D1: it goes in again, once, and is folded when the function takes it."""
-    put(world, "t", "bad")
+    (accepted,) = put(world, "t", "bad", is_asked=True)
     world.settle()
-    monkeypatch.setattr(
-        TALLIES,
-        "join",
-        lambda clients, batch, items: AT_ONCE.join(
-            clients, batch, [Mark(item.label.replace("bad", "good")) for item in items]
-        ),
-    )
+    mended(monkeypatch)
     world.doubles = True
-    with world.context():
-        (dead,) = DeadTask.query().fetch()
-        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
-        task.enqueue(world.clients, task.args(dead.key.id()))
+    replay(world)
     world.settle()
 
     with world.context():
         assert tallied("t") == Counter({"good": 1})
+        assert TALLIES.outcome(accepted).result == "good is number 1"
+
+
+def test_a_replay_that_fails_is_parked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a dead task of its own, and another chance."""
+    (accepted,) = put(world, "t", "bad")
+    world.settle()
+    replay(world)
+    world.settle()
+    with world.context():
+        assert TALLIES.outcome(accepted).is_parked
+    mended(monkeypatch)
+    replay(world)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+        assert open_dead_tasks().fetch() == []
+
+
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the join take what was bad."""
+
+    def join(clients: Any, batch: Any, items: Any) -> Any:
+        return AT_ONCE.join(clients, batch, [Mark(i.label.replace("bad", "good")) for i in items])
+
+    monkeypatch.setattr(TALLIES, "join", join)
+
+
+def replay(world: World) -> None:
+    """Press the button beside the only dead task."""
+    with world.context():
+        (dead,) = open_dead_tasks().fetch()
+        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
+        task.enqueue(world.clients, task.args(dead.key.id()))
+
+
+def of_topic(world: World) -> list[tuple[str, str]]:
+    """Return what is found under the topic: items, and when their batch was opened."""
+    with world.context():
+        found = [(pack.items, pack.key.id()) for pack in packs_of_topic("topic").fetch()]
+        assert [key.id() for key in packs_of_topics("top").fetch(keys_only=True)] == [
+            key for _, key in found
+        ]
+    return [(items, PackId.parse(key).epoch) for items, key in found]
+
+
+def test_what_is_parked_is_found_under_its_topic_until_it_is_folded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D7: whoever asks what waits sees it all the while: waiting, parked, waiting again."""
+
+    def body() -> str:
+        return TALLIES.insert_in_transaction(world.clients, "t", Mark("bad"), topic="topic")
+
+    with world.clients.context():
+        pack = transact(body)
+    waiting = of_topic(world)
+    world.settle()
+    assert of_topic(world) == waiting
+    with world.context():
+        assert [row.key.id() for row in left_of([pack])] == [PackId.parse(pack).parked.text]
+    mended(monkeypatch)
+    replay(world)
+    world.deliver_due()
+    assert len(of_topic(world)) <= 1
+    world.settle()
+
+    assert of_topic(world) == []
+    with world.context():
+        assert left_of([pack]) == []
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None:
+    """D7: by the key that its writer was told: whole, in parts, parked."""
+
+    def body() -> str:
+        marks = [Mark("a"), Mark("bad"), Mark("b"), Mark("bad too")]
+        return TALLIES.insert_in_transaction(world.clients, "t", *marks)
+
+    with world.clients.context():
+        pack = transact(body)
+        assert [row.key.id() for row in left_of([pack])] == [pack]
+    world.settle()
+
+    with world.context():
+        left = [json.loads(row.items) for row in left_of([pack])]
+    assert sorted(left, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]
+
+
+def test_a_replay_counts_once_however_late_it_comes_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: a second delivery of it two days later, when every receipt is gone."""
+    put(world, "t", "bad")
+    world.settle()
+    mended(monkeypatch)
+    replay(world)
+    with world.context():
+        (dead,) = DeadTask.query().fetch()
+    world.settle()
+    world.clock.sleep(48 * 3600)
+    for _ in range(200):
+        world.sweep()
+    with world.clients.context():
+        task = world.app.extensions["wiring"].registry.tasks[dead.path]
+        task.work(world.clients, task.read(dead.body.encode()))
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_a_dead_task_of_an_earlier_version_can_be_replayed(world: World) -> None:
+    """Its item is in its body alone; delivered twice it counts once."""
+    task = TALLIES.insert_task
+    body = b'{"key":"t","item":"{\\"label\\":\\"a\\"}","parked":"epoch.pack","topic":null}'
+    with world.clients.context():
+        for _ in range(2):
+            task.work(world.clients, task.read(body))
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 def test_a_join_that_fails_for_everything_keeps_its_batch(
@@ -292,6 +525,121 @@ def test_a_join_that_fails_for_everything_keeps_its_batch(
 
     with world.context():
         assert tallied("t") == Counter(f"i{i}" for i in range(19))
+
+
+@pytest.mark.parametrize(("good", "deliveries"), [(3, MOST_FAILURES), (0, MOST_FAILURES_OF_ALL)])
+def test_an_item_is_tried_a_stated_number_of_times(
+    world: World, good: int, deliveries: int
+) -> None:
+    """Five when others of its batch went through; twenty when it may be the function's fault."""
+    put(world, "t", "bad", *[f"i{i}" for i in range(good)])
+    for delivery in range(1, deliveries + 1):
+        with world.context():
+            assert DeadTask.query().fetch() == [], f"parked at delivery {delivery - 1}"
+        world.clock.sleep(120)
+        world.deliver(tasks(world)[0].name)
+
+    with world.context():
+        assert len(DeadTask.query().fetch()) == 1
+        assert packs() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Wait("made by a test"),
+        Unwell("made by a test"),
+        rpc_errors.Aborted("made by a test"),
+        rpc_errors.Cancelled("made by a test"),
+        rpc_errors.DataLoss("made by a test"),
+        rpc_errors.DeadlineExceeded("made by a test"),
+        rpc_errors.InternalServerError("made by a test"),
+        rpc_errors.ResourceExhausted("made by a test"),
+        rpc_errors.RetryError("made by a test", None),
+        rpc_errors.ServiceUnavailable("made by a test"),
+        rpc_errors.Unknown("made by a test"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_an_outage_is_not_an_items_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """D3: each code by its name: nothing is halved, counted or parked."""
+
+    def away(*args: Any) -> Any:
+        raise error
+
+    put(world, "t", "a", "b")
+    monkeypatch.setattr(fork_join_folds, "MOST_FAILURES_OF_ALL", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_folds, "_fold_here", away)
+        for _ in range(2):
+            world.clock.sleep(120)
+            assert world.deliver(tasks(world)[0].name) != 200
+        with world.context():
+            assert DeadTask.query().fetch() == []
+            assert len(packs()) == 2
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+@dataclass(frozen=True)
+class Short:
+    label: Annotated[str, Field(max_length=5)]
+
+
+@dataclass(frozen=True)
+class Long:
+    label: Annotated[str, Field(max_length=50)]
+
+
+def versions() -> tuple[ForkJoin[Any], ForkJoin[Any]]:
+    """Return a queue in this version of the code and in the next."""
+    options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
+    return ForkJoin("labels", Short, tally, **options), ForkJoin("labels", Long, tally, **options)
+
+
+def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
+    """D3: while two versions serve it holds nobody up, and is not at fault."""
+    this, following = versions()
+    world = World(services, fork_joins=[this])
+    with world.clients.context():
+        this.insert(world.clients, "t", Short("a"))
+        accepted = following.insert(world.clients, "t", Long("rather long"))
+        this.insert(world.clients, "t", Short("b"))
+    for _ in range(25):
+        world.clock.sleep(100)
+        world.deliver(tasks(world)[0].name)
+    with world.context():
+        assert tallied("t") == Counter("ab")
+        assert DeadTask.query().fetch() == []
+    with world.clients.context():
+        task = following.join_task
+        task.work(world.clients, Join("t", PackId.parse(accepted.pack).epoch))
+
+    with world.context():
+        assert tallied("t") == Counter(["a", "b", "rather long"])
+        assert batches("t") == [2, 1]
+
+
+def test_an_item_that_no_version_can_read_is_parked_after_an_hour(services: Services) -> None:
+    """D3: then nobody deploys any more."""
+    this, following = versions()
+    world = World(services, fork_joins=[this])
+    with world.clients.context():
+        following.insert(world.clients, "t", Long("rather long"))
+    world.clock.sleep(3_500)
+    world.deliver(tasks(world)[0].name)
+    with world.context():
+        assert not packs()[0].failures
+    world.settle(rounds=100)
+
+    with world.context():
+        assert packs() == []
+        assert len(DeadTask.query().fetch()) == 1
 
 
 @pytest.mark.parametrize("bad", [9, 25])
@@ -320,7 +668,7 @@ def test_whatever_is_accepted_can_be_parked(world: World, character: str) -> Non
     with world.context():
         assert packs() == []
         (dead,) = DeadTask.query().fetch()
-        assert TALLIES.insert_task.read(dead.body.encode()).key == "t" * 1_200
+        assert TALLIES.replay_task.read(dead.body.encode()).key == "t" * 1_200
 
 
 def test_many_large_items_are_committed_in_parts(world: World) -> None:
@@ -345,6 +693,60 @@ def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:
 
 
 # memcached
+
+
+class Hooked(NoCache):
+    """memcached, with something done right after a batch is closed."""
+
+    def __init__(self, cache: Any, on_close: Callable[[], Any]) -> None:
+        self.cache = cache
+        self.on_close = on_close
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("cache", "on_close", "change"):
+            return object.__getattribute__(self, name)
+        return getattr(self.cache, name)
+
+    def change(self, key: str, delta: int) -> int | None:
+        count: int | None = self.cache.change(key, delta)
+        if delta == -CLOSED:
+            self.on_close()
+            count = self.cache.change(key, 0)
+        return count
+
+
+def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
+    """It steps back out of a batch that closes: the joiner waits for nobody."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    entry = TALLIES.epochs(clients).enter(clients, slot, 1)
+    TALLIES.epochs(clients).leave(clients, entry)
+    others: list[Any] = []
+    cache = Hooked(
+        clients.cache,
+        lambda: others.append(TALLIES.epochs(clients).enter(clients, slot, 1)),
+    )
+    object.__setattr__(clients, "cache", cache)
+    before = world.clock.time_s
+
+    assert close(clients, slot, entry.epoch)
+
+    assert world.clock.time_s == before
+    assert others[0].epoch != entry.epoch
+
+
+def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
+    """memcached holds an epoch that is open, and of somebody else."""
+    put(world, "other", "a")
+    with world.context():
+        (other,) = packs()
+    epoch = PackId.parse(other.key.id()).epoch
+    world.clients.cache.set(Slot(TALLIES.name, "t").name, epoch.encode(), 60)
+    put(world, "t", "b")
+
+    with world.context():
+        epochs = {pack.batch_key: PackId.parse(pack.key.id()).epoch for pack in packs()}
+    assert epochs["other"] == epoch
+    assert epochs["t"] != epoch
 
 
 def test_without_memcached_each_process_makes_its_own_batches(world: World) -> None:
@@ -434,6 +836,106 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
         assert all(tallied(f"t{i}") == Counter("a") for i in range(60))
 
 
+@pytest.mark.parametrize("minutes", [13, 25, 45, 90, 24 * 60])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_was_stranded_while_nobody_swept_is_woken_by_the_next_sweep(
+    world: World, minutes: int, is_first: bool
+) -> None:
+    """D3: within one sweep, however long there was none, whether or not there ever was one."""
+    if not is_first:
+        world.sweep()
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(minutes * 60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_many_stranded_batches_are_woken_after_a_day_without_sweeps(
+    world: World, monkeypatch: Any
+) -> None:
+    """D3: walks know when the last round was, too."""
+    monkeypatch.setattr("pipelines.fork_join_sweeps.MOST_HERE", 3)
+    for i in range(8):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(24 * 3600)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+
+
+def test_one_that_was_just_stranded_is_woken_by_who_cannot_wait(world: World) -> None:
+    """A worker that starts looks for what its predecessor left, at any age it likes."""
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(3)
+    with world.context():
+        assert TALLIES.sweep(world.clients).woken == 0
+        assert TALLIES.sweep(world.clients, stale_s=1).woken == 1
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize("bad", ["no pack", "0.no.epoch|1|0|x", "|1|0|x", "0|x|0|x"])
+def test_what_is_no_pack_stops_no_sweep(world: World, bad: str) -> None:
+    """D3: whoever stands behind it is woken."""
+    put(world, "t", "a")
+    world.engine.reset()
+    with world.context():
+        WorkPack(id=f"{TALLIES.name}|{bad}", batch_key="t", items="[]").put()
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_queue_that_cannot_be_swept_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: and what fails is told all the same."""
+
+    def broken(*args: Any, **rest: Any) -> None:
+        raise RuntimeError("made by a test")
+
+    put(world, "t", "a", queue=AT_ONCE)
+    world.engine.reset()
+    world.clock.sleep(60)
+    monkeypatch.setattr(TALLIES, "wake", broken)
+    put(world, "t", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context(), pytest.raises(RuntimeError, match="made by a test"):
+        sweep_all(world.clients, [TALLIES, AT_ONCE])
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_sweep_reads_no_packs(world: World) -> None:
+    """Whose batch it is stands in the pack, of up to a MiB: its joiner reads that."""
+    put(world, "t", "a")
+    put(world, "u", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context():
+        before = world.clients.meter.cost()
+        assert TALLIES.sweep(world.clients).woken == 2
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.reads, cost.writes, cost.tasks) == (0, 0, 2)
+
+
 # Refusals
 
 
@@ -475,6 +977,69 @@ def test_an_insert_that_datastore_does_not_take_says_so(
 
     with world.context():
         assert tallied("t") == Counter("b")
+
+
+def aborted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first commit lose its race."""
+    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Aborted("made by a test")]
+
+    def insert_all(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+
+
+def test_a_commit_that_lost_its_race_leaves_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: no writer is inside when the insert is over."""
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+
+    batch = look(world.clients, Slot(TALLIES.name, "t"))
+    assert batch is not None
+    assert batch.writers == 0
+
+
+def test_a_batch_of_ones_own_has_a_joiner_after_a_lost_race(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: without memcached the second commit goes where the first would have; no sweep needed."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the commit's reply is lost, then each look for it: `NotAcceptedError`, and no other."""
+    sound = fork_join_inserts.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    def away(keys: Any) -> Any:
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", lost)
+        patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "a", request_id="r")
+    (again,) = put(world, "t", "a", request_id="r")
+    world.settle()
+
+    assert again.is_repeat
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 # In a transaction

@@ -12,13 +12,25 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.fork_join import WorkPack, pack_key
+from models.dead_tasks import open_dead_tasks
+from models.fork_join import PackId, WorkPack, pack_key
 from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
-from pipelines.fork_join import ForkJoin, NotAcceptedError
+from pipelines.clients import Clients
+from pipelines.fork_join import Batch, ForkJoin, Join, NotAcceptedError, fork_join
 from pipelines.fork_join_sweeps import Swept
+from pipelines.tasks import Message, Park
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.tallies import AT_ONCE, SHARDED, TALLIES, Mark, packs, tallied, tally_world
+from tests.pipelines.tallies import (
+    AT_ONCE,
+    SHARDED,
+    TALLIES,
+    Mark,
+    packs,
+    tallied,
+    tally,
+    tally_world,
+)
 from tests.world import Services, World
 
 LABELS = ["a", "b", "c", "d"]
@@ -132,6 +144,59 @@ class UnguardedScenario(InsertScenario):
                 assert tallied(tag)[label] == 1, f"{label} is lost: {fault}"
 
 
+class ReplayScenario:
+    """An item is parked, its join is mended, and somebody replays it, more than once if refused."""
+
+    def __init__(self, services: Services) -> None:
+        self.queue = fork_join("picky", queue="fork-join", period_s=1.0)(self.join)
+        self.world = World(services, fork_joins=[self.queue])
+        self.bad: set[str] = set()
+        self.dead: dict[str, str] = {}
+
+    def join(self, clients: Clients, batch: Batch, items: Sequence[Mark]) -> None:
+        if batch.key in self.bad:
+            raise Park("it will be mended")
+        tally(clients, batch, items)
+
+    def begin(self, tag: str) -> None:
+        if tag not in self.dead:
+            with self.world.plan.unwatched():
+                self.park(tag)
+        self.world.clients.tasks.create(
+            Message(
+                "/tasks/dead/replay", "default", f'{{"dead_task_id":"{self.dead[tag]}"}}'.encode()
+            )
+        )
+
+    def park(self, tag: str) -> None:
+        self.bad.add(tag)
+        accepted = self.queue.insert(self.world.clients, tag, Mark("a"))
+        epoch = PackId.parse(accepted.pack).epoch
+        self.queue.join_task.work(self.world.clients, Join(tag, epoch))
+        (dead,) = open_dead_tasks().fetch()
+        self.dead[tag] = dead.key.id()
+        self.bad.remove(tag)
+
+    def is_done(self, tag: str) -> bool:
+        return not WorkPack.query().fetch(keys_only=True)
+
+    def check(self, tag: str, fault: str) -> None:
+        assert tallied(tag) == Counter("a"), fault
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("doubles", [False, True])
+def test_a_replay_counts_once_with_a_fault_at_any_call(
+    services: Services, kind: str, doubles: bool
+) -> None:
+    """D1, D7: what was parked is folded once, also with every delivery doubled."""
+    scenario = ReplayScenario(services)
+    scenario.world.doubles = doubles
+
+    assert Explorer(scenario.world, scenario).explore([kind])
+
+
 @pytest.mark.parametrize("kind", [*KINDS, FLUSH])
 def test_without_a_request_id_an_item_counts_at_most_once(
     services: Services, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +272,7 @@ class _Undeletable:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue: Swept())
+    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue, **rest: Swept())
 
 
 def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:

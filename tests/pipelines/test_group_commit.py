@@ -142,6 +142,28 @@ def test_a_lone_call_pays_nothing_and_a_busy_one_lingers() -> None:
     assert len(pauses) == before
 
 
+def test_one_that_lingers_makes_its_own_call() -> None:
+    """Who goes ahead takes no leader along; both are answered, and the next call leads at once."""
+    committer = Committer()
+    committer.let_go.set()
+    answers: list[int] = []
+
+    def lingers(seconds: float) -> None:
+        if not others:
+            others.append(threading.Thread(target=lambda: answers.append(shared(2))))
+            others[0].start()
+            others[0].join(TIMEOUT_S)
+
+    others: list[threading.Thread] = []
+    shared = group_commit(committer, longest_wait_s=0.001, pause=lingers)
+    shared._crowd = 8.0  # As after a group of eight.
+
+    assert shared(1) == 10
+    assert answers == [20]
+    assert committer.groups == [[2], [1]]
+    assert shared._leaders == 0
+
+
 @pytest.mark.parametrize("threads", [2, 16])
 def test_nothing_is_lost_or_doubled_in_a_crowd(threads: int) -> None:
     """Every call is in exactly one group."""
