@@ -17,6 +17,7 @@ from pydantic import Field
 from models.materialized_views import (
     RowMarker,
     SourceMarker,
+    ViewCatalog,
     ViewRow,
     marker_key,
     row_marker_key,
@@ -209,30 +210,38 @@ def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
     return newest
 
 
-def read_for_apply(
-    key: Any, newest: Mapping[str, Update]
-) -> tuple[ViewRow | None, dict[str, RowMarker | None], dict[str, SourceMarker | None]]:
-    """Read a row, its markers, and the sources' markers where the row knows nothing of them."""
+@dataclass(frozen=True)
+class Read:
+    """What an apply has to know: the catalog, the row, its markers, and the sources' own."""
+
+    catalog: ViewCatalog | None
+    row: ViewRow | None
+    before: Mapping[str, RowMarker | None]
+    truth: Mapping[str, SourceMarker | None]
+
+
+def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Read:
+    """Read a row, its markers, and the sources' markers where the row knows nothing of them.
+
+    Args:
+        catalog: The key of a copy of the catalog.
+    """
     sources = list(newest)
     likely = [source for source in sources if newest[source].is_first]
     own = [row_marker_key(key, source) for source in sources]
     theirs = [marker_key(source_key(source)) for source in likely]
-    row, *found = ndb.get_multi([key, *own, *theirs])
+    copy, row, *found = ndb.get_multi([catalog, key, *own, *theirs])
     before = dict(zip(sources, found[: len(sources)], strict=True))
     truth = dict(zip(likely, found[len(sources) :], strict=True))
     unlikely = [source for source in sources if before[source] is None and source not in truth]
     if unlikely:
         more = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
         truth.update(zip(unlikely, more, strict=True))
-    return row, before, truth
+    return Read(copy, row, before, truth)
 
 
 def fold(
-    row: ViewRow,
-    newest: Mapping[str, Update],
-    before: Mapping[str, RowMarker | None],
-    truth: Mapping[str, SourceMarker | None],
-    args: Apply,
+    row: ViewRow, newest: Mapping[str, Update], read: Read, args: Apply
 ) -> dict[str, Held | None]:
     """Bring a row up to date; return what it holds now of each source that changed.
 
@@ -242,10 +251,10 @@ def fold(
     most = max(MOST_SUMS, len(row.sums))
     changed: dict[str, Held | None] = {}
     for source, update in newest.items():
-        marker = before[source]
+        marker = read.before[source]
         if marker is not None and not _is_older(marker, update):
             continue
-        held = _held(update) if marker is not None else _told(source, truth[source], args)
+        held = _held(update) if marker is not None else _told(source, read.truth[source], args)
         if marker is not None:
             take_out(row, Held(source, marker.sequence, marker.measures))
         elif held is None:
