@@ -60,7 +60,7 @@ from models.materialized_views import (
     rows_from,
 )
 from models.outbox import OutboxTask, RowId
-from models.transactions import transact
+from models.transactions import current_transaction, transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
@@ -102,6 +102,7 @@ from pipelines.view_updates import (
     Apply,
     Change,
     Follow,
+    Pending,
     Update,
     fold,
     newest_of,
@@ -245,10 +246,11 @@ class Views:
                 raise BadContributionError(f"the key of {identity.kind()} is too long for a view")
         *markers, copy = ndb.get_multi([*map(marker_key, identities), self._copy(clients)])
         catalog = Catalog.of(copy)
+        pending = current_transaction().listener(f"views:{self.group}", Pending).markers
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
-            change = Change(identity, marker)
+            change = Change(identity, pending.get(identity, marker))
             contributed = self._contributed(catalog, identity.kind(), source, refused)
             others = self._others(catalog, change.before, contributed)
             if source is None:  # To leave takes no function: a table is left by any version.
@@ -263,7 +265,8 @@ class Views:
                 updates[where].append(update)
         sent = self._enqueue(clients, updates)
         for change, (_, source) in zip(changes, writes, strict=True):
-            change.put(clients, sent[source_name(change.source)], is_gone=source is None)
+            here = sent[source_name(change.source)]
+            pending[change.source] = change.put(clients, here, is_gone=source is None)
         return Token(
             frozenset(row for rows in sent.values() for row in rows.values()),
             frozenset(row for change in changes for row in change.earlier.values()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from google.cloud import ndb
@@ -72,6 +72,26 @@ class Follow:
 
     table: Annotated[str, Field(pattern=TABLE)]
     row: str
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The markers that the body of a transaction has put, in the try at hand.
+
+    Reads in a transaction show what was there before it: a source that is saved once more in the
+    same body goes on from here.
+    """
+
+    markers: dict[Any, SourceMarker | None] = field(default_factory=dict)
+
+    def retried(self, cause: Exception) -> None:
+        self.markers.clear()
+
+    def committed(self) -> None:
+        """Nothing follows from the commit."""
+
+    def given_up(self) -> None:
+        """Nothing was put that anybody would go on from."""
 
 
 class Change:
@@ -141,8 +161,10 @@ class Change:
         if len(json.dumps([self.after, {**self.earlier, **sent}])) > MOST_MARKER_BYTES:
             raise BadContributionError("a source contributes more than its marker can hold")
 
-    def put(self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool) -> None:
-        """Store the marker, if it says anything new.
+    def put(
+        self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool
+    ) -> SourceMarker | None:
+        """Store the marker, if it says anything new; return it as it is now.
 
         Args:
             sent: The outbox rows that this change has set going, by topic: `earlier` is the rest.
@@ -150,16 +172,18 @@ class Change:
         self.earlier = {topic: row for topic, row in self.earlier.items() if topic not in sent}
         was_gone = self.marker is not None and self.marker.forget_after is not None
         if self.after == self.before and is_gone == was_gone:
-            return
+            return self.marker
         if self.marker is None and not self.after:
-            return
-        SourceMarker(
+            return None
+        marker = SourceMarker(
             key=marker_key(self.source),
             sequence=self.sequence,
             contributions=self.after,
             sent={**self._remembered(), **sent},
             forget_after=naive(clients.clock.now()) + FORGET_AFTER if is_gone else None,
-        ).put()
+        )
+        marker.put()
+        return marker
 
     def _remembered(self) -> dict[str, str]:
         """Return the earlier ones that the next token has to name: of rows it left, the last."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 import main
@@ -287,6 +288,60 @@ def test_a_save_joins_the_callers_transaction(here: World) -> None:
     assert counts(here) == {2: 1}
     assert SCHOOL.wait(here.clients, token, 0)
     assert ndb.Key(Abacus, "t").get().many == 1
+
+
+def write(world: World, grades: Sequence[int | None]) -> Token:
+    """Save a pupil in one grade after the other, or delete it, in the transaction at hand."""
+    for points, grade in enumerate(grades):
+        if grade is None:
+            token = SCHOOL.delete_in_transaction(world.clients, ndb.Key(Pupil, "ada"))
+        else:
+            token = SCHOOL.save_in_transaction(world.clients, pupil("ada", grade, points))
+    return token
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["in order", "the last one first"])
+@pytest.mark.parametrize(
+    "grades",
+    [(1, 1), (2, 1), (2, 3), (2, None, 1), (2, None), (None, 1), (1, 2, 1, 2)],
+    ids=str,
+)
+def test_saves_of_one_source_in_one_transaction_are_one_change(
+    here: World, grades: Sequence[int | None], order: int
+) -> None:
+    """C1: whatever they were in between, and in whatever order their updates come."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 9))
+    here.settle()
+
+    token = transact(lambda: write(here, grades))
+    is_met = [SCHOOL.wait(here.clients, token, 0)]
+    for due in here.engine.due()[::order]:
+        here.deliver(due.task_name)
+    here.settle()
+    is_met.append(SCHOOL.wait(here.clients, token, 0))
+
+    assert counts(here) == ({grades[-1]: 1} if grades[-1] else {})
+    assert differences() == []
+    assert is_met == [False, True]
+
+
+def test_saves_of_a_try_that_was_not_committed_leave_no_trace(here: World) -> None:
+    """C1: the next try begins with what is stored, not with what the last one would have put."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 1))
+    here.settle()
+    tries = []
+
+    def body() -> None:
+        tries.append(SCHOOL.save_in_transaction(here.clients, pupil("ada", 2, 7)))
+        if len(tries) == 1:
+            raise rpc_errors.Aborted("a race was lost")
+
+    transact(body)
+    here.settle()
+
+    assert len(tries) == 2
+    assert counts(here) == {2: 1}
+    assert differences() == []
 
 
 def test_an_abort_of_the_callers_transaction_leaves_nothing(here: World) -> None:
