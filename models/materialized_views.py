@@ -69,6 +69,9 @@ class ViewCatalog(ndb.Model):
     """A copy of the list of a group's tables."""
 
     views = ndb.JsonProperty(required=True)  # {view: {"live": table, "building": table or null}}
+    # What its tables were begun with: {table: {"kinds": [...], "ranked": [...]}}. Missing for a
+    # table that an older version began.
+    begun_with = ndb.JsonProperty()
 
 
 def marker_key(source: Any) -> Any:

@@ -26,8 +26,8 @@ queue of their row: then a hot row is written once a batch (pipelines/view_trave
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 3 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
-views stand on: 3 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
+Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
+views stand on: 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
 
 Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group, and those of the
 queue views-<group>.
@@ -60,13 +60,13 @@ from models.materialized_views import (
     rows_from,
 )
 from models.outbox import OutboxTask, RowId
-from models.transactions import transact
+from models.transactions import current_transaction, transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.fork_join import Batch, ForkJoin
 from pipelines.tasks import Park, Task, Wait
-from pipelines.view_catalog import Catalog, View, check_views, is_fed, kind_of, view_name
+from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.view_reads import (
     MOST_LISTED,
     Freshness,
@@ -102,6 +102,7 @@ from pipelines.view_updates import (
     Apply,
     Change,
     Follow,
+    Pending,
     Update,
     fold,
     newest_of,
@@ -243,16 +244,20 @@ class Views:
         for identity in identities:
             if len(source_name(identity)) > MOST_SOURCE_NAME_CHARS:
                 raise BadContributionError(f"the key of {identity.kind()} is too long for a view")
-        shard = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS))
-        *markers, copy = ndb.get_multi([*map(marker_key, identities), shard])
-        catalog = Catalog(copy.views if copy else {})
+        *markers, copy = ndb.get_multi([*map(marker_key, identities), self._copy(clients)])
+        catalog = Catalog.of(copy)
+        pending = current_transaction().listener(f"views:{self.group}", Pending).markers
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
-            change = Change(identity, marker)
+            change = Change(identity, pending.get(identity, marker))
             contributed = self._contributed(catalog, identity.kind(), source, refused)
+            others = self._others(catalog, change.before, contributed)
+            if source is None:  # To leave takes no function: a table is left by any version.
+                contributed.update((table, {}) for table in others)
+            else:
+                change.keep(others)
             change.become(contributed)
-            change.keep(self._left_alone(catalog, identity.kind(), change.before, contributed))
             change.forget(catalog.is_gone)
             change.check()
             changes.append(change)
@@ -260,7 +265,8 @@ class Views:
                 updates[where].append(update)
         sent = self._enqueue(clients, updates)
         for change, (_, source) in zip(changes, writes, strict=True):
-            change.put(clients, sent[source_name(change.source)], is_gone=source is None)
+            here = sent[source_name(change.source)]
+            pending[change.source] = change.put(clients, here, is_gone=source is None)
         return Token(
             frozenset(row for rows in sent.values() for row in rows.values()),
             frozenset(row for change in changes for row in change.earlier.values()),
@@ -318,10 +324,10 @@ class Views:
             return str(error)
         return None
 
-    def _left_alone(
-        self, catalog: Catalog, kind: str, before: Mapping[str, Any], contributed: Mapping[str, Any]
+    def _others(
+        self, catalog: Catalog, before: Mapping[str, Any], contributed: Mapping[str, Any]
     ) -> list[str]:
-        """Return the tables that this code did not fill and must not empty.
+        """Return the tables that a source is in and to which this code contributes nothing now.
 
         Only another version of it can fill them, or their view refused the source as it is now.
         """
@@ -336,7 +342,7 @@ class Views:
         sent: dict[str, dict[str, str]] = defaultdict(dict)
         now = naive(clients.clock.now())
         for (table, row), many in updates.items():
-            view = self.views[view_name(table)]
+            view = self.views.get(view_name(table))
             topic = f"{table}:{row}"
             for part in parts_of(many):
                 place = self._send(clients, view, topic, part, now)
@@ -347,13 +353,13 @@ class Views:
     def _send(
         self,
         clients: Clients,
-        view: type[View],
+        view: type[View] | None,
         topic: str,
         part: Sequence[Update],
         now: datetime.datetime,
     ) -> str:
         """Send updates of one row on their way; return the key under which they wait."""
-        if view.fan_in:
+        if view is not None and view.fan_in:
             items = [Sent(update, now) for update in part]
             return self.fan_in.insert_in_transaction(clients, topic, *items, topic=topic)
         table, _, row = topic.partition(":")
@@ -362,7 +368,7 @@ class Views:
             self.task,
             lambda held: Apply(table, row, list(part), held),
             topic=topic,
-            at=turn(clients, view, topic),
+            at=turn(clients, view, topic) if view is not None else None,
         )
 
     # Apply
@@ -372,13 +378,12 @@ class Views:
 
         Raises:
             Park: the row cannot hold it. Replay it when the row has room.
-            Wait: this code does not know the view: another version of it will come along.
+            Wait: this code does not know the table: another version of it will come along.
         """
-        view = self._known(args.table)
 
         def body() -> None:
             outbox.release(args.held)
-            self._apply(clients, view, args, RowId.parse(args.held).created)
+            self._apply(clients, args, RowId.parse(args.held).created)
 
         try:
             transact(body)
@@ -389,34 +394,36 @@ class Views:
         """Apply all updates of a row that have come together; the join of the fan-in."""
         table, _, row = batch.key.partition(":")
         args = Apply(table, row, [item.update for item in items], held="")
-        self._apply(clients, self._known(table), args, max(item.saved for item in items))
+        self._apply(clients, args, max(item.saved for item in items))
 
-    def _known(self, table: str) -> type[View]:
-        view = self.views.get(view_name(table))
-        if view is None:
-            raise Wait(f"there is no view for {table} in this version")
-        return view
-
-    def _apply(
-        self, clients: Clients, view: type[View], args: Apply, saved: datetime.datetime
-    ) -> None:
+    def _apply(self, clients: Clients, args: Apply, saved: datetime.datetime) -> None:
         """Bring a row up to date, in the transaction that takes the updates off their way."""
         key = row_key(args.table, args.row)
         newest = newest_of(args.updates)
-        row, before, truth = read_for_apply(key, newest)
-        is_source = view.name in self._by_kind
-        catalog = self.catalog_here(clients) if is_source or row is None else None
-        if row is None:
-            if catalog is None or not catalog.is_listed(view, args.table):
-                return  # The table has been replaced, and its rows are gone.
-            row = empty_row(key)
-        changed = fold(row, newest, before, truth, args)
+        read = read_for_apply(self._copy(clients), key, newest)
+        catalog = Catalog.of(read.catalog)
+        if catalog.is_gone(args.table):
+            return  # It has been replaced, and its rows go.
+        view = self._known(catalog, args.table)
+        row = read.row or empty_row(key)
+        changed = fold(row, newest, read, args)
         if not changed:
             return
         row.applied = max(row.applied, saved)
         _put_row(view, row, changed)
-        if is_source and catalog is not None and catalog.live(view) == args.table:
+        if view.name in self._by_kind and catalog.live(view) == args.table:
             self._lead(clients, args, key, row if row.counts else None)
+
+    def _known(self, catalog: Catalog, table: str) -> type[View]:
+        """Return the view of a table that this code may write.
+
+        Raises:
+            Wait: it may not: only another version knows all that the table has.
+        """
+        view = self.views.get(view_name(table))
+        if view is None or not catalog.is_known(view, table):
+            raise Wait(f"{table} is of another version of this code, which will come along")
+        return view
 
     # Follow
 
@@ -439,32 +446,36 @@ class Views:
 
         Raises:
             Park: one of them refuses it, and why. Replay it when that view is mended.
-            Wait: this code does not know the view: another version of it will come along.
+            Wait: this code does not know the table: another version of it will come along.
         """
-        view = self._known(args.table)
         try:
-            transact(lambda: self._follow(clients, view, args))
+            transact(lambda: self._follow(clients, args))
         except BadContributionError as error:
             raise Park(f"row {args.row} of {args.table}: {error}") from error
 
-    def _follow(self, clients: Clients, view: type[View], args: Follow) -> None:
-        if self.catalog_here(clients).live(view) != args.table:
+    def _follow(self, clients: Clients, args: Follow) -> None:
+        catalog = self.catalog_here(clients)
+        if catalog.is_gone(args.table):
             return  # What stands on the view is built anew, from other rows.
+        if catalog.live(self._known(catalog, args.table)) != args.table:
+            return
         key = row_key(args.table, args.row)
         row = key.get()
         self._contribute(clients, [(key, row if row and row.counts else None)])
 
     def catalog_here(self, clients: Clients) -> Catalog:
         """Read the catalog in the transaction that this code runs in."""
-        copy = catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS)).get()
-        return Catalog(copy.views if copy else {})
+        return Catalog.of(self._copy(clients).get())
+
+    def _copy(self, clients: Clients) -> Any:
+        """Return the key of one of the equal copies of the catalog."""
+        return catalog_key(self.group, clients.random.randrange(CATALOG_SHARDS))
 
     # Read
 
     def catalog(self) -> Catalog:
         """Return which tables there are."""
-        copy = catalog_key(self.group, 0).get()
-        return Catalog(copy.views if copy else {})
+        return Catalog.of(catalog_key(self.group, 0).get())
 
     def read(
         self,
@@ -486,17 +497,17 @@ class Views:
         is_met = self.wait(clients, at_least, within_s, view=view) if at_least else True
         kind, beginning = kind_of(view.source), under_text(under)
 
-        def look(table: str) -> tuple[str, Any, Any]:
+        def look(table: str) -> tuple[Any, Any]:
             # What waits is read first: then a change is told as waiting or in a row, or both.
             first = f"{table}:{beginning}"
             waiting = waiting_for_rows(view, first, MOST_LISTED + 1)
-            return table, waiting, rows_from(first).fetch(most)
+            return waiting, rows_from(first).fetch(most)
 
-        table, waiting, entities = self._of_live(view, look)
+        catalog, (waiting, entities) = self._seen(view, look)
         found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
         freshness = freshness_of(clients, waiting, [row.applied for row in found])
-        return Reading(rows, replace(freshness, is_frozen=not is_fed(table, view)), is_met)
+        return Reading(rows, _as_known(freshness, catalog, view), is_met)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
@@ -506,29 +517,34 @@ class Views:
         return row if row and row.count else None
 
     def _of_live(self, view: type[View], look: Callable[[str], T]) -> T:
-        """Return what a look at the table that is read finds; again if it was replaced meanwhile.
+        """Return what a look at the table that is read finds."""
+        return self._seen(view, look)[1]
 
-        Only one that is being built can replace it, so mostly the catalog is read once.
+    def _seen(self, view: type[View], look: Callable[[str], T]) -> tuple[Catalog, T]:
+        """Return what a look at the table that is read finds, and the catalog that names it.
+
+        The table was read from before the look until after it: if it has been replaced meanwhile,
+        the look may have met rows that are going, and another one is taken at the next table.
         """
+        catalog = self.catalog()
         while True:
-            catalog = self.catalog()
             table = catalog.live(view)
             found = look(table)
-            if catalog.building(view) is None or self.catalog().live(view) == table:
-                return found
+            catalog = self.catalog()
+            if catalog.live(view) == table:
+                return catalog, found
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
         text = row_text(name)
 
-        def look(table: str) -> tuple[str, Any, Any]:
+        def look(table: str) -> tuple[Any, Any]:
             key = row_key(table, text)
-            waiting = waiting_for_row(view, key.id(), MOST_LISTED + 1)
-            return table, waiting, key.get()
+            return waiting_for_row(view, key.id(), MOST_LISTED + 1), key.get()
 
-        table, waiting, entity = self._of_live(view, look)
+        catalog, (waiting, entity) = self._seen(view, look)
         freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
-        return replace(freshness, is_frozen=not is_fed(table, view))
+        return _as_known(freshness, catalog, view)
 
     def wait(
         self, clients: Clients, token: Token, within_s: float, *, view: type[View] | None = None
@@ -656,6 +672,11 @@ def check_groups(groups: Sequence[Views]) -> None:
                 both = f"{owners[claim]} and {views.group}"
                 raise TypeError(f"{claim} is in the groups {both}: leave it in one, or rename it")
             owners[claim] = views.group
+
+
+def _as_known(freshness: Freshness, catalog: Catalog, view: type[View]) -> Freshness:
+    """Say whether this code knows the table that is read."""
+    return replace(freshness, is_frozen=not catalog.is_known(view, catalog.live(view)))
 
 
 def _put_row(view: type[View], row: ViewRow, changed: Mapping[str, Held | None]) -> None:

@@ -22,19 +22,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import FINISHED
+from models.continuations import FINISHED, run_key
 from models.materialized_views import (
-    CATALOG_SHARDS,
     RowMarker,
     SourceMarker,
     ViewCatalog,
     ViewRow,
-    catalog_key,
+    catalog_keys,
     marker_key,
     markers_between,
     markers_of,
@@ -56,7 +55,15 @@ from pipelines.materialized_views import BadContributionError, Views
 from pipelines.progress import Progress, UnknownRunError, mishaps, progress
 from pipelines.sources import EntitySource, NumberSource
 from pipelines.tasks import Wait, hashed_name
-from pipelines.view_catalog import Catalog, View, definition_of, kind_of, table_name, view_name
+from pipelines.view_catalog import (
+    Begun,
+    Catalog,
+    View,
+    definition_of,
+    is_view,
+    kind_of,
+    view_name,
+)
 from pipelines.view_rows import Held, empty_row, put_in, ranks_of
 from pipelines.view_travel import does_wait
 from pipelines.view_updates import source_key, source_name
@@ -143,13 +150,15 @@ class Builds:
 
     def rebuilding(self, clients: Clients, view: type[View]) -> BuildStatus | None:
         """Return how far the table is that is being built, None if none is."""
-        table = self.views.catalog().building(view)
+        catalog = self.views.catalog()
+        table = catalog.building(view)
         if table is None:
             return None
-        runs = _runs(self._walks(view, table), SETTLE)
+        walks = self._walks(catalog, view, table)
+        runs = _runs(walks, SETTLE)
         phase = SETTLE
         if not runs:
-            runs, phase = _runs(self._walks(view, table), FILL), FILL
+            runs, phase = _runs(walks, FILL), FILL
         failed = sum(run.totals.failed for run in runs)
         return BuildStatus(
             table,
@@ -165,16 +174,16 @@ class Builds:
         for old in catalog.dropping(view):
             self._start(clients, self.drop, Walk(view.name, old, ROWS))
         table = catalog.building(view)
-        if table is None:
-            return
-        walks = self._walks(view, table)
+        if table is None or not catalog.is_known(view, table):
+            return  # There is nothing to build, or only another version knows how.
+        walks = self._walks(catalog, view, table)
         if not self._is_done(clients, self.fill, walks, FILL):
             return
         if not self._is_done(clients, self.settle, walks, SETTLE):
             return
-        transact(lambda: self._swap(view, table))
-        for each in (view, *self._followers(view)):
-            self.advance(clients, each)
+        if transact(lambda: self._swap(view, table)):
+            for each in (view, *self._followers(view)):
+                self.advance(clients, each)
 
     def sweep(self, clients: Clients) -> int:
         """Go on with what is being built or dropped; return how many views that is.
@@ -197,52 +206,60 @@ class Builds:
         """List the views that are new, in a transaction, each with the table it has by itself."""
         catalog = self.views.catalog()
         for view in self.views.views.values():
-            catalog = catalog.changed(view)
+            catalog = catalog.listed(view)
         self._put(catalog)
 
     def _begin(self, view: type[View], given_up: str | None) -> str:
         """Begin a table, in a transaction; return it, or the one that is being built already."""
         catalog = self.views.catalog()
         building = catalog.building(view)
-        # What another definition builds this code could not fill.
-        is_ours = building is not None and definition_of(building) == view.definition
+        # What another version builds this code could not fill, or not with all that it has.
+        is_ours = building is not None and _is_ours(catalog, view, building)
         if building is not None and is_ours and building != given_up:
             return building
-        catalog = _begun(catalog, view)
+        catalog = catalog.with_next(view)
         self._put(catalog)
         return str(catalog.building(view))
 
-    def _swap(self, view: type[View], table: str) -> None:
-        """Let a table be the one that is read, in a transaction.
+    def _swap(self, view: type[View], table: str) -> bool:
+        """Let a table be the one that is read, in a transaction; False: it is not.
 
+        Whether its walks have ended stands here once more: exactly those that it was begun with.
         Views of this view begin anew in the same commit: their sources are other rows now.
         """
         catalog = self.views.catalog()
         entry = catalog.entry(view)
-        if entry.building != table:
-            return
+        if entry.building != table or not self._has_ended(catalog, view, table):
+            return False
         dropping = [*entry.dropping, entry.live]
         catalog = catalog.changed(view, live=table, building=None, dropping=dropping)
-        for follower in self._followers(view):
-            catalog = _begun(catalog, follower)
+        ours = {each.name: each for each in self._followers(view)}
+        for name in {**ours, **dict.fromkeys(catalog.standing_on(view))}:
+            catalog = _begun_anew(catalog, name, ours.get(name))
         self._put(catalog)
+        return True
+
+    def _has_ended(self, catalog: Catalog, view: type[View], table: str) -> bool:
+        """Tell, in a transaction, whether every walk of a table has ended."""
+        walks = self._walks(catalog, view, table)
+        keys = [run_key(_run_id(step, walk)) for walk in walks for step in (FILL, SETTLE)]
+        runs = ndb.get_multi(keys)
+        return all(run is not None and run.state == FINISHED for run in runs)
 
     def _followers(self, view: type[View]) -> list[type[View]]:
         return [each for each in self.views.views.values() if each.source is view]
 
     def _put(self, catalog: Catalog) -> None:
-        copies, views = range(CATALOG_SHARDS), dict(catalog.views)
-        ndb.put_multi(
-            [ViewCatalog(key=catalog_key(self.views.group, copy), views=views) for copy in copies]
-        )
+        views, begun_with = dict(catalog.views), dict(catalog.begun_with)
+        keys = catalog_keys(self.views.group)
+        ndb.put_multi([ViewCatalog(key=key, views=views, begun_with=begun_with) for key in keys])
 
-    def _walks(self, view: type[View], table: str) -> list[Walk]:
-        """Return a walk for each kind of source of a view."""
-        catalog = self.views.catalog()
-        source = view.source
-        is_view = isinstance(source, type) and issubclass(source, View)
-        own = Walk(view.name, table, kind_of(source), catalog.live(source) if is_view else "")
-        return [own, *(Walk(view.name, table, kind_of(kind)) for kind in view.joins)]
+    def _walks(self, catalog: Catalog, view: type[View], table: str) -> list[Walk]:
+        """Return a walk for each kind of source that a table was begun with."""
+        begun = catalog.begun(table) or Begun.by(view)
+        below = catalog.live(view.source) if is_view(view.source) else ""
+        own = kind_of(view.source)
+        return [Walk(view.name, table, kind, below if kind == own else "") for kind in begun.kinds]
 
     def _start(self, clients: Clients, job: Job[Walk, Any], walk: Walk) -> None:
         step = job.name.rpartition("-")[2]
@@ -315,10 +332,11 @@ class Builds:
             Wait: another version of this code fills the table: it will come along.
         """
         view = self.views.views[walk.view]
-        if self.views.catalog_here(clients).building(view) != walk.table:
+        catalog = self.views.catalog_here(clients)
+        if catalog.building(view) != walk.table:
             # A walk over rows that have been replaced would bring back what they said.
-            return [SkippedItemError(NOT_BUILT)] * len(items)
-        if definition_of(walk.table) != view.definition:
+            return [RefusedItemError(NOT_BUILT)] * len(items)
+        if not catalog.is_known(view, walk.table):
             raise Wait(f"{walk.table} is of another version")
         sources = ndb.get_multi([item.key for item in items])
         refusals = [self.views.refusal(view, source) if source else None for source in sources]
@@ -332,7 +350,7 @@ class Builds:
     ) -> Sequence[ItemError | None]:
         """Defer the sources whose contributions are not in their rows yet."""
         if self.views.catalog().building(self.views.views[walk.view]) != walk.table:
-            return [SkippedItemError(NOT_BUILT)] * len(items)
+            return [RefusedItemError(NOT_BUILT)] * len(items)
         identities = [self.views.identity(item.key) for item in items]
         markers = ndb.get_multi([marker_key(identity) for identity in identities])
         wanted: dict[Any, int] = {}
@@ -382,8 +400,11 @@ class Builds:
         )
 
     def _verify_walks(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:
-        table = self.views.catalog().live(view)
-        walks = self._walks(view, table)
+        catalog = self.views.catalog()
+        table = catalog.live(view)
+        walks = self._walks(
+            replace(catalog, begun_with={}), view, table
+        )  # As this code would do it.
         walks.append(Walk(view.name, table, ROWS, walks[0].source_table))
         return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
 
@@ -478,13 +499,21 @@ class Builds:
         return row_key(walk.source_table, identity.id())
 
 
-def _begun(catalog: Catalog, view: type[View]) -> Catalog:
-    """Return a catalog in which a view's next table is being built, and no other one is."""
-    entry = catalog.entry(view)
-    build = entry.builds + 1
-    table = table_name(view.name, view.definition, build)
-    dropping = [*entry.dropping, *([entry.building] if entry.building else [])]
-    return catalog.changed(view, building=table, builds=build, dropping=dropping)
+def _is_ours(catalog: Catalog, view: type[View], table: str) -> bool:
+    """Tell whether a table that is being built is what this code would build."""
+    begun = catalog.begun(table)
+    is_same = begun is None or set(begun.kinds) == set(view.functions())
+    return catalog.is_known(view, table) and is_same
+
+
+def _begun_anew(catalog: Catalog, name: str, view: type[View] | None) -> Catalog:
+    """Return a catalog in which a view is being built whose sources have been replaced.
+
+    It does not go back to an older definition: what a later version reads, that one builds.
+    """
+    if view is not None and definition_of(catalog.live(view)) <= view.definition:
+        return catalog.with_next(view)
+    return catalog.with_next_alike(name)
 
 
 @dataclass(frozen=True)

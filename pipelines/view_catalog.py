@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
+from models.materialized_views import ViewCatalog
 from pipelines.view_rows import Contributions
 
-# As in the pattern of Apply.table.
-_NAME = re.compile(r"[a-z0-9_]+")
+# As in the pattern of Apply.table. It stands in keys beside a row's name.
+_NAME = re.compile(r"[a-z0-9_]{1,100}")
 
 
 class View:
     """A view: which sources it has, and what each contributes to which rows.
 
-    Change `definition` whenever `contributions` would say something else than before; then
-    `rebuild` (pipelines/view_builds.py) makes the new table beside the old one.
+    Change `definition` whenever `contributions`, `joins` or `ranked` would say something else than
+    before; then `rebuild` (pipelines/view_builds.py) makes the new table beside the old one.
     """
 
     name: ClassVar[str]  # Derived from the class's name if not given.
@@ -57,16 +58,18 @@ def check_views(views: Sequence[type[View]]) -> None:
     names = [view.name for view in views]
     for view in views:
         if not _NAME.fullmatch(view.name):
-            raise TypeError(f"{view.name!r} names tables: small letters, digits and _ will do")
+            words = "up to 100 small letters, digits and _ will do"
+            raise TypeError(f"{view.name!r} names tables: {words}")
         if names.count(view.name) > 1:
             raise TypeError(f"two views are called {view.name}: give one of them another `name`")
-        if any(map(_is_view, view.joins)):
+        if any(map(is_view, view.joins)):
             raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
-        if _is_view(view.source) and view.source not in views:
+        if is_view(view.source) and view.source not in views:
             raise TypeError(f"{view.name} stands on {view.source.name}: put both into one group")
 
 
-def _is_view(source: Any) -> bool:
+def is_view(source: Any) -> bool:
+    """Tell whether a source is a view, and not a kind of entity."""
     return isinstance(source, type) and issubclass(source, View)
 
 
@@ -76,7 +79,7 @@ def _snake(name: str) -> str:
 
 def kind_of(source: Any) -> str:
     """Return the kind of a source: of an entity, or the name of a view."""
-    if _is_view(source):
+    if is_view(source):
         return str(source.name)
     return str(source._get_kind())
 
@@ -94,17 +97,45 @@ class Entry:
     builds: int = 1
     dropping: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Entry:
+        """Return what is stored; what a later version may add is not this one's business."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a table was begun with: the kinds of its sources, and the measures that it ranks."""
+
+    kinds: Sequence[str]
+    ranked: Sequence[str]
+
+    @classmethod
+    def by(cls, view: type[View]) -> Begun:
+        """Return what this code begins a table of a view with."""
+        return cls(list(view.functions()), list(view.ranked))
+
 
 @dataclass(frozen=True)
 class Catalog:
-    """Which tables the views of a group have, by the name of the view."""
+    """Which tables the views of a group have, by the name of the view.
+
+    `begun_with` says of each table what it was begun with, as stored.
+    """
 
     views: Mapping[str, Mapping[str, Any]]
+    begun_with: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, copy: ViewCatalog | None) -> Catalog:
+        """Return what a copy of a group's catalog says; None: there is none yet."""
+        return cls(copy.views, copy.begun_with or {}) if copy else cls({})
 
     def entry(self, view: type[View]) -> Entry:
         """Return a view's tables; a view that nobody has built yet has an empty first one."""
         if view.name in self.views:
-            return Entry(**self.views[view.name])
+            return Entry.of(self.views[view.name])
         return Entry(table_name(view.name, view.definition, 1))
 
     def live(self, view: type[View]) -> str:
@@ -129,10 +160,29 @@ class Catalog:
         """Tell whether the table that is read takes what this definition contributes."""
         return is_fed(self.live(view), view)
 
-    def is_listed(self, view: type[View], table: str) -> bool:
-        """Tell whether a table is read or being built."""
-        entry = self.entry(view)
-        return table in (entry.live, entry.building)
+    def begun(self, table: str) -> Begun | None:
+        """Return what a table was begun with; None: an older version did not say."""
+        stored = self.begun_with.get(table)
+        return Begun(stored["kinds"], stored["ranked"]) if stored else None
+
+    def is_known(self, view: type[View], table: str) -> bool:
+        """Tell whether this code may fill, write and swap in a table of a view.
+
+        It contributes what the table's definition says, of all kinds of sources that the table
+        has, and ranks all that it ranks. Else another version of the code has to do it.
+        """
+        begun = self.begun(table) or Begun((), ())
+        has_all = {*view.functions()}.issuperset(begun.kinds)
+        return is_fed(table, view) and has_all and {*view.ranked}.issuperset(begun.ranked)
+
+    def standing_on(self, view: type[View]) -> list[str]:
+        """Return the views whose sources are this view's rows, also of those unknown here."""
+        found = []
+        for name, stored in self.views.items():
+            begun = [self.begun(table) for table in (stored["live"], stored["building"]) if table]
+            if any(each and view.name in each.kinds for each in begun):
+                found.append(name)
+        return found
 
     def is_gone(self, table: str) -> bool:
         """Tell whether a table has been replaced; of views unknown here as well."""
@@ -141,7 +191,43 @@ class Catalog:
 
     def changed(self, view: type[View], **how: Any) -> Catalog:
         """Return a catalog with changes to one view's tables."""
-        return Catalog({**self.views, view.name: asdict(replace(self.entry(view), **how))})
+        return self._with(view.name, replace(self.entry(view), **how))
+
+    def _with(self, name: str, entry: Entry) -> Catalog:
+        views = {**self.views, name: {**self.views.get(name, {}), **asdict(entry)}}
+        begun_with = {
+            table: begun
+            for table, begun in self.begun_with.items()
+            if view_name(table) != name or table in (entry.live, entry.building)
+        }
+        return Catalog(views, begun_with)
+
+    def _knowing(self, table: str, begun: Begun | None) -> Catalog:
+        """Return a catalog that says what a table was begun with."""
+        known = {table: asdict(begun)} if begun else {}
+        return Catalog(self.views, {**self.begun_with, **known})
+
+    def listed(self, view: type[View]) -> Catalog:
+        """Return a catalog in which a view is listed, a new one with the table it has by itself."""
+        if view.name in self.views:
+            return self
+        return self.changed(view)._knowing(self.live(view), Begun.by(view))
+
+    def with_next(self, view: type[View]) -> Catalog:
+        """Return a catalog in which a view's next table is being built, and no other one is."""
+        return self._with_next(view.name, self.entry(view), view.definition, Begun.by(view))
+
+    def with_next_alike(self, name: str) -> Catalog:
+        """Do the same for a view that another version knows: it is built as what is read was."""
+        entry = Entry.of(self.views[name])
+        return self._with_next(name, entry, definition_of(entry.live), self.begun(entry.live))
+
+    def _with_next(self, name: str, entry: Entry, definition: int, begun: Begun | None) -> Catalog:
+        build = entry.builds + 1
+        table = table_name(name, definition, build)
+        dropping = [*entry.dropping, *([entry.building] if entry.building else [])]
+        entry = replace(entry, building=table, builds=build, dropping=dropping)
+        return self._with(name, entry)._knowing(table, begun)
 
 
 def table_name(view: str, definition: int, build: int) -> str:

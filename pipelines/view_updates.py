@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from google.cloud import ndb
@@ -17,6 +17,7 @@ from pydantic import Field
 from models.materialized_views import (
     RowMarker,
     SourceMarker,
+    ViewCatalog,
     ViewRow,
     marker_key,
     row_marker_key,
@@ -71,6 +72,26 @@ class Follow:
 
     table: Annotated[str, Field(pattern=TABLE)]
     row: str
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The markers that the body of a transaction has put, in the try at hand.
+
+    Reads in a transaction show what was there before it: a source that is saved once more in the
+    same body goes on from here.
+    """
+
+    markers: dict[Any, SourceMarker | None] = field(default_factory=dict)
+
+    def retried(self, cause: Exception) -> None:
+        self.markers.clear()
+
+    def committed(self) -> None:
+        """Nothing follows from the commit."""
+
+    def given_up(self) -> None:
+        """Nothing was put that anybody would go on from."""
 
 
 class Change:
@@ -140,8 +161,10 @@ class Change:
         if len(json.dumps([self.after, {**self.earlier, **sent}])) > MOST_MARKER_BYTES:
             raise BadContributionError("a source contributes more than its marker can hold")
 
-    def put(self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool) -> None:
-        """Store the marker, if it says anything new.
+    def put(
+        self, clients: Clients, sent: Mapping[str, str], *, is_gone: bool
+    ) -> SourceMarker | None:
+        """Store the marker, if it says anything new; return it as it is now.
 
         Args:
             sent: The outbox rows that this change has set going, by topic: `earlier` is the rest.
@@ -149,16 +172,18 @@ class Change:
         self.earlier = {topic: row for topic, row in self.earlier.items() if topic not in sent}
         was_gone = self.marker is not None and self.marker.forget_after is not None
         if self.after == self.before and is_gone == was_gone:
-            return
+            return self.marker
         if self.marker is None and not self.after:
-            return
-        SourceMarker(
+            return None
+        marker = SourceMarker(
             key=marker_key(self.source),
             sequence=self.sequence,
             contributions=self.after,
             sent={**self._remembered(), **sent},
             forget_after=naive(clients.clock.now()) + FORGET_AFTER if is_gone else None,
-        ).put()
+        )
+        marker.put()
+        return marker
 
     def _remembered(self) -> dict[str, str]:
         """Return the earlier ones that the next token has to name: of rows it left, the last."""
@@ -209,30 +234,38 @@ def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
     return newest
 
 
-def read_for_apply(
-    key: Any, newest: Mapping[str, Update]
-) -> tuple[ViewRow | None, dict[str, RowMarker | None], dict[str, SourceMarker | None]]:
-    """Read a row, its markers, and the sources' markers where the row knows nothing of them."""
+@dataclass(frozen=True)
+class Read:
+    """What an apply has to know: the catalog, the row, its markers, and the sources' own."""
+
+    catalog: ViewCatalog | None
+    row: ViewRow | None
+    before: Mapping[str, RowMarker | None]
+    truth: Mapping[str, SourceMarker | None]
+
+
+def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Read:
+    """Read a row, its markers, and the sources' markers where the row knows nothing of them.
+
+    Args:
+        catalog: The key of a copy of the catalog.
+    """
     sources = list(newest)
     likely = [source for source in sources if newest[source].is_first]
     own = [row_marker_key(key, source) for source in sources]
     theirs = [marker_key(source_key(source)) for source in likely]
-    row, *found = ndb.get_multi([key, *own, *theirs])
+    copy, row, *found = ndb.get_multi([catalog, key, *own, *theirs])
     before = dict(zip(sources, found[: len(sources)], strict=True))
     truth = dict(zip(likely, found[len(sources) :], strict=True))
     unlikely = [source for source in sources if before[source] is None and source not in truth]
     if unlikely:
         more = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
         truth.update(zip(unlikely, more, strict=True))
-    return row, before, truth
+    return Read(copy, row, before, truth)
 
 
 def fold(
-    row: ViewRow,
-    newest: Mapping[str, Update],
-    before: Mapping[str, RowMarker | None],
-    truth: Mapping[str, SourceMarker | None],
-    args: Apply,
+    row: ViewRow, newest: Mapping[str, Update], read: Read, args: Apply
 ) -> dict[str, Held | None]:
     """Bring a row up to date; return what it holds now of each source that changed.
 
@@ -242,10 +275,10 @@ def fold(
     most = max(MOST_SUMS, len(row.sums))
     changed: dict[str, Held | None] = {}
     for source, update in newest.items():
-        marker = before[source]
+        marker = read.before[source]
         if marker is not None and not _is_older(marker, update):
             continue
-        held = _held(update) if marker is not None else _told(source, truth[source], args)
+        held = _held(update) if marker is not None else _told(source, read.truth[source], args)
         if marker is not None:
             take_out(row, Held(source, marker.sequence, marker.measures))
         elif held is None:

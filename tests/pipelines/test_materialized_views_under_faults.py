@@ -10,6 +10,7 @@ from google.cloud import ndb
 
 from models.fork_join import WorkPack
 from models.outbox import OutboxTask
+from models.transactions import transact
 from pipelines import materialized_views, view_updates
 from pipelines.view_rows import Held
 from pipelines.view_updates import Apply
@@ -52,7 +53,12 @@ class SaveScenario:
         SCHOOL.save(clients, pupil("ada", 2, 3.25))
         SCHOOL.delete(clients, ndb.Key(Pupil, "bob"))
         SCHOOL.save(clients, pupil("bob", 2, 4))
-        SCHOOL.save(clients, pupil("ada", 2, 3.5))
+        transact(lambda: self.twice(pupil("ada", 1, 3.5), pupil("ada", 2, 3.5)))
+
+    def twice(self, *changes: Pupil) -> None:
+        """Save a source more than once in one transaction."""
+        for change in changes:
+            SCHOOL.save_in_transaction(self.world.clients, change)
 
     def is_done(self, tag: str) -> bool:
         return not any(kind.query().fetch(1, keys_only=True) for kind in (OutboxTask, WorkPack))

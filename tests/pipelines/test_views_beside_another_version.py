@@ -1,0 +1,307 @@
+"""Views while two versions of the code serve at once: neither touches what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+from google.cloud import ndb
+
+from models.materialized_views import ViewCatalog, ViewRow
+from models.outbox import OutboxTask
+from pipelines import view_builds
+from pipelines.materialized_views import Contributions, Row, View, Views
+from pipelines.view_builds import FILL, Builds, Walk
+from tests.pipelines.school import Pupil, Tutor, differences
+from tests.pipelines.test_materialized_views import busy, deploy
+from tests.world import Services, World
+
+
+class OldByGrade(View):
+    """Pupils by grade."""
+
+    name = "by_grade"
+    source = Pupil
+    row_rate = None
+
+    @staticmethod
+    def contributions(pupil: Pupil) -> Contributions:
+        return {pupil.grade: {"points": pupil.points or 0}} if pupil.grade else {}
+
+
+class OldSizes(View):
+    """A view of it."""
+
+    name = "sizes"
+    source = OldByGrade
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {row.count: {}} if row.count else {}
+
+
+def from_tutor(tutor: Tutor) -> Contributions:
+    return {tutor.grade: {}}
+
+
+class NewByGrade(OldByGrade):
+    """The next definition: joined with tutors, and ranked."""
+
+    name = "by_grade"
+    definition = 2
+    ranked = ("points",)
+    joins: ClassVar[Mapping[Any, Any]] = {Tutor: from_tutor}
+
+
+class SameByGrade(NewByGrade):
+    """The same, by somebody who forgot to count the definition up."""
+
+    name = "by_grade"
+    definition = 1
+
+
+class NewSizes(OldSizes):
+    """The next definition of the view above."""
+
+    name = "sizes"
+    definition = 2
+
+
+def group(*views: type[View]) -> Builds:
+    return Builds(Views("beside", *views, queue="default"), queue="default")
+
+
+OLD = group(OldByGrade)
+versions = pytest.mark.parametrize(
+    "newer", [NewByGrade, SameByGrade], ids=["next definition", "same definition"]
+)
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """A world of the old version: two pupils in its view, and tutors who are in none."""
+    world = World(services, builds=[OLD])
+    with world.context():
+        OLD.rebuild(world.clients, OldByGrade)
+    heal(world, OLD)
+    with world.context():
+        OLD.views.save(world.clients, pupil("ada", 9), pupil("bob", 1))
+        ndb.put_multi([Tutor(id=f"t{n}", grade=1) for n in range(5)])
+    world.settle()
+    return world
+
+
+def pupil(name: str, points: float, grade: int = 1) -> Pupil:
+    return Pupil(id=name, grade=grade, points=points)
+
+
+def heal(world: World, builds: Builds) -> None:
+    """Let time pass until nothing is built or dropped any more."""
+    views = builds.views
+    world.heal(lambda: not any(busy(views, view) for view in views.views.values()))
+
+
+def built(world: World, builds: Builds, view: type[View]) -> None:
+    """Let a version answer from now on, and build a view."""
+    deploy(world, builds)
+    with world.context():
+        builds.rebuild(world.clients, view)
+    heal(world, builds)
+
+
+def deliver(world: World, rounds: int, but: Callable[[Any], bool] = lambda attempt: False) -> None:
+    """Deliver what is due for some time; what is left out is answered by a busy instance."""
+    for _ in range(rounds):
+        for due in list(world.engine.due()):
+            attempt = world.engine.begin_attempt(due.task_name)
+            if but(attempt):
+                world.engine.end_attempt(attempt.id, status=503, error=None)
+                continue
+            world.current = attempt
+            world.end(attempt, world.answer(attempt))
+        world.clock.sleep(2)
+
+
+# Swaps
+
+
+@versions
+def test_a_version_swaps_in_no_table_that_has_a_join_it_does_not_know(
+    world: World, newer: type[View]
+) -> None:
+    """C5: its own walks have ended, and the one over the tutors has not."""
+    new = group(newer)
+    deploy(world, new)
+    with world.context():
+        table = new.rebuild(world.clients, newer)
+    late = view_builds._run_id(FILL, Walk("by_grade", table, "Tutor")).encode()
+    deliver(world, 10, but=lambda attempt: late in attempt.body)
+
+    deploy(world, OLD)
+    for _ in range(3):
+        world.sweep()
+        deliver(world, 3, but=lambda attempt: late in attempt.body)
+    with world.context():
+        live_meanwhile = new.views.catalog().live(newer)
+    deploy(world, new)
+    heal(world, new)
+
+    with world.context():
+        row = new.views.row(newer, 1)
+        assert live_meanwhile != table
+        assert new.views.catalog().live(newer) == table
+        assert row is not None
+        assert row.counts == {"Pupil": 2, "Tutor": 5}
+        assert differences(new.views) == []
+
+
+def test_a_swap_begins_views_anew_that_this_version_does_not_know(world: World) -> None:
+    """C5: they stand on rows that are about to go; another version fills them."""
+    new = group(OldByGrade, OldSizes)
+    built(world, new, OldSizes)
+
+    built(world, OLD, OldByGrade)
+    deploy(world, new)
+    heal(world, new)
+
+    with world.context():
+        assert differences(new.views) == []
+        assert [row.name for row in new.views.read(world.clients, OldSizes).rows] == [2]
+        assert new.views.catalog().live(OldSizes) == "sizes.1.3"
+
+
+def test_a_swap_takes_no_view_back_to_an_older_definition(world: World) -> None:
+    """C5: the view above was built by the next version, which will build it again."""
+    old, new = group(OldByGrade, OldSizes), group(OldByGrade, NewSizes)
+    built(world, new, NewSizes)
+
+    deploy(world, old)
+    with world.context():
+        old.rebuild(world.clients, OldByGrade)
+    deliver(world, 15)
+    with world.context():
+        building = old.views.catalog().building(OldSizes)
+    deploy(world, new)
+    heal(world, new)
+
+    with world.context():
+        assert building == "sizes.2.3"
+        assert new.views.catalog().live(NewSizes) == building
+        assert differences(new.views) == []
+
+
+# Applies
+
+
+@versions
+def test_a_version_applies_nothing_to_a_table_whose_ranks_it_does_not_know(
+    world: World, newer: type[View]
+) -> None:
+    """C1: the update waits for a version that ranks it, however often it comes."""
+    new = group(newer)
+    built(world, new, newer)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 5))
+
+    deploy(world, OLD)
+    deliver(world, 5)
+    with world.context():
+        waits = new.views.is_waiting(newer)
+    deploy(world, new)
+    world.settle()
+
+    with world.context():
+        top = new.views.top(newer, 1, "points", 3)
+        assert waits
+        assert [(key.id(), points) for key, points in top] == [("ada", 9), ("eve", 5), ("bob", 1)]
+
+
+def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World) -> None:
+    """C1: nobody reads that table, so nobody has to know it."""
+    with world.context():
+        OLD.views.save(world.clients, pupil("eve", 5))
+        held = OutboxTask.query().fetch()
+    new = group(NewByGrade)
+    deploy(world, new)
+    with world.context():
+        new.rebuild(world.clients, NewByGrade)
+    deliver(world, 15, but=lambda attempt: b'"by_grade.1.2"' in attempt.body and held_in(attempt))
+
+    deliver(world, 5)
+
+    with world.context():
+        assert held
+        assert OutboxTask.query().fetch() == []
+        assert new.views.catalog().live(NewByGrade) == "by_grade.2.3"
+        assert differences(new.views) == []
+
+
+def held_in(attempt: Any) -> bool:
+    return b'"held"' in attempt.body
+
+
+# Deletes
+
+
+def test_a_version_deletes_a_source_from_tables_that_it_does_not_know(world: World) -> None:
+    """C1: leaving takes no function; the version that knows the table applies it."""
+    new = group(NewByGrade)
+    built(world, new, NewByGrade)
+
+    with world.context():
+        OLD.views.delete(world.clients, ndb.Key(Pupil, "ada"))
+    world.settle()
+
+    with world.context():
+        top = new.views.top(NewByGrade, 1, "points", 3)
+        assert [key.id() for key, _ in top] == ["bob"]
+        assert differences(new.views) == []
+
+
+def test_a_version_deletes_a_source_from_views_that_it_does_not_know(world: World) -> None:
+    """C1: also when the view is not in its code at all."""
+
+    class ByPoints(View):
+        source = Pupil
+        fan_in = True
+
+        @staticmethod
+        def contributions(pupil: Pupil) -> Contributions:
+            return {int(pupil.points or 0): {}}
+
+    new = group(OldByGrade, ByPoints)
+    built(world, new, ByPoints)
+
+    with world.context():
+        OLD.views.delete(world.clients, ndb.Key(Pupil, "ada"))
+    world.settle()
+
+    with world.context():
+        assert [row.name for row in new.views.read(world.clients, ByPoints).rows] == [1]
+        assert differences(new.views) == []
+
+
+# The catalog
+
+
+def test_a_catalog_of_the_version_before_is_read(world: World) -> None:
+    """C5: it says nothing of what its tables were begun with; they go by their definition."""
+    new = group(OldByGrade, OldSizes)
+    built(world, new, OldSizes)
+    with world.context():
+        copies = ViewCatalog.query().fetch()
+        for copy in copies:
+            copy.begun_with = None
+        ndb.put_multi(copies)
+        new.views.save(world.clients, pupil("eve", 5, grade=2))
+    world.settle()
+
+    with world.context():
+        assert differences(new.views) == []
+    built(world, new, OldByGrade)
+    with world.context():
+        assert differences(new.views) == []
+        tables = {row.key.id().partition(":")[0] for row in ViewRow.query().fetch()}
+        assert tables == {"by_grade.1.3", "sizes.1.3"}
