@@ -50,6 +50,19 @@ def counts_as_execution(is_app_engine: bool, http_status: int) -> bool:
     return is_app_engine or http_status != 503
 
 
+def previous_response(is_app_engine: bool, http_status: int | None, error: str | None) -> int:
+    """Return the PreviousResponse header of the next attempt, also when nobody answered.
+
+    Recorded: 504 for an HTTP target that outran its deadline, 0 for an App Engine target. A
+    connection that broke is told as Cloud Run's front end tells of a dead instance: by 503.
+    """
+    if http_status is not None:
+        return http_status
+    if is_app_engine:
+        return 0
+    return 504 if error == DEADLINE_EXCEEDED else 503
+
+
 def retry_reason(is_app_engine: bool, http_status: int | None) -> str:
     """Return the RetryReason header of the next attempt (recorded)."""
     if not is_app_engine:

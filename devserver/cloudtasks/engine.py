@@ -741,7 +741,7 @@ class Engine:
             task.response_count += 1
         if _succeeded(attempt):
             return
-        task.previous_status = status
+        task.previous_status = answers.previous_response(task.is_app_engine, status, attempt.error)
         task.retry_reason = answers.retry_reason(task.is_app_engine, status)
         if status is not None and answers.counts_as_execution(task.is_app_engine, status):
             task.execution_count += 1

@@ -105,6 +105,7 @@ class Handler:
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
     blocked: dict[str, threading.Event] = field(default_factory=dict)
+    hangs_up: set[str] = field(default_factory=set)
     entered: dict[str, threading.Event] = field(
         default_factory=lambda: defaultdict(threading.Event)
     )
@@ -118,6 +119,10 @@ class Handler:
         self.blocked[path] = threading.Event()
         return self.blocked[path]
 
+    def hang_up(self, path: str) -> None:
+        """Take the first request and close the connection without an answer."""
+        self.hangs_up.add(path)
+
 
 class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -130,6 +135,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
         script.entered[self.path].set()
         if self.path in script.blocked:
             script.blocked[self.path].wait(30)
+        if self.path in script.hangs_up:
+            script.hangs_up.remove(self.path)
+            self.close_connection = True
+            return
         statuses = script.statuses[self.path]
         self._send(statuses.popleft() if statuses else 200, script)
 

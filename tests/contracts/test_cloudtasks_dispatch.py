@@ -305,6 +305,25 @@ def test_deadline_hangs_up(live_cloud, handler):
     assert attempts[0]["status"] is None
 
 
+def test_a_deadline_comes_nearer_with_every_step_of_the_clock(live_cloud, handler):
+    """Two steps of the clock count together: neither of them alone is the whole deadline."""
+    released = handler.block("/slow")
+    task = live_cloud.create(
+        dispatch_deadline={"seconds": 1000}, http_request=live_cloud.http("/slow")
+    )
+    assert handler.entered["/slow"].wait(20)
+
+    live_cloud.advance(600)
+    live_cloud.create()  # Its delivery begins after the dispatcher has seen the step.
+    assert handler.entered["/ok"].wait(20)
+    live_cloud.advance(600)
+    live_cloud.settle()
+    released.set()
+
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert attempts[0]["error"] == "DEADLINE_EXCEEDED"
+
+
 def test_attempt_within_its_deadline_goes_on(live_cloud, handler):
     """Before its deadline an attempt is left alone, however the clock moves (REF#task)."""
     released = handler.block("/slow")
@@ -317,6 +336,33 @@ def test_attempt_within_its_deadline_goes_on(live_cloud, handler):
 
     _, attempts = live_cloud.engine.task_history(task.name)
     assert [attempt["status"] for attempt in attempts] == [200]
+
+
+@pytest.mark.parametrize(
+    ("target", "previous", "reason"),
+    [("http", "503", ""), ("app_engine", "0", "Instance Unavailable")],
+)
+def test_headers_after_a_dead_worker(live_cloud, handler, target, previous, reason):
+    """A worker that dies says nothing: Cloud Run answers 503 for it, App Engine has no answer.
+
+    Not recorded. Cloud Run documents the 503 of an instance whose connection broke; App Engine's
+    is what was recorded of the other attempt that no worker answered, the one that timed out.
+    """
+    handler.hang_up("/dies")
+    if target == "http":
+        live_cloud.create(http_request=live_cloud.http("/dies"))
+    else:
+        live_cloud.create(app_engine_http_request={"relative_uri": "/dies"})
+    live_cloud.settle()
+
+    live_cloud.advance(3600)
+    live_cloud.settle()
+
+    prefix = "x-cloudtasks-" if target == "http" else "x-appengine-"
+    second = handler.received["/dies"][1]
+    assert second.headers[f"{prefix}taskpreviousresponse"] == previous
+    assert second.headers[f"{prefix}taskretryreason"] == reason
+    assert second.headers[f"{prefix}taskexecutioncount"] == "0"
 
 
 def test_nobody_listens(live_cloud):

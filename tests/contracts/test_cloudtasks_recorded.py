@@ -255,10 +255,11 @@ def test_target_kinds_do_not_mix_headers(live_cloud, handler):
 
 
 @pytest.mark.parametrize(
-    ("target", "reason"), [("http", ""), ("app_engine", "Instance Unavailable")]
+    ("target", "previous", "reason"),
+    [("http", "504", ""), ("app_engine", "0", "Instance Unavailable")],
 )
-def test_reason_after_deadline(live_cloud, handler, target, reason):
-    """Recorded: after an attempt that outran its deadline the App Engine reason is its own."""
+def test_headers_after_deadline(live_cloud, handler, target, previous, reason):
+    """Recorded: after an attempt that outran its deadline, and none of them was an answer."""
     cloud = live_cloud
     released = handler.block("/slow")
     if target == "http":
@@ -276,7 +277,8 @@ def test_reason_after_deadline(live_cloud, handler, target, reason):
     prefix = "x-cloudtasks-" if target == "http" else "x-appengine-"
     second = handler.received["/slow"][1]
     assert second.headers[f"{prefix}taskretryreason"] == reason
-    assert f"{prefix}taskpreviousresponse" not in second.headers
+    assert second.headers[f"{prefix}taskpreviousresponse"] == previous
+    assert second.headers[f"{prefix}taskexecutioncount"] == "0"
 
 
 # --- headers as stored in the task ----------------------------------------

@@ -123,6 +123,50 @@ def test_attempt_ends_once(engine):
     assert engine.state_of(attempt.task) == "retrying"
 
 
+@pytest.mark.parametrize("first_to_end", [0, 1])
+@pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (500, 500)])
+def test_of_two_attempts_at_once_the_last_failure_decides(engine, first_to_end, statuses):
+    """One success is enough, whichever ends first; only when both failed comes one retry."""
+    name = add(engine, "twice")
+    (first,) = engine.begin_ready()
+    engine.run_task(name)
+    (second,) = engine.begin_ready()
+    pair = [(first, statuses[0]), (second, statuses[1])]
+    ending = [pair[first_to_end], pair[1 - first_to_end]]
+
+    engine.end_attempt(ending[0][0].id, status=ending[0][1])
+    between = engine.state_of(first.task)
+    engine.end_attempt(ending[1][0].id, status=ending[1][1])
+
+    has_succeeded = 200 in statuses
+    assert between == ("done" if ending[0][1] == 200 else "running")
+    assert engine.state_of(first.task) == ("done" if has_succeeded else "retrying")
+    retries = [attempt.next_retry_at for attempt in (first, second) if attempt.next_retry_at]
+    assert len(retries) == (0 if has_succeeded else 1)
+
+
+def test_the_dispatcher_sleeps_until_the_task_and_its_token_are_there(engine):
+    """wake_at is the later of due time and next token: any earlier one would be a busy wait."""
+    lane = engine.lanes()[0]
+    engine.update_queue(
+        messages.Queue(name=QUEUE, rate_limits={"max_dispatches_per_second": 0.5}),
+        ["rate_limits.max_dispatches_per_second"],
+    )
+    later = messages.Task()
+    messages.set_seconds(later.schedule_time, NOW + 60)
+    add(engine, "later", schedule_time=later.schedule_time)
+    with_tokens = engine.wake_at()
+    lane.bucket.tokens = 0.0
+    without_tokens = engine.wake_at()
+    add(engine, "now")
+    due_without_token = engine.wake_at()
+
+    assert with_tokens == NOW + 60
+    assert without_tokens == NOW + 60
+    assert due_without_token == NOW + 2
+    assert engine.begin_ready() == []
+
+
 def test_tasks_of_one_time_keep_their_order(engine):
     """Tasks that are due at the same time go in the order of their creation."""
     for number in range(20):
@@ -354,7 +398,7 @@ def test_fault_lose_response(engine):
     (second,) = finish(engine, 200)
 
     assert second.number == 1
-    assert "X-CloudTasks-TaskPreviousResponse" not in second.headers
+    assert second.headers["X-CloudTasks-TaskPreviousResponse"] == "503"
     first = history(engine, "a")[0]
     assert first["status"] == 200
     assert "lose_response" in first["error"]
