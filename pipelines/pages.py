@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
-from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import Field
 
@@ -27,7 +26,7 @@ from models.continuations import (
     page_key,
     run_key,
 )
-from models.transactions import RETRIED, pending_writes, transact
+from models.transactions import TRANSIENT, pending_writes, transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.jobs import (
@@ -327,7 +326,11 @@ class _Attempt:
 
         The lease is renewed, or given back when this is the attempt's last commit, when it
         is broken, or when the run was cancelled meanwhile: then `owner` is None.
+
+        Only items that are open in the page that the transaction reads are applied and recorded: a
+        commit that was made although it seemed to fail leaves nothing to do again.
         """
+        self.commits += 1
         proof = f"{self.owner}:{self.commits}"
         is_over = is_last or is_broken or self._is_cancelled()
         can_close = is_last and _is_closed(self.args.run_id, self.args.chain, self.args.number - 1)
@@ -338,8 +341,9 @@ class _Attempt:
                 return page  # type: ignore[no-any-return]  # Made before; its reply was lost.
             if page is None or page.owner != self.owner:
                 raise Wait(f"page {self.key.id()} was taken over")
-            found = dict(self.found)
-            found.update(self._applied(applied))
+            there = set(page.open_positions())
+            found = self._applied([each for each in applied if each[0] in there])
+            found.update({i: what for i, what in self.found.items() if i in there})
             self._touch(page)
             if found:
                 page.moved = page.touched
@@ -357,7 +361,6 @@ class _Attempt:
         page = transact(body)
         self.found.clear()
         self.doubts = 0
-        self.commits += 1
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
         return page
@@ -417,15 +420,7 @@ class _Attempt:
 
 # Not this item's fault: the whole attempt ends with them. Other errors of Datastore, such as
 # an entity that is too large, are the item's, and nothing was written.
-_PASSED_ON = (
-    Wait,
-    Unwell,
-    Park,
-    *RETRIED,
-    rpc_errors.DeadlineExceeded,
-    rpc_errors.ResourceExhausted,
-    rpc_errors.RetryError,
-)
+_PASSED_ON = (Wait, Unwell, Park, *TRANSIENT)
 
 
 def _unexpected(error: Exception) -> ItemError:

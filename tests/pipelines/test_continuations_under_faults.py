@@ -8,20 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from models.continuations import FINISHED, ContinuationPage
 from pipelines import continuations, pages
 from pipelines.clients import Clients
-from pipelines.jobs import Job
+from pipelines.jobs import ItemError, Job
 from pipelines.progress import UnknownRunError, progress
+from pipelines.tasks import Unwell, Wait
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.walks import (
     APPLY,
     Item,
     Walk,
+    count_items,
     deliver_job,
     items_of,
+    ledger,
     ledger_here,
     put_items,
     put_items_here,
@@ -143,6 +147,93 @@ def test_an_attempt_that_outlives_its_lease_stops(services: Services) -> None:
     assert Counter(seen) == Counter([seen[0], *names]), "the first item was in doubt, no other"
     with world.context():
         assert progress("run").totals.in_doubt >= 1
+
+
+# How a service may answer a commit that it has made: the six codes that leave it open, two that are
+# not supposed to, and one that ndb's failed rollback puts in their place.
+LOST = (
+    "CANCELLED",
+    "UNKNOWN",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "ABORTED",
+    "RESOURCE_EXHAUSTED",
+    "INVALID_ARGUMENT",
+)
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_an_item_that_breaks_its_page_and_a_lost_commit_double_nothing(
+    services: Services, code: str
+) -> None:
+    """A1: two faults at once, the reply of each commit lost in turn: one effect an item."""
+
+    def explode(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        if any(item.key.id() == min(names) for item in items):
+            raise ValueError("a bad item")
+        return count_items(clients, args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4, passes=1)
+    world = World(services, [job])
+    names = put_items(world, 4)
+    commits: list[int | None] = [None]
+    while commits:
+        at = commits.pop()
+        run_id = f"run-{at}"
+        world.engine.reset()
+        with world.context():
+            continuations.start(world.clients, job, Walk(run_id), run_id=run_id)
+        world.plan.reset(f"reply-lost:{code}", at)
+        with world.plan.watched():
+            world.deliver_due()
+        world.heal(lambda run_id=run_id: progress(run_id).state == FINISHED)
+
+        assert (code in world.plan.fired) == (at is not None)
+        assert ledger(world, run_id) == Counter(set(names) - {min(names)}), world.plan.fired
+        if at is None:
+            commits = [i for i, call in enumerate(world.plan.calls) if call == "Commit"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        rpc_errors.Aborted("contention"),
+        rpc_errors.Cancelled("cancelled"),
+        rpc_errors.DataLoss("data loss"),
+        rpc_errors.DeadlineExceeded("no answer"),
+        rpc_errors.InternalServerError("internal"),
+        rpc_errors.ResourceExhausted("quota"),
+        rpc_errors.RetryError("gave up", None),
+        rpc_errors.ServiceUnavailable("away"),
+        rpc_errors.Unknown("unknown"),
+        Unwell("away"),
+        Wait("not now"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_outage_is_not_an_items_fault(services: Services, error: Exception) -> None:
+    """What is wrong with a service ends the attempt: nothing is halved, and no item is deferred."""
+    asked: list[int] = []
+
+    def ask(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        asked.append(len(items))
+        raise error
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=ask, page_size=4)
+    world = World(services, [job])
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+
+    status = world.deliver(world.engine.due()[0].task_name)
+
+    assert status != 204
+    assert set(asked) == {4}
+    with world.context():
+        now = progress("run").totals
+    assert (now.waiting, now.retrying, now.in_doubt) == (4, 0, 0)
 
 
 @pytest.mark.parametrize(
