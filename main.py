@@ -19,7 +19,7 @@ from google.api_core import exceptions as rpc_errors
 from werkzeug.exceptions import HTTPException
 
 import handlers
-from handlers import security
+from handlers import recovery, security
 from handlers.problems import problem
 from handlers.registry import APP, Registry
 from handlers.settings import Settings
@@ -43,7 +43,9 @@ def serve() -> Flask:
     """Return the app as the environment describes it; what gunicorn calls."""
     settings = Settings.from_environment(os.environ)
     logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
-    return create_app(settings, open_clients(settings))
+    app = create_app(settings, clients := open_clients(settings))
+    recovery.start(clients, APP)
+    return app
 
 
 def open_clients(settings: Settings) -> Clients:

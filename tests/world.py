@@ -102,8 +102,8 @@ class World:
         tasks = [*APP.tasks.values(), *self.tasks]
         jobs = [*APP.jobs.values(), *self.jobs]
         fork_joins = [*APP.fork_joins, *self.fork_joins]
-        registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds], fork_joins)
-        self.app: Flask = main.create_app(self.settings, self.clients, registry)
+        self.registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds], fork_joins)
+        self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False
         self.order: random.Random | None = None
         self.doubles = False
