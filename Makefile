@@ -9,11 +9,12 @@ PYTHON3 ?= python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+MUTANTS := $(VENV)/mutants/.installed
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check doctor bench clean fmt lint types lock
+.PHONY: help setup run test soak mutants check doctor bench clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -29,6 +30,9 @@ test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 
 soak: $(INSTALLED) ## Break each call with each code, and all pairs of calls; takes hours
 	SOAK=1 $(PYTHON) -m pytest -n 2 --dist load --timeout 0 -k fault $(ARGS)
+
+mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
+	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(NAMES)
 
 check: lint types test ## All that CI runs: lint, types, tests
 
@@ -59,6 +63,7 @@ lock: ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer rele
 	@command -v uv >/dev/null || { echo "make lock needs uv: https://docs.astral.sh/uv/"; exit 1; }
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements.txt requirements.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-dev.txt requirements-dev.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-mutants.txt requirements-mutants.in
 
 # The stamp is newer than the requirements exactly when they are installed.
 $(INSTALLED): requirements-dev.txt
@@ -69,4 +74,9 @@ $(INSTALLED): requirements-dev.txt
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV) ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+$(MUTANTS): requirements-mutants.txt $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/mutants
+	@$(VENV)/mutants/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-mutants.txt
 	@touch $@

@@ -6,8 +6,10 @@ waits, the other locks as the service does.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,15 @@ EMULATORS = ("datastore", "firestore")
 
 
 @pytest.fixture(scope="session")
-def datastore_addresses() -> Iterator[dict[str, str]]:
-    """Both emulators, in memory."""
-    first, second = map(backing.datastore_emulator, EMULATORS)
-    with first as datastore, second as firestore:
-        yield {"datastore": datastore, "firestore": firestore}
+def datastore_address() -> Iterator[Callable[[str], str]]:
+    """Either emulator, in memory, started when a test first asks for it."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def address_of(kind: str) -> str:
+            return stack.enter_context(backing.datastore_emulator(kind))
+
+        yield address_of
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +73,7 @@ def cloud_tasks() -> Iterator[Any]:
 @pytest.fixture(params=EMULATORS)
 def services(
     request: pytest.FixtureRequest,
-    datastore_addresses: dict[str, str],
+    datastore_address: Callable[[str], str],
     memcached_address: str | None,
     mail_relay: Any,
     cloud_tasks: Any,
@@ -78,7 +84,7 @@ def services(
     mail_relay.set_faults()
     cloud_tasks.engine.reset()
     empty(memcached_address)  # The clock was put back: turns that were taken lie far ahead.
-    services = Services(datastore_addresses[kind], kind, memcached_address, mail_relay, cloud_tasks)
+    services = Services(datastore_address(kind), kind, memcached_address, mail_relay, cloud_tasks)
     yield services
     for close in services.closers:
         close()

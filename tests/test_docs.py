@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -378,12 +378,12 @@ def test_the_readme_shows_the_example_as_it_runs() -> None:
 
 @pytest.mark.parametrize("kind", ["datastore", "firestore"])
 def test_the_example_does_what_the_readme_says(
-    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
 ) -> None:
     """Started twice and delivered twice, each book gets dearer once."""
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
-        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
     said, prices = raise_prices.walk(clients, cloud_tasks)
@@ -402,12 +402,12 @@ def test_the_howto_shows_the_example_of_the_outbox_as_it_runs() -> None:
 
 @pytest.mark.parametrize("kind", ["datastore", "firestore"])
 def test_the_example_of_the_outbox_does_what_the_howto_says(
-    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
 ) -> None:
     """What was committed is shipped, what was aborted is not, and a dead process loses nothing."""
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
-        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
     said = ship_purchases.play(clients, cloud_tasks)
@@ -426,12 +426,12 @@ def test_the_howto_shows_the_example_of_the_views_as_it_runs() -> None:
 
 @pytest.mark.parametrize("kind", ["datastore", "firestore"])
 def test_the_example_of_the_views_does_what_the_howto_says(
-    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
 ) -> None:
     """Delivered twice, rows follow what is saved, moved and deleted, and what is built anew."""
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
-        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
     said = "\n".join(sum_up_sales.play(clients, cloud_tasks))
@@ -450,12 +450,12 @@ def test_the_howto_shows_the_example_of_the_fork_join_queue_as_it_runs() -> None
 
 @pytest.mark.parametrize("kind", ["datastore", "firestore"])
 def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
-    kind: str, datastore_addresses: dict[str, str], cloud_tasks: Any
+    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
 ) -> None:
     """Each visit counts once, in one write a page, though some come twice and all tasks do."""
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
-        datastore_addresses[kind], cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
     said = count_visits.play(clients, cloud_tasks)

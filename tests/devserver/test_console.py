@@ -566,9 +566,9 @@ def stranded(client, age_s, *, held=False, number=0, **changes):
 
 
 @pytest.fixture
-def stored(platform, datastore_addresses):
+def stored(platform, datastore_address):
     """A Datastore to put rows into, where the console looks for them; emptied afterwards."""
-    platform.datastore_address = datastore_addresses["datastore"]
+    platform.datastore_address = datastore_address("datastore")
     client = datastore_client(platform.datastore_address)
     yield client
     query = client.query(kind="OutboxTask")
