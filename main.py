@@ -24,8 +24,10 @@ from handlers.problems import problem
 from handlers.registry import APP, Registry
 from handlers.settings import Settings
 from handlers.wiring import Wiring, is_api_path, is_machine_path
+from models.transactions import TRANSIENT
 from pipelines.cache import open_cache
 from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.fork_join import NotAcceptedError
 from pipelines.mail import SmtpMailer
 from pipelines.outbox import Behind
 from pipelines.rpc import Meter
@@ -141,13 +143,6 @@ def _map_errors(app: Flask) -> None:
 
     app.register_error_handler(HTTPException, http_error)
     app.register_error_handler(CSRFError, forged)
-    app.register_error_handler(rpc_errors.Aborted, lost_race)
-    for kind in (
-        rpc_errors.ServiceUnavailable,
-        rpc_errors.InternalServerError,
-        rpc_errors.DeadlineExceeded,
-        rpc_errors.RetryError,
-        rpc_errors.Unknown,
-    ):
-        app.register_error_handler(kind, unwell)
+    for kind in (NotAcceptedError, *TRANSIENT):
+        app.register_error_handler(kind, lost_race if kind is rpc_errors.Aborted else unwell)
     app.register_error_handler(Exception, unknown)

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.access import cron_only
 from handlers.deliveries import ANY_METHOD
 from handlers.wiring import clients, registry
-from pipelines import continuations, outbox
+from pipelines import attempts, continuations, outbox
 from pipelines.fork_join_sweeps import forget, sweep_all
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,12 @@ def sweep_continuations() -> ResponseReturnValue:
 @bp.get("/outbox/sweep", provide_automatic_options=False)
 @cron_only
 def sweep_outbox() -> ResponseReturnValue:
-    """Create the tasks that were committed and never created."""
+    """Create the tasks that were committed and never created; forget the attempts of old tasks."""
     swept = outbox.sweep(clients())
     if swept.created or swept.partitions:
         log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
-    return jsonify(created=swept.created, partitions=swept.partitions)
+    forgotten = attempts.forget(clients())
+    return jsonify(created=swept.created, partitions=swept.partitions, forgotten=forgotten)
 
 
 @bp.get("/materialized-views/sweep", provide_automatic_options=False)

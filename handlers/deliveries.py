@@ -6,11 +6,12 @@ not. How a delivery ends:
     done                      204
     can never work            parked as a dead task, 204
     lost its race             429: come again
+    another version's task    429: come again; parked when nobody has known it for an hour
     a service is unwell       503: come again, and slow down
     anything else             500: come again
 
-After `max_attempts` deliveries a task is parked instead of coming again, except while a
-service is unwell: that is not the task's fault.
+After `max_attempts` failures of its own (500, or a worker that died over it) a task is parked
+instead of coming again. What was not its fault does not count, however often it happens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from google.api_core import exceptions as rpc_errors
 
 from handlers.access import tasks_only
 from handlers.wiring import clients, registry
-from pipelines import dead_tasks
+from models.transactions import TRANSIENT
+from pipelines import attempts, dead_tasks
+from pipelines.attempts import Delivery
+from pipelines.fork_join import NotAcceptedError
 from pipelines.tasks import (
     MOST_BODY_BYTES,
     BadArgumentsError,
@@ -43,15 +47,7 @@ bp = Blueprint("deliveries", __name__)
 ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 MUST_WAIT = (Wait, rpc_errors.Aborted)
-UNWELL = (
-    Unwell,
-    rpc_errors.ServiceUnavailable,
-    rpc_errors.InternalServerError,
-    rpc_errors.DeadlineExceeded,
-    rpc_errors.ResourceExhausted,
-    rpc_errors.Unknown,
-    rpc_errors.RetryError,
-)
+UNWELL = (Unwell, NotAcceptedError, *TRANSIENT)
 
 
 @bp.route("/tasks/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
@@ -60,60 +56,85 @@ def deliver(rest: str) -> ResponseReturnValue:
     """Do what one delivery asks for."""
     if request.method != "POST":
         return "", 405
-    if (request.content_length or 0) > MOST_BODY_BYTES:
-        return "", 413
+    # One byte more shows that a body is too long, whatever its header says.
+    delivery = _delivery(request.stream.read(MOST_BODY_BYTES + 1))
     task = registry().tasks.get(request.path)
     if task is None:
-        return _park("no task is declared for this path")
-    if _retries() >= task.max_attempts and not _last_answer():
-        return _park(f"{_retries()} deliveries ended without an answer")
-    return _deliver(task)
-
-
-def _deliver(task: Task[Any]) -> ResponseReturnValue:
+        return _wait_for_a_version(delivery, "no task is declared for this path")
     try:
-        task.work(clients(), task.read(request.get_data()))
+        args = task.read(delivery.body)
+    except TooLargeError as error:
+        return _park(delivery, f"TooLargeError: {error}; the rest is not kept")
+    except BadArgumentsError as error:
+        return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
+    return _deliver(task, args, delivery)
+
+
+def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
+    failures = attempts.begin(clients(), delivery)
+    if failures >= task.max_attempts:
+        return _park(delivery, f"{failures} deliveries failed, or ended without a word")
+    try:
+        task.work(clients(), args)
     except (Park, BadArgumentsError, TooLargeError) as error:
-        return _park(f"{type(error).__name__}: {error}")
+        return _park(delivery, f"{type(error).__name__}: {error}")
     except MUST_WAIT as error:
         log.info("%s waits: %s", task.path, error)
-        return _again(task, 429, str(error))
+        attempts.end_later(clients(), delivery)
+        return "", 429
     except UNWELL as error:
         log.warning("%s: a service is unwell: %s", task.path, error)
+        attempts.end_later(clients(), delivery)
         return "", 503
     except Exception:
         log.exception("%s failed", task.path)
-        return _again(task, 500, traceback.format_exc())
+        return _failed(task, delivery, traceback.format_exc())
+    attempts.end_well(delivery)
     return "", 204
 
 
-def _again(task: Task[Any], status: int, reason: str) -> ResponseReturnValue:
-    if _retries() + 1 >= task.max_attempts and _last_answer() != "503":
-        return _park(f"gave up after {task.max_attempts} deliveries. {reason}")
-    return "", status
+def _failed(task: Task[Any], delivery: Delivery, reason: str) -> ResponseReturnValue:
+    failures = attempts.fail(clients(), delivery)
+    if failures >= task.max_attempts:
+        return _park(delivery, f"gave up after {failures} failures. {reason}")
+    return "", 500
 
 
-def _park(reason: str) -> ResponseReturnValue:
-    log.error("parked %s: %s", request.path[:100], reason)
+def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
+    """Let a task wait that this version does not know: in a deployment two versions serve at once.
+
+    Not by a 503: App Engine would slow down the whole queue, and with it the tasks that it knows.
+    """
+    if attempts.is_old(clients(), delivery):
+        return _park(delivery, reason)
+    log.warning("%s waits for another version: %s", delivery.path[:100], reason)
+    return "", 429
+
+
+def _park(delivery: Delivery, reason: str) -> ResponseReturnValue:
+    log.error("parked %s: %s", delivery.path[:100], reason)
     dead_tasks.park(
         clients(),
+        path=delivery.path,
+        queue=delivery.queue,
+        task_name=delivery.task_name,
+        body=delivery.body,
+        reason=reason,
+    )
+    attempts.forget_one(delivery)
+    return "", 204
+
+
+def _delivery(body: bytes) -> Delivery:
+    retries = _header("TaskRetryCount")
+    return Delivery(
         path=request.path,
         queue=_header("QueueName"),
         task_name=_header("TaskName"),
-        body=request.get_data(),
-        reason=reason,
+        body=body,
+        number=int(retries) if retries.isdecimal() else 0,
+        last_answer=_header("TaskPreviousResponse"),
     )
-    return "", 204
-
-
-def _retries() -> int:
-    text = _header("TaskRetryCount")
-    return int(text) if text.isdecimal() else 0
-
-
-def _last_answer() -> str:
-    """Return how the last delivery was answered; "": not at all, its worker died."""
-    return _header("TaskPreviousResponse")
 
 
 def _header(name: str) -> str:

@@ -3,7 +3,8 @@
 A transaction that reads nothing needs neither. `insert_all` writes entities that must not exist
 yet, all or none; that they are new is checked by the same commit, so it is its own proof.
 
-ndb has no such call, so this uses its conversion of entities and the client's own stub.
+ndb has no such call, so this uses its conversion of entities, the header by which its calls find
+their database, and the client's own stub.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.datastore_v1.types import CommitRequest, Mutation, TransactionOptions
+from google.cloud.ndb._datastore_api import _add_routing_info
 from google.cloud.ndb.model import _entity_to_ds_entity
 
 _READ_WRITE = TransactionOptions(read_write=TransactionOptions.ReadWrite())
@@ -38,7 +40,7 @@ def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> None:
         mutations=[Mutation(insert=_protobuf(entity)) for entity in entities],
     )
     try:
-        client.stub.commit(request)
+        client.stub.commit(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
 

@@ -17,6 +17,7 @@ from google.cloud import ndb, tasks_v2
 from google.cloud.ndb import _retry
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from models.unknown_properties import keep_unknown_properties
 from pipelines.cache import Cache
 from pipelines.clock import Clock, SystemClock
 from pipelines.mail import Mailer
@@ -73,6 +74,7 @@ def open_datastore(
     # transaction that is lost already. Here `transact`, the queue or the visitor tries again.
     # There is no public switch; tests/models/test_transactions.py notices if this one goes.
     _retry._DEFAULT_RETRIES = 0
+    keep_unknown_properties()
     if emulator:
         anonymous = auth_credentials.AnonymousCredentials()
         client = ndb.Client(project, namespace, anonymous, database=database)

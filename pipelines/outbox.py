@@ -206,14 +206,20 @@ class Behind:
                     self._delayed[wait_s - 1].append(errand)
             if is_ticking or not self._delayed:
                 return
-        self._later(1, lambda: self._tick(clients))
+        self._tick_in_a_second(clients)
+
+    def _tick_in_a_second(self, clients: Clients) -> None:
+        try:
+            self._later(1, lambda: self._tick(clients))
+        except RuntimeError:
+            log.info("this process ends; what nobody answered for is left to the sweep")
 
     def _tick(self, clients: Clients) -> None:
         with self._lock:
             due = self._delayed.pop(0)
             is_ticking = bool(self._delayed)
         if is_ticking:
-            self._later(1, lambda: self._tick(clients))
+            self._tick_in_a_second(clients)
         self._add(clients, due)
 
 

@@ -141,8 +141,9 @@ class TaskQueue(Protocol):
 class Task(Generic[A]):
     """A declared task: where it is delivered, through which queue, and what it does.
 
-    `max_attempts` deliveries may fail before the task is parked as a dead task. The queue
-    itself never gives up: a task that it dropped would leave no trace.
+    `max_attempts` deliveries may fail by the task's own fault (an error that nobody foresaw, a
+    worker that died) before it is parked as a dead task. The queue itself never gives up: a task
+    that it dropped would leave no trace.
     """
 
     path: str

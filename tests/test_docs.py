@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import doctest
 import importlib
 import inspect
@@ -506,7 +507,8 @@ def queries_of(module: Any) -> Iterator[Any]:
         if (getattr(function, "__doc__", None) or "").startswith("Return the query"):
             parameters = inspect.signature(function).parameters.values()
             needed = [each.name for each in parameters if each.default is each.empty]
-            yield function(*[ndb.Key("ViewRow", "x") if name == "row" else "x" for name in needed])
+            samples = {"row": ndb.Key("ViewRow", "x"), "now": datetime.datetime(2030, 5, 1)}  # noqa: DTZ001
+            yield function(*[samples.get(name, "x") for name in needed])
 
 
 def needs_composite_index(query: Any) -> bool:

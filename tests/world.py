@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ class Services:
     memcached: str | None
     mail: MailServer
     cloud_tasks: Any
+    database: str | None = os.environ.get("TEST_DATABASE") or None
     closers: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -168,7 +170,7 @@ class World:
         with self.plan.unwatched():
             stub = self.clients.datastore.stub
             for transaction in list(self.wire.open_transactions):
-                _rollback(stub, transaction)
+                _rollback(stub, transaction, self.services.database)
             self.wire.open_transactions.clear()
 
     def deliver_due(self, most: int = 2000) -> None:
@@ -266,6 +268,7 @@ def settings_for(services: Services) -> Settings:
         smtp_host="127.0.0.1",
         smtp_port=int(services.mail.address.rpartition(":")[2]),
         mail_from="Rollforward <invitations@demo.example>",
+        database=services.database,
         datastore_emulator=services.datastore,
         cloud_tasks_emulator=services.cloud_tasks.grpc_address,
         memcached=services.memcached,
@@ -285,6 +288,7 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
             PROJECT,
             emulator=services.datastore,
             namespace=f"t{next(_namespaces):x}",
+            database=services.database,
             interceptors=channel,
         ),
         tasks=CloudTaskQueue(cloud_tasks, PROJECT, LOCATION, settings.target),
@@ -295,7 +299,9 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
     )
 
 
-def _rollback(stub: Any, transaction: bytes) -> None:
-    request = RollbackRequest(project_id=PROJECT, transaction=transaction)
+def _rollback(stub: Any, transaction: bytes, database: str | None) -> None:
+    request = RollbackRequest(
+        project_id=PROJECT, database_id=database or "", transaction=transaction
+    )
     with contextlib.suppress(grpc.RpcError):
         stub.rollback(request, timeout=5)

@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse, encode_multipart
 import main
 from handlers.registry import Registry
 from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
+from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
 from models.dead_tasks import DeadTask
 from models.fork_join import WorkPack, WorkReceipt
@@ -32,6 +33,7 @@ from tests.world import ACCOUNT, BASE_URL, World
 
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
+    TaskAttempts,
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLedger, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
 )

@@ -136,3 +136,21 @@ def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
         cache.close()
         for line in accepted:
             line.close()
+
+
+def test_an_empty_pool_is_a_miss_and_the_server_is_not_blamed(cache: MemcachedCache) -> None:
+    """More threads than connections: who finds none goes without, and the next one asks again."""
+    small = MemcachedCache("{}:{}".format(*cache._client.server), pool_size=1)
+
+    with small._client.client_pool.get_and_release():
+        assert small.get("k") is None
+        assert not small.set("k", b"v", 60)
+        assert not small.add("k", b"v", 60)
+        assert not small.delete("k")
+        assert small.count("k", 1, 60) is None
+        assert small.change("k", 1) is None
+        assert not small.ping()
+
+    assert small.set("k", b"v", 60)
+    assert small.get("k") == b"v"
+    small.close()

@@ -31,7 +31,7 @@ from pipelines import outbox
 from pipelines.clients import Clients, open_cloud_tasks
 from pipelines.clock import Clock, naive
 from pipelines.dead_tasks import Replay, replay_task
-from pipelines.outbox import GATHER_S, Behind, Drain, drain, sweep
+from pipelines.outbox import GATHER_S, Behind, Drain, by_timer, drain, sweep
 from pipelines.tasks import (
     MOST_BODY_BYTES,
     BadArgumentsError,
@@ -703,6 +703,45 @@ def test_what_cannot_be_committed_is_not_looked_for(
 def place_and_raise(clients: Clients, error: Exception) -> None:
     place(clients, "o")
     raise error
+
+
+def test_a_timer_acts_on_another_thread_and_holds_no_process_up() -> None:
+    """What is to be tried again is tried, unless the process ends before."""
+    told: list[tuple[bool, bool]] = []
+    done = threading.Event()
+
+    def act() -> None:
+        here = threading.current_thread()
+        told.append((here.daemon, here is threading.main_thread()))
+        done.set()
+
+    by_timer(0, act)
+
+    assert done.wait(20)
+    assert told == [(True, False)]
+
+
+def test_a_process_that_ends_leaves_what_nobody_answered_for_to_the_sweep(
+    world: World, gate: Gate
+) -> None:
+    """B1: the interpreter starts no thread any more; the relay says so and ends well."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+
+    def ending(seconds: float, act: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    relay = Behind(later=ending)
+    clients = replace(world.clients, tasks=gate, relay=relay)  # type: ignore[arg-type]
+
+    with world.context():
+        enqueue(clients, "pack")
+        finish(clients)
+        enqueue(clients, "print")
+        finish(clients)
+
+    assert steps_sent(world) == ["print"]
+    assert len(waiting(world)) == 1
 
 
 def test_a_script_finds_out_at_once(here: World) -> None:

@@ -1,0 +1,36 @@
+"""How the deliveries of a task ended that failed by its own fault.
+
+TaskAttempts
+    Key: hash of the queue and the task's name, as of a dead task.
+    Queries: expires <= a time, by expires: those that nobody needs. Single-property index.
+    Growth: a row for each task that has failed by itself, or begins its fourth delivery. It goes
+    when the task is done or parked, and otherwise two days after its last change.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from google.cloud import ndb
+
+
+class TaskAttempts(ndb.Model):
+    """What is known of the deliveries of a task."""
+
+    failures = ndb.IntegerProperty(indexed=False, default=0)
+    # The numbers of the deliveries that began and were not heard of since.
+    begun = ndb.IntegerProperty(indexed=False, repeated=True)
+    first = ndb.DateTimeProperty(indexed=False, required=True)
+    expires = ndb.DateTimeProperty(required=True)
+    counted_by = ndb.TextProperty()  # The last count: proof that it was made.
+
+
+def attempts_key(attempts_id: str) -> Any:
+    """Return the key of a task's attempts."""
+    return ndb.Key(TaskAttempts, attempts_id)
+
+
+def expired_attempts(now: datetime.datetime) -> Any:
+    """Return the query for the rows that nobody needs any more."""
+    return TaskAttempts.query(TaskAttempts.expires <= now).order(TaskAttempts.expires)

@@ -1,0 +1,47 @@
+"""What a visitor is told when a service behind the page fails: try again, and never a stack."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+import main
+from pipelines.fork_join import NotAcceptedError
+from tests.world import World
+
+one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+ERRORS = [
+    (rpc_errors.Aborted("a race"), 409),
+    (rpc_errors.Cancelled("?"), 503),
+    (rpc_errors.DataLoss("?"), 503),
+    (rpc_errors.DeadlineExceeded("late"), 503),
+    (rpc_errors.InternalServerError("sick"), 503),
+    (rpc_errors.ResourceExhausted("quota"), 503),
+    (rpc_errors.RetryError("gave up", cause=ValueError()), 503),
+    (rpc_errors.ServiceUnavailable("away"), 503),
+    (rpc_errors.Unknown("?"), 503),
+    (NotAcceptedError("an insert"), 503),
+    (rpc_errors.InvalidArgument("a bug"), 500),
+    (KeyError("a bug"), 500),
+]
+
+
+@one_emulator
+@pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("path", ["/odd", "/api/odd", "/cron/odd"])
+def test_an_outcome_that_is_unknown_is_a_503(
+    world: World, error: Exception, status: int, path: str
+) -> None:
+    """H2, S30: each class by name, on a page, in the API and for the scheduler."""
+
+    def odd() -> str:
+        raise error
+
+    app = main.create_app(world.settings, world.clients)
+    app.add_url_rule(path, view_func=odd)
+
+    answer = app.test_client().get(path)
+
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
