@@ -42,7 +42,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.cloud import ndb
@@ -173,6 +173,11 @@ class ForkJoin(Generic[I]):
         self.shards = shards
         self.limits = Limits(latency_s, period_s, largest, shards) if latency_s else None
         self._item: TypeAdapter[I] = TypeAdapter(item)
+        self._unsaid = (
+            {field.name for field in fields(item) if not field.compare}
+            if is_dataclass(item)
+            else None
+        )
         self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
@@ -200,7 +205,8 @@ class ForkJoin(Generic[I]):
 
         Args:
             key: What it is batched by.
-            request_id: Makes this insert count once, however often it is made within a day.
+            request_id: Makes this insert count once, however often it is made within a day. It
+                belongs to one item; fields that its type does not compare may differ.
             is_asked: Keep the join function's result for an hour.
 
         Raises:
@@ -266,7 +272,16 @@ class ForkJoin(Generic[I]):
     ) -> Insertion:
         if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
             raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
-        return Insertion(key, self._checked(key, item), request_id, is_asked)
+        insertion = Insertion(key, self._checked(key, item), request_id, is_asked)
+        return insertion if request_id is None else replace(insertion, said=self._said(item))
+
+    def _said(self, item: I) -> str:
+        """Return what a caller has said of an item: it is the same when a field is added to it.
+
+        Fields that are as by default are left out, and those that are not compared.
+        """
+        said = self._item.dump_json(item, exclude=self._unsaid, exclude_defaults=True)
+        return said.decode()
 
     def _checked(self, key: str, item: I) -> str:
         """Return an item as it travels."""

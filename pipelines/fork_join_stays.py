@@ -37,6 +37,10 @@ class Stays:
         key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())
+        if len(insertions) > self._queue.largest:
+            raise BadItemError(
+                f"one insert in a transaction has at most {self._queue.largest} items"
+            )
         if size > MOST_GROUP_BYTES:
             raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
         entry = self._entries.get(key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +15,15 @@ from google.cloud import ndb
 from pydantic import Field
 
 from models.dead_tasks import DeadTask, open_dead_tasks
-from models.fork_join import PackId, WorkPack, WorkReceipt, left_of, packs_of_topic, packs_of_topics
+from models.fork_join import (
+    PackId,
+    WorkPack,
+    WorkReceipt,
+    left_of,
+    packs_of_topic,
+    packs_of_topics,
+    receipt_key,
+)
 from models.transactions import NoTransactionError, transact
 from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
 from pipelines.cache import NoCache
@@ -123,6 +132,30 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
         assert set(tallied("t").values()) == {1}
 
 
+def test_no_join_gets_more_than_the_largest_batch(world: World) -> None:
+    """One commit of 50 items, 20 at a time: each is told its place, and each is folded once."""
+    labels = [f"i{i}" for i in range(50)]
+    with world.clients.context():
+        asked = [TALLIES._insertion("t", Mark(label), is_asked=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+    world.settle()
+
+    with world.context():
+        assert sorted(batches("t")) == [10, 20, 20]
+        results = [TALLIES.outcome(each).result for each in accepted]
+    assert [result.split()[0] for result in results] == labels
+
+
+def test_an_insert_in_a_transaction_is_no_larger_than_a_batch(world: World) -> None:
+    """It is one pack, and its fold takes it whole."""
+    with world.clients.context(), pytest.raises(BadItemError, match="20 items"):
+        transact(
+            lambda: TALLIES.insert_in_transaction(
+                world.clients, "t", *[Mark(f"i{i}") for i in range(21)]
+            )
+        )
+
+
 def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> None:
     """Three packs of 15 under one epoch, 20 at a time: each is folded alone."""
 
@@ -209,6 +242,51 @@ def test_a_request_id_belongs_to_one_item_of_one_key(world: World) -> None:
 
     with world.context():
         assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
+
+
+@dataclass(frozen=True)
+class Short:
+    label: Annotated[str, Field(max_length=5)]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    label: str
+    note: str = ""
+    came_by: str = field(default="", compare=False)
+
+
+def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> None:
+    """D1: a client tries again across a deployment; what it has sent is what it sent before."""
+    options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
+    before = ForkJoin("labels", Short, tally, **options)
+    after = ForkJoin("labels", Labelled, tally, **options)
+    world = World(services, fork_joins=[after])
+    with world.clients.context():
+        before.insert(world.clients, "t", Short("a"), request_id="r")
+        again = after.insert(world.clients, "t", Labelled("a", came_by="mail"), request_id="r")
+        back = before.insert(world.clients, "t", Short("a"), request_id="r")
+        with pytest.raises(DifferentItemError):
+            after.insert(world.clients, "t", Labelled("a", note="more"), request_id="r")
+    world.settle()
+
+    assert again.is_repeat
+    assert back.is_repeat
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_receipts_of_earlier_versions_are_good(world: World) -> None:
+    """D1: their digest is of the whole item, defaults and all."""
+    queue = ForkJoin("labels", Labelled, tally, queue="fork-join", period_s=1.0)
+    (first,) = put(world, "t", "a", request_id="other")
+    with world.clients.context():
+        whole = json.dumps({"label": "a", "note": "", "came_by": ""}, separators=(",", ":"))
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        key = receipt_key("labels", "t", "r")
+        WorkReceipt(key=key, pack=first.pack, position=0, digest=digest, expires="f2030").put()
+
+        assert queue.insert(world.clients, "t", Labelled("a"), request_id="r").is_repeat
 
 
 def test_the_same_request_at_the_same_moment_counts_once(world: World) -> None:
@@ -584,11 +662,6 @@ def test_an_outage_is_not_an_items_fault(
 
     with world.context():
         assert tallied("t") == Counter("ab")
-
-
-@dataclass(frozen=True)
-class Short:
-    label: Annotated[str, Field(max_length=5)]
 
 
 @dataclass(frozen=True)
