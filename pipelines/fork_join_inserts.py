@@ -83,7 +83,7 @@ class Insertion:
         return _digest(self.said or self.item)
 
     def is_repeat_of(self, digest: str) -> bool:
-        """Tell whether a receipt's digest is of this. Earlier versions made it of the whole item."""
+        """Tell whether a receipt's digest is of this, or of all of it, as earlier versions have."""
         return digest in (self.digest, _digest(self.item))
 
 
