@@ -51,7 +51,7 @@ from pydantic_core import PydanticSerializationError
 
 from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key, packs_of_epoch
 from pipelines import epochs as epoch_locks
-from pipelines import fork_join_sweeps
+from pipelines import fork_join_sweeps, outbox
 from pipelines import tuning as tunings
 from pipelines.clients import Clients
 from pipelines.clock import naive
@@ -95,6 +95,8 @@ LONGEST_PERIOD_S = 3600.0
 MOST_KEY_BYTES = 1_200
 MOST_REQUEST_ID_CHARS = 200
 LOOK_AGAIN_S = 0.01
+# A commit whose reply was lost may take effect so much later, behind its joiner.
+LOOK_AGAIN_AFTER = datetime.timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
@@ -349,6 +351,12 @@ class ForkJoin(Generic[I]):
         joiners = [self._left(clients, entry, pack) for entry, pack in stays]
         self._create(clients, [joiner for joiner in joiners if joiner is not None])
 
+    def look_again(self, clients: Clients, stays: Sequence[tuple[Entry, PackId]]) -> None:
+        """Fold epochs once more in some seconds: what nobody answered for may be committed late."""
+        at = naive(clients.clock.now()) + LOOK_AGAIN_AFTER
+        joiners = [self._joiner(clients, entry, "doubt", pack.id, at=at) for entry, pack in stays]
+        self._create(clients, joiners)
+
     def _left(self, clients: Clients, entry: Entry, pack: PackId) -> Message | None:
         """Leave an epoch; return the joiner that it needs now."""
         epochs = self.epochs(clients)
@@ -382,12 +390,15 @@ class ForkJoin(Generic[I]):
         return self.join_task.message(join, name=(join.epoch, *name), at=due)
 
     def _create(self, clients: Clients, joiners: Sequence[Message]) -> None:
-        """Create joiners; those that Cloud Tasks does not take now, the sweep will."""
+        """Create joiners; what Cloud Tasks does not take now comes later, or is the sweep's."""
         if not joiners:
             return
         answers = clients.tasks.create_each(joiners)
-        if errors := [answer for answer in answers if isinstance(answer, Exception)]:
-            log.warning("%d batches are left to the sweep: %s", len(errors), errors[0])
+        told = list(zip(joiners, answers, strict=True))
+        if errors := [answer for _, answer in told if isinstance(answer, Exception)]:
+            log.warning("%d batches have no joiner yet: %s", len(errors), errors[0])
+            again = [joiner for joiner, answer in told if isinstance(answer, Exception)]
+            outbox.create_later(clients, again)
 
     def _replay(self, clients: Clients, args: Replay) -> None:
         pack = PackId.parse(args.pack)

@@ -143,6 +143,7 @@ class _Group:
         self.insertions = insertions
         self.answers: dict[int, Accepted | Exception] = {}
         self.doubtful: list[_Attempt] = []
+        self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
         # Of each receipt who is the first in the group to need it. Others repeat that one.
         self.firsts: dict[Any, int] = {}
         for i, insertion in enumerate(insertions):
@@ -203,7 +204,17 @@ class _Group:
         elif attempt.receipts:
             self.doubtful.append(attempt)
         else:
+            self.unguarded.append(attempt)
             self.give_up(error)
+
+    def stays_in_doubt(self) -> list[tuple[Entry, PackId]]:
+        """Return where something may still be committed that nobody was told of."""
+        left = [
+            attempt
+            for attempt in self.doubtful
+            if any(isinstance(self.answers[i], NotAcceptedError) for i in attempt.where)
+        ]
+        return [stay for attempt in self.unguarded + left for stay in attempt.stays]
 
     def give_up(self, error: Exception | None) -> None:
         refused = NotAcceptedError("Datastore did not take it, or did not say so")
@@ -280,11 +291,12 @@ def insert_group(
             clients.clock.sleep(PAUSE_S)
         error = _try(clients, queue, group)
         if not group.open():
-            return group.all_answers()
+            break
     if group.doubtful:
         with contextlib.suppress(rpc_errors.GoogleAPIError):
             group.look_up()
     group.give_up(error)
+    queue.look_again(clients, group.stays_in_doubt())
     return group.all_answers()
 
 

@@ -62,18 +62,22 @@ class Stays:
         ).put()
         return pack.text
 
+    def _stays(self) -> list[tuple[Entry, PackId]]:
+        return [(entry, self._packs[key]) for key, entry in self._entries.items()]
+
     def retried(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
         self._puts = 0
 
     def committed(self) -> None:
         self._queue.start(self._clients, list(self._entries.values()))
-        stays = [(entry, self._packs[key]) for key, entry in self._entries.items()]
-        self._queue.leave(self._clients, stays)
+        self._queue.leave(self._clients, self._stays())
 
     def given_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""
         self.committed()
+        if self._transaction.doubt is not None:
+            self._queue.look_again(self._clients, self._stays())
 
 
 def stays_here(clients: Clients, queue: ForkJoin[Any]) -> Stays:

@@ -1115,6 +1115,68 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
         assert tallied("t") == Counter("a")
 
 
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_a_commit_that_lands_late_is_folded_without_a_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch, request_id: str | None
+) -> None:
+    """D3: its writer was told that nobody knows, its joiner has been; it is folded in seconds."""
+    sound = fork_join_inserts.insert_all
+    late: list[Any] = []
+
+    def unheard(client: Any, entities: Any) -> None:
+        late.append(entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", unheard)
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "a", request_id=request_id)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        sound(world.clients.datastore, late[0])
+    world.settle()
+
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second try, which is guarded by its receipt, was accepted: the first never lands."""
+    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Unknown("made by a test")]
+
+    def fails_once(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
+    put(world, "t", "a", request_id="r")
+
+    assert len(tasks(world)) == 1
+
+
+def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: it was away for a moment; no sweep is needed."""
+    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+
+    def away_once(messages: Any) -> Any:
+        return [answers.pop() for _ in messages] if answers else sound(messages)
+
+    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
 # In a transaction
 
 
@@ -1197,6 +1259,29 @@ def test_a_transaction_that_fails_holds_no_batch_up(world: World) -> None:
     assert world.clock.time_s - before < 1.1
     with world.context():
         assert tallied("t") == Counter("b")
+
+
+def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world: World) -> None:
+    """D3: its caller got the error, its joiner has been; the pack is folded in seconds."""
+    put: list[str] = []
+
+    def unheard() -> None:
+        put.append(TALLIES.insert_in_transaction(world.clients, "t", Mark("a")))
+        raise rpc_errors.Cancelled("made by a test")
+
+    with world.clients.context(), pytest.raises(rpc_errors.Cancelled):
+        transact(unheard, pause=lambda seconds: None)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        WorkPack(id=put[0], batch_key="t", items='[{"label":"a"}]').put()
+    world.settle()
+
+    assert len(set(put)) == 1
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
