@@ -430,10 +430,10 @@ class ForkJoin(Generic[I]):
             gone_at = epoch_locks.gone_at(args.epoch, self.period_s)
             self._create(clients, [self._message(clients, args, "again", at=gone_at)])
         if self.limits is not None and folded.items:
-            opened = EpochId.parse(args.epoch).opened
+            open_s = (naive(closed) - EpochId.parse(args.epoch).opened).total_seconds()
             seen = Seen(
                 folded.items,
-                open_s=max(0.0, (naive(closed) - opened).total_seconds()),
+                open_s=open_s if open_s > 0 else None,
                 fold_s=max(0.0, (clients.clock.now() - closed).total_seconds()),
             )
             tunings.note(clients, self._tuning_name(args.key), seen, self.limits)
