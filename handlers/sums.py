@@ -125,7 +125,7 @@ class Books:
     """What was accepted beside what became of it, to the item."""
 
     accepted: Count
-    noted: Count
+    noted: Count  # Of forms and of the API.
     standing: Standing
     is_moving: bool
 
@@ -166,6 +166,7 @@ def _stage(name: str) -> dict[str, Any]:
     load = sum_loads.standing(clients(), name)
     standing = sums.standing(name)
     open_batch = look(clients(), Slot(add_up.name, name))
+    others = noted.accepted(standing)
     is_moving = load.is_moving or standing.waiting > 0
     return {
         "name": name,
@@ -173,7 +174,7 @@ def _stage(name: str) -> dict[str, Any]:
         "standing": standing,
         "load": load,
         "open_batch": open_batch,
-        "books": Books(load.accepted + load.before + noted, noted, standing, is_moving),
+        "books": Books(load.accepted + load.before + others, others, standing, is_moving),
         "batches": standing.recent[:BATCHES_SHOWN],
         "gantt": gantt(load, standing.recent, clients().clock.now()),
         "sizes": sizes(standing.recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),

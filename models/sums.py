@@ -12,16 +12,18 @@ SumLedger
     Queries: none. Growth: one row for each sum that was under load.
 
 SumTally
-    Key: "<name>|<slot>". What was accepted of forms and of the API.
-    Queries: none. Growth: at most 4 rows a sum.
+    Key: "<name>|<slot>" for forms, "<name>|api|<slot>" for what the API's processes have noted.
+    Queries: none. Growth: at most 8 rows a sum.
 
 SumAddition
-    Key: "<name>|<form>". Commits with the item of a form, which so counts once.
-    Queries: none. Growth: one row for each form that was sent.
+    Key: "<name>|<form>". Commits with the item of a form, which so counts once, for two days.
+    Queries: expires < ..., by partition. Single-property index.
+    Growth: one row for each form of the last two days; those that come delete those before.
 
 LoadWriter
     Key: "<name>|<load>|<writer>". How far one writer of a load is.
-    Queries: none. Growth: at most 50 rows a load.
+    Queries: none. Growth: at most 50 rows a load, for two days and of the last 200 loads of a sum;
+    then the next load that begins deletes them.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class Sum(ndb.Model):
 
     total = ndb.IntegerProperty(indexed=False, default=0)
     items = ndb.IntegerProperty(indexed=False, default=0)
+    api_items = ndb.IntegerProperty(indexed=False, default=0)  # Of these, by the API.
+    api_amount = ndb.IntegerProperty(indexed=False, default=0)
     batches = ndb.IntegerProperty(indexed=False, default=0)
     recent = ndb.JsonProperty(indexed=False)  # The last batches, newest first.
     created = ndb.DateTimeProperty(indexed=False, required=True)
@@ -53,6 +57,7 @@ class SumLedger(ndb.Model):
     load = ndb.JsonProperty(indexed=False)
     items_before = ndb.IntegerProperty(indexed=False, default=0)
     amount_before = ndb.IntegerProperty(indexed=False, default=0)
+    past = ndb.JsonProperty(indexed=False)  # [id, writers, began in ms] of loads that have rows.
 
 
 class SumTally(ndb.Model):
@@ -60,13 +65,14 @@ class SumTally(ndb.Model):
 
     items = ndb.IntegerProperty(indexed=False, default=0)
     amount = ndb.IntegerProperty(indexed=False, default=0)
-    noted = ndb.JsonProperty(indexed=False)  # The last notes: proof that they are counted.
+    noted = ndb.JsonProperty(indexed=False)  # [process, number of its last note]: the proof.
 
 
 class SumAddition(ndb.Model):
     """A form that was sent, and what it added."""
 
     amount = ndb.IntegerProperty(indexed=False, required=True)
+    expires = ndb.StringProperty()
 
 
 class LoadWriter(ndb.Model):
@@ -99,6 +105,16 @@ def ledger_key(name: str) -> Any:
 def tally_key(name: str, slot: int) -> Any:
     """Return the key of a slot of a sum's tally."""
     return ndb.Key(SumTally, f"{name}|{slot:02d}")
+
+
+def api_tally_key(name: str, slot: int) -> Any:
+    """Return the key of a slot of what the API's processes have noted of a sum."""
+    return ndb.Key(SumTally, f"{name}|api|{slot:02d}")
+
+
+def expired_additions(partition: str, before: str) -> Any:
+    """Return the query for the forms that a partition may forget."""
+    return SumAddition.query(SumAddition.expires >= partition, SumAddition.expires < before)
 
 
 def addition_key(name: str, form: str) -> Any:

@@ -42,7 +42,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from google.cloud import ndb
@@ -51,7 +51,7 @@ from pydantic_core import PydanticSerializationError
 
 from models.fork_join import EpochId, PackId, WorkPack, outcome_key, pack_key, packs_of_epoch
 from pipelines import epochs as epoch_locks
-from pipelines import fork_join_sweeps
+from pipelines import fork_join_sweeps, outbox
 from pipelines import tuning as tunings
 from pipelines.clients import Clients
 from pipelines.clock import naive
@@ -95,6 +95,8 @@ LONGEST_PERIOD_S = 3600.0
 MOST_KEY_BYTES = 1_200
 MOST_REQUEST_ID_CHARS = 200
 LOOK_AGAIN_S = 0.01
+# A commit whose reply was lost may take effect so much later, behind its joiner.
+LOOK_AGAIN_AFTER = datetime.timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,11 @@ class ForkJoin(Generic[I]):
         self.shards = shards
         self.limits = Limits(latency_s, period_s, largest, shards) if latency_s else None
         self._item: TypeAdapter[I] = TypeAdapter(item)
+        self._unsaid = (
+            {field.name for field in fields(item) if not field.compare}
+            if is_dataclass(item)
+            else None
+        )
         self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
@@ -200,7 +207,8 @@ class ForkJoin(Generic[I]):
 
         Args:
             key: What it is batched by.
-            request_id: Makes this insert count once, however often it is made within a day.
+            request_id: Makes this insert count once, however often it is made within a day. It
+                belongs to one item; fields that its type does not compare may differ.
             is_asked: Keep the join function's result for an hour.
 
         Raises:
@@ -266,7 +274,16 @@ class ForkJoin(Generic[I]):
     ) -> Insertion:
         if request_id is not None and not 0 < len(request_id) <= MOST_REQUEST_ID_CHARS:
             raise BadItemError(f"a request id has 1 to {MOST_REQUEST_ID_CHARS} characters")
-        return Insertion(key, self._checked(key, item), request_id, is_asked)
+        insertion = Insertion(key, self._checked(key, item), request_id, is_asked)
+        return insertion if request_id is None else replace(insertion, said=self._said(item))
+
+    def _said(self, item: I) -> str:
+        """Return what a caller has said of an item: it is the same when a field is added to it.
+
+        Fields that are as by default are left out, and those that are not compared.
+        """
+        said = self._item.dump_json(item, exclude=self._unsaid, exclude_defaults=True)
+        return said.decode()
 
     def _checked(self, key: str, item: I) -> str:
         """Return an item as it travels."""
@@ -334,6 +351,12 @@ class ForkJoin(Generic[I]):
         joiners = [self._left(clients, entry, pack) for entry, pack in stays]
         self._create(clients, [joiner for joiner in joiners if joiner is not None])
 
+    def look_again(self, clients: Clients, stays: Sequence[tuple[Entry, PackId]]) -> None:
+        """Fold epochs once more in some seconds: what nobody answered for may be committed late."""
+        at = naive(clients.clock.now()) + LOOK_AGAIN_AFTER
+        joiners = [self._joiner(clients, entry, "doubt", pack.id, at=at) for entry, pack in stays]
+        self._create(clients, joiners)
+
     def _left(self, clients: Clients, entry: Entry, pack: PackId) -> Message | None:
         """Leave an epoch; return the joiner that it needs now."""
         epochs = self.epochs(clients)
@@ -367,12 +390,15 @@ class ForkJoin(Generic[I]):
         return self.join_task.message(join, name=(join.epoch, *name), at=due)
 
     def _create(self, clients: Clients, joiners: Sequence[Message]) -> None:
-        """Create joiners; those that Cloud Tasks does not take now, the sweep will."""
+        """Create joiners; what Cloud Tasks does not take now comes later, or is the sweep's."""
         if not joiners:
             return
         answers = clients.tasks.create_each(joiners)
-        if errors := [answer for answer in answers if isinstance(answer, Exception)]:
-            log.warning("%d batches are left to the sweep: %s", len(errors), errors[0])
+        told = list(zip(joiners, answers, strict=True))
+        if errors := [answer for _, answer in told if isinstance(answer, Exception)]:
+            log.warning("%d batches have no joiner yet: %s", len(errors), errors[0])
+            again = [joiner for joiner, answer in told if isinstance(answer, Exception)]
+            outbox.create_later(clients, again)
 
     def _replay(self, clients: Clients, args: Replay) -> None:
         pack = PackId.parse(args.pack)
@@ -404,10 +430,10 @@ class ForkJoin(Generic[I]):
             gone_at = epoch_locks.gone_at(args.epoch, self.period_s)
             self._create(clients, [self._message(clients, args, "again", at=gone_at)])
         if self.limits is not None and folded.items:
-            opened = EpochId.parse(args.epoch).opened
+            open_s = (naive(closed) - EpochId.parse(args.epoch).opened).total_seconds()
             seen = Seen(
                 folded.items,
-                open_s=max(0.0, (naive(closed) - opened).total_seconds()),
+                open_s=open_s if open_s > 0 else None,
                 fold_s=max(0.0, (clients.clock.now() - closed).total_seconds()),
             )
             tunings.note(clients, self._tuning_name(args.key), seen, self.limits)

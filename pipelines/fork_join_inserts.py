@@ -1,8 +1,9 @@
 """Inserts into a fork-join queue: many items, one commit.
 
-What one commit writes is a pack for each key, with all items of the key that came together, and
-a receipt for each request that has an id. The receipt is inserted, not put: if it exists, the
-service refuses the whole commit, so a request counts once however often it is sent.
+What one commit writes is a pack for each key, with all items of the key that came together (in
+parts, if they are too many for a transaction of their fold), and a receipt for each request that
+has an id. The receipt is inserted, not put: if it exists, the service refuses the whole commit, so
+a request counts once however often it is sent.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Insertion:
     request_id: str | None = None
     is_asked: bool = False
     topic: str | None = None
+    said: str = ""  # What its caller has said of it, as JSON; nothing: the item.
 
     @property
     def bytes(self) -> int:
@@ -78,7 +80,15 @@ class Insertion:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.item.encode()).hexdigest()[:16]
+        return _digest(self.said or self.item)
+
+    def is_repeat_of(self, digest: str) -> bool:
+        """Tell whether a receipt's digest is of this, or of all of it, as earlier versions have."""
+        return digest in (self.digest, _digest(self.item))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -86,7 +96,6 @@ class _Pack:
     """What goes under one key of Datastore."""
 
     id: PackId
-    entry: Entry
     insertions: list[Insertion]
 
     def entity(self) -> WorkPack:
@@ -107,6 +116,7 @@ class _Attempt:
     """One commit: all of it took effect, or nothing."""
 
     packs: list[_Pack]
+    stays: list[tuple[Entry, PackId]]  # In each epoch one, and a pack there.
     where: dict[int, Accepted]  # Of each insertion, by its place in the group.
     receipts: list[WorkReceipt]
 
@@ -133,6 +143,7 @@ class _Group:
         self.insertions = insertions
         self.answers: dict[int, Accepted | Exception] = {}
         self.doubtful: list[_Attempt] = []
+        self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
         # Of each receipt who is the first in the group to need it. Others repeat that one.
         self.firsts: dict[Any, int] = {}
         for i, insertion in enumerate(insertions):
@@ -149,17 +160,21 @@ class _Group:
         together: dict[str, list[int]] = {}
         for i in self.open():
             together.setdefault(self.insertions[i].key, []).append(i)
-        packs, where = [], {}
+        packs, stays, where = list[_Pack](), list[tuple[Entry, PackId]](), {}
         for key, members in together.items():
-            pack = self._pack(key, [self.insertions[i] for i in members])
-            packs.append(pack)
-            where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(members)})
+            slot = self.queue.slot(self.clients, key)
+            entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(members))
+            for part in batched(members, self.queue.largest):
+                pack = self._pack(entry, [self.insertions[i] for i in part])
+                packs.append(pack)
+                where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
+            stays.append((entry, packs[-1].id))
         receipts = [
             self._receipt(self.insertions[i], accepted)
             for i, accepted in where.items()
             if self.insertions[i].request_id is not None
         ]
-        return _Attempt(packs, where, receipts)
+        return _Attempt(packs, stays, where, receipts)
 
     def look_up(self) -> None:
         """Answer what is known by its receipt.
@@ -189,7 +204,17 @@ class _Group:
         elif attempt.receipts:
             self.doubtful.append(attempt)
         else:
+            self.unguarded.append(attempt)
             self.give_up(error)
+
+    def stays_in_doubt(self) -> list[tuple[Entry, PackId]]:
+        """Return where something may still be committed that nobody was told of."""
+        left = [
+            attempt
+            for attempt in self.doubtful
+            if any(isinstance(self.answers[i], NotAcceptedError) for i in attempt.where)
+        ]
+        return [stay for attempt in self.unguarded + left for stay in attempt.stays]
 
     def give_up(self, error: Exception | None) -> None:
         refused = NotAcceptedError("Datastore did not take it, or did not say so")
@@ -205,7 +230,7 @@ class _Group:
         answer = self.answers[first]
         if first == i or isinstance(answer, Exception):
             return answer
-        if self.insertions[first].digest != self.insertions[i].digest:
+        if not self.insertions[i].is_repeat_of(self.insertions[first].digest):
             return _different(self.insertions[i])
         return Accepted(answer.pack, answer.position, is_repeat=True)
 
@@ -213,13 +238,11 @@ class _Group:
         insertion = self.insertions[i]
         return i if insertion.request_id is None else self.firsts[self._receipt_key(insertion)]
 
-    def _pack(self, key: str, insertions: list[Insertion]) -> _Pack:
-        slot = self.queue.slot(self.clients, key)
-        entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(insertions))
+    def _pack(self, entry: Entry, insertions: list[Insertion]) -> _Pack:
         kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
         id_ = self.clients.new_id()[:16]
         pack = PackId(self.queue.name, entry.epoch, len(insertions), kilobytes, id_)
-        return _Pack(pack, entry, insertions)
+        return _Pack(pack, insertions)
 
     def _receipt_key(self, insertion: Insertion) -> Any:
         return receipt_key(self.queue.name, insertion.key, insertion.request_id or "")
@@ -234,6 +257,11 @@ class _Group:
             digest=insertion.digest,
             expires=expiry(key.id(), forget_at),
         )
+
+
+def batched(members: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Cut a list into parts of at most so many."""
+    return (members[i : i + most] for i in range(0, len(members), most))
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
@@ -263,11 +291,12 @@ def insert_group(
             clients.clock.sleep(PAUSE_S)
         error = _try(clients, queue, group)
         if not group.open():
-            return group.all_answers()
+            break
     if group.doubtful:
         with contextlib.suppress(rpc_errors.GoogleAPIError):
             group.look_up()
     group.give_up(error)
+    queue.look_again(clients, group.stays_in_doubt())
     return group.all_answers()
 
 
@@ -275,7 +304,7 @@ def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | N
     """Make one commit; what it leaves open has to be tried again."""
     attempt = group.attempt()
     try:
-        queue.start(clients, [pack.entry for pack in attempt.packs])
+        queue.start(clients, [entry for entry, _ in attempt.stays])
         entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
         insert_all(clients.datastore, entities)
     except rpc_errors.AlreadyExists as error:
@@ -293,13 +322,13 @@ def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | N
         group.find_out(attempt, error)
         return error
     finally:
-        queue.leave(clients, [(pack.entry, pack.id) for pack in attempt.packs])
+        queue.leave(clients, attempt.stays)
     group.answers.update(attempt.where)
     return None
 
 
 def _repeated(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
-    if receipt.digest != insertion.digest:
+    if not insertion.is_repeat_of(receipt.digest):
         return _different(insertion)
     return Accepted(receipt.pack, receipt.position, is_repeat=True)
 

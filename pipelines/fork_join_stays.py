@@ -37,6 +37,10 @@ class Stays:
         key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())
+        if len(insertions) > self._queue.largest:
+            raise BadItemError(
+                f"one insert in a transaction has at most {self._queue.largest} items"
+            )
         if size > MOST_GROUP_BYTES:
             raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
         entry = self._entries.get(key)
@@ -58,18 +62,22 @@ class Stays:
         ).put()
         return pack.text
 
+    def _stays(self) -> list[tuple[Entry, PackId]]:
+        return [(entry, self._packs[key]) for key, entry in self._entries.items()]
+
     def retried(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
         self._puts = 0
 
     def committed(self) -> None:
         self._queue.start(self._clients, list(self._entries.values()))
-        stays = [(entry, self._packs[key]) for key, entry in self._entries.items()]
-        self._queue.leave(self._clients, stays)
+        self._queue.leave(self._clients, self._stays())
 
     def given_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""
         self.committed()
+        if self._transaction.doubt is not None:
+            self._queue.look_again(self._clients, self._stays())
 
 
 def stays_here(clients: Clients, queue: ForkJoin[Any]) -> Stays:

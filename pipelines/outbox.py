@@ -396,6 +396,26 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> Relayed:
     return Relayed(created, refused, unanswered)
 
 
+def create_later(clients: Clients, messages: Sequence[Message]) -> None:
+    """Create tasks that Cloud Tasks did not take just now, behind the answer, in a few tries.
+
+    They are in no row: what they are for must be found without them, too.
+    """
+    transaction, now = Transaction(), naive(clients.clock.now())
+    rows = [
+        OutboxTask(
+            key=outbox_key(RowId(transaction.id, now, number, held=False).text),
+            path=message.path,
+            queue=message.queue,
+            body=message.body.decode(),
+            name=message.name,
+            at=naive(message.at) if message.at else None,
+        )
+        for number, message in enumerate(messages)
+    ]
+    clients.relay.send(clients, rows)
+
+
 def _message(row: OutboxTask, now: datetime.datetime) -> Message:
     at = row.at.replace(tzinfo=datetime.UTC) if row.at else None
     # A row that was made by hand may lack anything: it is refused, or parked when it is delivered.

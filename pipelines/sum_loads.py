@@ -48,6 +48,12 @@ MOST_ITEMS_A_TURN = 250
 MOST_TURNS_KEPT = 100
 # A load that has not ended so long after its time may be replaced.
 GIVEN_UP_AFTER_S = 60.0
+# Less than an item's request id is known for.
+LAST_TURN_S = 23 * 3600.0
+# A form that starts a load does so once for so long, and for so many loads of its sum.
+ROWS_FOR_S = 48 * 3600.0
+MOST_PAST = 200
+MOST_FORGOTTEN = 3
 # A bucket of latencies is 1.2 times as wide as the one before.
 GROWTH = 1.2
 BUCKETS = 60
@@ -136,6 +142,7 @@ def start(clients: Clients, load: Load) -> bool:
             return False
         ledger = ledger or SumLedger(key=ledger_key(load.sum))
         _close(clients, ledger)
+        _forget(clients, ledger)
         ledger.load = asdict(load)
         ndb.put_multi([ledger, LoadWriter(key=first)])
         outbox.enqueue(clients, begin, load)
@@ -160,6 +167,22 @@ def _close(clients: Clients, ledger: SumLedger) -> None:
         for row in rows:
             row.is_closed = True
         ndb.put_multi(rows)
+
+
+def _forget(clients: Clients, ledger: SumLedger) -> None:
+    """Delete the rows of loads that began long ago, some at a time, in a transaction."""
+    last = load_of(ledger)
+    past = [*(ledger.past or []), *([[last.id, last.writers, last.started_ms]] if last else [])]
+    before_ms = (clients.clock.now().timestamp() - ROWS_FOR_S) * 1000
+    kept = past[-MOST_PAST:]
+    old = past[:-MOST_PAST] + [each for each in kept if each[2] < before_ms]
+    ledger.past = [each for each in past if each not in old[:MOST_FORGOTTEN]]
+    name = ledger.key.id()
+    ndb.delete_multi(
+        writer_key(name, id_, writer)
+        for id_, writers, _ in old[:MOST_FORGOTTEN]
+        for writer in range(writers)
+    )
 
 
 def load_of(ledger: SumLedger | None) -> Load | None:
@@ -199,7 +222,8 @@ def write(clients: Clients, turn: Turn) -> None:
     load = turn.load
     key = writer_key(load.sum, load.id, turn.writer)
     row = key.get() or LoadWriter(key=key)
-    if row.is_closed:
+    # What comes so late might find that its receipts are forgotten, and count twice.
+    if row.is_closed or load.age_s(clients) > LAST_TURN_S:
         return
     before, came_ms = clients.meter.cost(), load.age_s(clients) * 1000
     work = _insert(clients, turn, row.accepted)

@@ -5,8 +5,10 @@ is a traffic jam; here it is written once for each batch.
 
 A sum has books: what was accepted must be what is folded, waits or is parked, to the item and to
 the amount. Forms and the writers of a load note what was accepted exactly. The API notes it in
-memory and writes it down once a second, so that an insert costs no write more: a process that is
-killed forgets that second of its notes, and then the books show more folded than accepted.
+memory and writes it down once a second, so that an insert costs no write more. What it has not
+noted (its process was killed; its commit came late, or was found out by a repeat) is in the items
+themselves: each says that it came by the API, and the fold that adds it counts it. So the books
+of an idle sum are exact, and an item that was noted and is not found is still missing.
 
 Lost on failure: nothing that was accepted.
 Cost of an item: 1 write, 1 delete, and its share of the fold; 1 write more with a request id.
@@ -15,27 +17,39 @@ Cost of an item: 1 write, 1 delete, and its share of the fold; 1 write more with
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import logging
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import Field
 
-from models.fork_join import EpochId, PackId, packs_of_queue, parked_packs, tag_of
+from models.fork_join import (
+    PARTITIONS,
+    EpochId,
+    PackId,
+    expiry,
+    packs_of_queue,
+    parked_packs,
+    tag_of,
+)
 from models.sums import (
     Sum,
     SumAddition,
     SumDirectory,
     SumTally,
     addition_key,
+    api_tally_key,
     directory_key,
+    expired_additions,
     sum_key,
     tally_key,
 )
@@ -54,8 +68,14 @@ MOST_SUMS = 50
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 TALLY_SLOTS = 4
-NOTES_KEPT = 8
+# Of so many processes a slot knows which notes it has.
+PROCESSES_KEPT = 64
 NOTED_EVERY_S = 1.0
+# Once the process has been told to end.
+LAST_NOTES_S = 0.01
+# A form that is sent again counts once for so long.
+FORMS_FOR = timedelta(days=2)
+MOST_FORMS_FORGOTTEN = 100
 MOST_PACKS_READ = 2_000
 MOST_PARKED_READ = 200
 READINGS = 4
@@ -70,6 +90,7 @@ class Add:
     """An addition to a sum."""
 
     amount: Annotated[int, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
+    via: Literal["api"] | None = field(default=None, compare=False)  # Nothing that a caller says.
 
 
 @fork_join("sums", queue="fork-join", period_s=1.0, shards=4, latency_s=LATENCY_S)
@@ -81,7 +102,9 @@ def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int
     for item in items:
         row.total += item.amount
         totals.append(row.total)
+    by_api = _count_of(items, via="api")
     row.items += len(items)
+    row.api_items, row.api_amount = row.api_items + by_api.items, row.api_amount + by_api.amount
     row.batches += 1
     folded = {
         "epoch": batch.epoch,
@@ -148,7 +171,7 @@ def add(
     if idempotency_key is not None:
         # Hashed: a caller cannot choose the id of another kind of insert.
         request_id = f"api.{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
-    item = Add(amount)
+    item = Add(amount, via="api")
     accepted = add_up.insert(clients, name, item, request_id=request_id, is_asked=is_asked)
     if not accepted.is_repeat:
         notes_of(clients).note(name, amount)
@@ -180,11 +203,12 @@ def outcome(
 
 
 def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
-    """Add to a sum, once for each form; return False if this form had been sent before.
+    """Add to a sum, once for each form; return False if it was sent before, within two days.
 
     The item commits with its note in the books.
     """
-    slot, note = clients.random.randrange(TALLY_SLOTS), clients.new_id()
+    slot = clients.random.randrange(TALLY_SLOTS)
+    expires = expiry(form, naive(clients.clock.now()) + FORMS_FOR)
     tried: list[bool] = []
 
     def body() -> bool:
@@ -192,34 +216,38 @@ def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
         if sent is not None:
             return bool(tried)  # Perhaps by a try of ours whose reply was lost.
         tried.append(True)
-        SumAddition(key=addition_key(name, form), amount=amount).put()
-        _count(tally, name, slot, note, 1, amount)
+        SumAddition(key=addition_key(name, form), amount=amount, expires=expires).put()
+        row = tally or SumTally(key=tally_key(name, slot))
+        row.items, row.amount = row.items + 1, row.amount + amount
+        row.put()
         add_up.insert_in_transaction(clients, name, Add(amount))
         return True
 
-    return transact(body)
+    is_added = transact(body)
+    if is_added:
+        _forget_forms(clients)
+    return is_added
 
 
-def _count(
-    tally: SumTally | None, name: str, slot: int, note: str, items: int, amount: int
-) -> None:
-    """Count a note in a slot of the tally, once, in a transaction."""
-    row = tally or SumTally(key=tally_key(name, slot))
-    if note in (row.noted or []):
-        return
-    row.items += items
-    row.amount += amount
-    row.noted = [note, *(row.noted or [])][:NOTES_KEPT]
-    row.put()
+def _forget_forms(clients: Clients) -> None:
+    """Delete some of what proves that a form was sent, after its time."""
+    partition = clients.random.choice(PARTITIONS)
+    before = expiry(partition, naive(clients.clock.now()))
+    try:
+        found = expired_additions(partition, before).fetch(MOST_FORMS_FORGOTTEN, keys_only=True)
+        ndb.delete_multi(found)
+    except rpc_errors.GoogleAPIError as error:
+        log.warning("forms of sums are forgotten later: %s", error)
 
 
 @dataclass(frozen=True)
 class _Note:
-    """What has to be counted, once."""
+    """What has to be counted, once: its process writes its notes in the order of their numbers."""
 
     name: str
     slot: int
-    id: str
+    process: str
+    number: int
     items: int
     amount: int
 
@@ -231,6 +259,9 @@ class Notes:
         self._clients = clients
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._process = clients.new_id()[:12]
+        self._slot = clients.random.randrange(TALLY_SLOTS)
+        self._numbers = itertools.count(1)
         self._open: dict[str, tuple[int, int]] = {}
         self._again: list[_Note] = []
         self._is_awake = False
@@ -257,11 +288,10 @@ class Notes:
                     self._again.remove(note)
 
     def _take(self) -> list[_Note]:
-        """Give what is noted its ids; they stay until they are written."""
-        pick, new_id = self._clients.random.randrange, self._clients.new_id
+        """Give what is noted its numbers; they stay until they are written."""
         with self._lock:
             self._again += [
-                _Note(name, pick(TALLY_SLOTS), new_id(), items, amount)
+                _Note(name, self._slot, self._process, next(self._numbers), items, amount)
                 for name, (items, amount) in self._open.items()
             ]
             self._open = {}
@@ -269,7 +299,8 @@ class Notes:
 
     def _watch(self) -> None:
         while True:
-            self._has_ended.wait(NOTED_EVERY_S)
+            if self._has_ended.wait(NOTED_EVERY_S):
+                time.sleep(LAST_NOTES_S)
             try:
                 with self._clients.context():
                     self.write()
@@ -278,7 +309,7 @@ class Notes:
             except Exception:
                 log.exception("notes of sums are written later")
             with self._lock:
-                if self._has_ended.is_set() or not (self._open or self._again):
+                if not (self._open or self._again):
                     self._is_awake = False
                     return
 
@@ -290,8 +321,15 @@ class Notes:
 
 
 def _write(note: _Note) -> None:
-    tally = tally_key(note.name, note.slot).get()
-    _count(tally, note.name, note.slot, note.id, note.items, note.amount)
+    """Count a note in its slot of the API's tally, once, in a transaction."""
+    key = api_tally_key(note.name, note.slot)
+    row = key.get() or SumTally(key=key)
+    last: dict[str, int] = dict(row.noted or [])
+    if last.pop(note.process, 0) >= note.number:
+        return
+    row.items, row.amount = row.items + note.items, row.amount + note.amount
+    row.noted = [(note.process, note.number), *last.items()][:PROCESSES_KEPT]
+    row.put()
 
 
 def notes_of(clients: Clients) -> Notes:
@@ -315,13 +353,17 @@ class Count:
 
 @dataclass(frozen=True)
 class Standing:
-    """A sum as it stands: what is folded, what waits, what is parked."""
+    """A sum as it stands: what is folded, what waits, what is parked.
+
+    `by_api` is what is folded or parked and came by the API.
+    """
 
     folded: Count
     batches: int
     recent: Sequence[Mapping[str, Any]]
     waiting: int
     parked: Count
+    by_api: Count
     is_more: bool = False  # More waits than was counted.
 
 
@@ -337,12 +379,14 @@ def standing(name: str) -> Standing:
         if (row.batches, parked) == (before[0].batches, before[1]):
             break
         before = row, parked
+    kept = [item for pack in ndb.get_multi(parked) if pack for item in add_up.read(pack.items)]
     return Standing(
         folded=Count(row.items, row.total),
         batches=row.batches,
         recent=row.recent or [],
         waiting=sum(pack.items for pack in packs),
-        parked=_parked_count(parked),
+        parked=_count_of(kept),
+        by_api=Count(row.api_items, row.api_amount) + _count_of(kept, via="api"),
         is_more=is_more,
     )
 
@@ -363,14 +407,30 @@ def _waiting(name: str) -> tuple[list[PackId], bool]:
     return [p for p in packs if EpochId.parse(p.epoch).tag == tag], len(keys) > MOST_PACKS_READ
 
 
-def _parked_count(keys: Sequence[Any]) -> Count:
-    packs = [pack for pack in ndb.get_multi(keys) if pack is not None]
-    amounts = [item["amount"] for pack in packs for item in json.loads(pack.items)]
-    return Count(len(keys), sum(amounts))
+def _count_of(items: Sequence[Add], via: str | None = None) -> Count:
+    amounts = [item.amount for item in items if via in (None, item.via)]
+    return Count(len(amounts), sum(amounts))
 
 
-def noted(name: str) -> Count:
-    """Return what was accepted of forms and of the API, as far as it is written down."""
-    slots = ndb.get_multi([tally_key(name, slot) for slot in range(TALLY_SLOTS)])
-    found = [slot for slot in slots if slot is not None]
-    return Count(sum(slot.items for slot in found), sum(slot.amount for slot in found))
+@dataclass(frozen=True)
+class Noted:
+    """What was noted of inserts that were accepted, as far as it is written down."""
+
+    forms: Count
+    api: Count
+
+    def accepted(self, standing: Standing) -> Count:
+        """Return what forms and the API have accepted: the API also what it has not noted."""
+        is_behind = standing.by_api.items > self.api.items
+        return self.forms + (standing.by_api if is_behind else self.api)
+
+
+def noted(name: str) -> Noted:
+    """Return what was noted of forms and of the API; read it before how the sum stands."""
+    slots = range(TALLY_SLOTS)
+    keys = [make(name, slot) for make in (tally_key, api_tally_key) for slot in slots]
+    counts = [Count(row.items, row.amount) if row else Count() for row in ndb.get_multi(keys)]
+    return Noted(
+        sum(counts[:TALLY_SLOTS], start=Count()),
+        sum(counts[TALLY_SLOTS:], start=Count()),
+    )

@@ -1,7 +1,7 @@
 """How a fork-join queue adapts to a latency that was promised.
 
 Each joiner writes down in memcached what it saw, and what follows from it for the next batch of
-the key: how long it stays open, how many items a transaction takes, over how many shards writers
+the key: how long it stays open, with how many items it is full, over how many shards writers
 spread. Each decision carries its reason, in words, for the page.
 
 It is a hint. Whatever memcached forgets or makes up is bounded by the queue's declaration, and
@@ -44,10 +44,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one joiner saw: items folded, and how long the batch was open, and its fold took."""
+    """What one joiner saw: items folded, and how long the batch was open, and its fold took.
+
+    `open_s` is None if the clock of whoever opened the batch is ahead of the joiner's.
+    """
 
     items: int
-    open_s: float
+    open_s: float | None
     fold_s: float
 
 
@@ -98,7 +101,11 @@ def note(clients: Clients, name: str, seen: Seen, limits: Limits) -> None:
 
 def tuned(before: Tuning, seen: Seen, limits: Limits) -> Tuning:
     """Return how the next batch will be after what was seen."""
-    rate = _mixed(before.items_per_s, seen.items / max(seen.open_s, DELIVERY_S))
+    rate = before.items_per_s
+    if seen.open_s is not None:
+        # Writers spread over all shards, and a joiner sees one.
+        seen_per_s = seen.items / max(seen.open_s, DELIVERY_S)
+        rate = _mixed(rate, before.shards * seen_per_s)
     fold_s = _mixed(before.fold_s, seen.fold_s)
     window_s, why_window = _window(rate, fold_s, limits)
     size, why_size = _size(before.size, seen, limits)

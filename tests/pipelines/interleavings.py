@@ -159,6 +159,7 @@ class Run:
             clock=_Clock(self),
             random=random.Random(self.process.name),
             memory=ProcessMemory(),
+            relay=SimpleNamespace(send=lambda clients, rows: None),
             datastore=None,
         )
         clients.new_id = lambda: f"{clients.random.getrandbits(128):032x}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +15,15 @@ from google.cloud import ndb
 from pydantic import Field
 
 from models.dead_tasks import DeadTask, open_dead_tasks
-from models.fork_join import PackId, WorkPack, WorkReceipt, left_of, packs_of_topic, packs_of_topics
+from models.fork_join import (
+    PackId,
+    WorkPack,
+    WorkReceipt,
+    left_of,
+    packs_of_topic,
+    packs_of_topics,
+    receipt_key,
+)
 from models.transactions import NoTransactionError, transact
 from pipelines import fork_join_folds, fork_join_inserts, fork_join_sweeps
 from pipelines.cache import NoCache
@@ -123,6 +132,30 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
         assert set(tallied("t").values()) == {1}
 
 
+def test_no_join_gets_more_than_the_largest_batch(world: World) -> None:
+    """One commit of 50 items, 20 at a time: each is told its place, and each is folded once."""
+    labels = [f"i{i}" for i in range(50)]
+    with world.clients.context():
+        asked = [TALLIES._insertion("t", Mark(label), is_asked=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+    world.settle()
+
+    with world.context():
+        assert sorted(batches("t")) == [10, 20, 20]
+        results = [TALLIES.outcome(each).result for each in accepted]
+    assert [result.split()[0] for result in results] == labels
+
+
+def test_an_insert_in_a_transaction_is_no_larger_than_a_batch(world: World) -> None:
+    """It is one pack, and its fold takes it whole."""
+    with world.clients.context(), pytest.raises(BadItemError, match="20 items"):
+        transact(
+            lambda: TALLIES.insert_in_transaction(
+                world.clients, "t", *[Mark(f"i{i}") for i in range(21)]
+            )
+        )
+
+
 def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> None:
     """Three packs of 15 under one epoch, 20 at a time: each is folded alone."""
 
@@ -209,6 +242,51 @@ def test_a_request_id_belongs_to_one_item_of_one_key(world: World) -> None:
 
     with world.context():
         assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
+
+
+@dataclass(frozen=True)
+class Short:
+    label: Annotated[str, Field(max_length=5)]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    label: str
+    note: str = ""
+    came_by: str = field(default="", compare=False)
+
+
+def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> None:
+    """D1: a client tries again across a deployment; what it has sent is what it sent before."""
+    options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
+    before = ForkJoin("labels", Short, tally, **options)
+    after = ForkJoin("labels", Labelled, tally, **options)
+    world = World(services, fork_joins=[after])
+    with world.clients.context():
+        before.insert(world.clients, "t", Short("a"), request_id="r")
+        again = after.insert(world.clients, "t", Labelled("a", came_by="mail"), request_id="r")
+        back = before.insert(world.clients, "t", Short("a"), request_id="r")
+        with pytest.raises(DifferentItemError):
+            after.insert(world.clients, "t", Labelled("a", note="more"), request_id="r")
+    world.settle()
+
+    assert again.is_repeat
+    assert back.is_repeat
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_receipts_of_earlier_versions_are_good(world: World) -> None:
+    """D1: their digest is of the whole item, defaults and all."""
+    queue = ForkJoin("labels", Labelled, tally, queue="fork-join", period_s=1.0)
+    (first,) = put(world, "t", "a", request_id="other")
+    with world.clients.context():
+        whole = json.dumps({"label": "a", "note": "", "came_by": ""}, separators=(",", ":"))
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        key = receipt_key("labels", "t", "r")
+        WorkReceipt(key=key, pack=first.pack, position=0, digest=digest, expires="f2030").put()
+
+        assert queue.insert(world.clients, "t", Labelled("a"), request_id="r").is_repeat
 
 
 def test_the_same_request_at_the_same_moment_counts_once(world: World) -> None:
@@ -584,11 +662,6 @@ def test_an_outage_is_not_an_items_fault(
 
     with world.context():
         assert tallied("t") == Counter("ab")
-
-
-@dataclass(frozen=True)
-class Short:
-    label: Annotated[str, Field(max_length=5)]
 
 
 @dataclass(frozen=True)
@@ -1042,6 +1115,68 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
         assert tallied("t") == Counter("a")
 
 
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_a_commit_that_lands_late_is_folded_without_a_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch, request_id: str | None
+) -> None:
+    """D3: its writer was told that nobody knows, its joiner has been; it is folded in seconds."""
+    sound = fork_join_inserts.insert_all
+    late: list[Any] = []
+
+    def unheard(client: Any, entities: Any) -> None:
+        late.append(entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", unheard)
+        with pytest.raises(NotAcceptedError):
+            put(world, "t", "a", request_id=request_id)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        sound(world.clients.datastore, late[0])
+    world.settle()
+
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second try, which is guarded by its receipt, was accepted: the first never lands."""
+    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Unknown("made by a test")]
+
+    def fails_once(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
+    put(world, "t", "a", request_id="r")
+
+    assert len(tasks(world)) == 1
+
+
+def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: it was away for a moment; no sweep is needed."""
+    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+
+    def away_once(messages: Any) -> Any:
+        return [answers.pop() for _ in messages] if answers else sound(messages)
+
+    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
 # In a transaction
 
 
@@ -1124,6 +1259,29 @@ def test_a_transaction_that_fails_holds_no_batch_up(world: World) -> None:
     assert world.clock.time_s - before < 1.1
     with world.context():
         assert tallied("t") == Counter("b")
+
+
+def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world: World) -> None:
+    """D3: its caller got the error, its joiner has been; the pack is folded in seconds."""
+    put: list[str] = []
+
+    def unheard() -> None:
+        put.append(TALLIES.insert_in_transaction(world.clients, "t", Mark("a")))
+        raise rpc_errors.Cancelled("made by a test")
+
+    with world.clients.context(), pytest.raises(rpc_errors.Cancelled):
+        transact(unheard, pause=lambda seconds: None)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        WorkPack(id=put[0], batch_key="t", items='[{"label":"a"}]').put()
+    world.settle()
+
+    assert len(set(put)) == 1
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
 
 
 def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:

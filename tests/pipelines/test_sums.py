@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -11,9 +12,12 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.sums import LoadWriter, SumTally, sum_key, writer_key
-from pipelines import sum_loads, sums
-from pipelines.fork_join import DifferentItemError
+from models.dead_tasks import open_dead_tasks
+from models.fork_join import WorkReceipt
+from models.sums import LoadWriter, SumAddition, SumTally, sum_key, writer_key
+from models.transactions import transact
+from pipelines import fork_join_inserts, sum_loads, sums
+from pipelines.fork_join import DifferentItemError, NotAcceptedError
 from pipelines.sum_loads import Load, LoadGoesOnError
 from pipelines.sums import Count
 from tests.explorer import Explorer
@@ -46,9 +50,10 @@ def books(world: World, name: str = "s") -> tuple[Count, Count, int]:
     """Return what was accepted, what is folded, and how much waits."""
     with world.context():
         sums.notes_of(world.clients).write()
+        noted = sums.noted(name)
         load = sum_loads.standing(world.clients, name)
-        accepted = load.accepted + load.before + sums.noted(name)
         standing = sums.standing(name)
+        accepted = load.accepted + load.before + noted.accepted(standing)
     return accepted, standing.folded, standing.waiting
 
 
@@ -166,7 +171,7 @@ def test_notes_are_written_by_themselves(world: World, monkeypatch: pytest.Monke
         lambda: not any(t.name == "sums-notes" for t in {*threading.enumerate()} - others), 20, 0.02
     )
     with world.context():
-        assert sums.noted("s") == Count(1, 4)
+        assert sums.noted("s").api == Count(1, 4)
 
 
 def test_a_note_that_lost_its_reply_is_counted_once(
@@ -182,6 +187,108 @@ def test_a_note_that_lost_its_reply_is_counted_once(
     assert "Commit" in world.plan.fired
 
     assert books(world)[0] == Count(1, 4)
+
+
+def test_the_books_settle_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its notes were of is in the items: at rest both sides are equal, to the amount."""
+    monkeypatch.setattr(sums, "NOTED_EVERY_S", 3600)
+    with world.clients.context():
+        for amount in (5, -2):
+            sums.add(world.clients, "s", amount, idempotency_key=None)
+        sums.add_once(world.clients, "s", LOAD, 100)
+    world.clients.memory.clear()  # Killed: no last act.
+    with world.clients.context():
+        sums.add(world.clients, "s", 7, idempotency_key=None)
+    world.settle()
+
+    assert books(world) == (Count(4, 110), Count(4, 110), 0)
+
+
+def test_the_books_know_what_was_found_out_by_a_repeat(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 503 whose commit took effect, then the client's retry, which is no second item."""
+    sound = fork_join_inserts.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    def away(keys: Any) -> Any:
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with world.clients.context():
+        with monkeypatch.context() as patch:
+            patch.setattr(fork_join_inserts, "insert_all", lost)
+            patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+            with pytest.raises(NotAcceptedError):
+                sums.add(world.clients, "s", 5, idempotency_key="k")
+        assert sums.add(world.clients, "s", 5, idempotency_key="k").is_repeat
+    world.settle()
+
+    assert books(world) == (Count(1, 5), Count(1, 5), 0)
+
+
+def test_what_was_noted_and_is_not_found_is_missing(world: World) -> None:
+    """The books would tell of an item that was lost, also beside one that was not noted."""
+    with world.clients.context():
+        for amount in (5, 6):
+            sums.add(world.clients, "s", amount, idempotency_key=None)
+    world.settle()
+    with world.context():
+        row = sum_key("s").get()
+        row.items, row.total, row.api_items, row.api_amount = 1, 5, 1, 5
+        row.put()
+
+    assert books(world) == (Count(2, 11), Count(1, 5), 0)
+
+
+def test_a_note_that_comes_again_after_those_of_many_is_counted_once(world: World) -> None:
+    """Its reply was lost; meanwhile forty other processes have written to its slot."""
+    note = sums._Note("s", 0, "mine", 1, items=3, amount=9)
+    with world.clients.context():
+        transact(lambda: sums._write(note))
+        for process in range(40):
+            other = sums._Note("s", 0, f"p{process}", 1, items=1, amount=1)
+            transact(lambda other=other: sums._write(other))  # type: ignore[misc]
+        transact(lambda: sums._write(note))
+        transact(lambda: sums._write(dataclasses.replace(note, number=2)))
+
+        assert sums.noted("s").api == Count(46, 58)
+
+
+def test_what_is_added_by_a_form_is_no_addition_of_the_api(world: World) -> None:
+    """Were a form's item folded twice, the books would say so."""
+    with world.clients.context():
+        sums.add_once(world.clients, "s", LOAD, 5)
+    world.settle()
+    with world.context():
+        row = sum_key("s").get()
+        row.items, row.total = 2, 10
+        row.put()
+
+    assert books(world) == (Count(1, 5), Count(2, 10), 0)
+
+
+def test_forms_are_forgotten_after_two_days(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growth is bounded: those that come delete those before; until then each counts once."""
+    monkeypatch.setattr(sums, "PARTITIONS", "ab")
+    monkeypatch.setattr(sums, "expiry", lambda spread, at: f"{spread[0]}{at:%Y%m%dT%H}")
+    forms = [f"{i % 2 + 10:x}{i:031x}" for i in range(30)]
+    with world.clients.context():
+        for form in forms:
+            assert sums.add_once(world.clients, "s", form, 1)
+    world.clock.sleep(47 * 3600)
+    with world.clients.context():
+        assert not any(sums.add_once(world.clients, "s", form, 1) for form in forms)
+    world.clock.sleep(2 * 3600)
+    with world.clients.context():
+        for i in range(12):
+            sums.add_once(world.clients, "s", f"a{i:030x}f", 1)
+    with world.context():
+        left = [key.id() for key in SumAddition.query().fetch(keys_only=True)]
+
+    assert len(left) == 12
 
 
 def test_an_item_that_cannot_be_folded_is_parked_and_stays_in_the_books(
@@ -205,6 +312,47 @@ def test_an_item_that_cannot_be_folded_is_parked_and_stays_in_the_books(
         standing = sums.standing("s")
     assert (standing.folded, standing.waiting) == (Count(2, 3), 0)
     assert standing.parked == Count(1, 13)
+    assert standing.by_api == Count(3, 16)
+    assert books(world)[0] == Count(3, 16)
+
+
+def test_the_books_hold_at_every_moment_of_a_parking_and_a_replay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accepted = folded + waiting + parked, after each delivery."""
+    join: Callable[..., Any] = sums.add_up.join
+
+    def fails(clients: Any, batch: Any, items: Any) -> Any:
+        if any(item.amount == 13 for item in items):
+            raise ValueError("unlucky")
+        return join(clients, batch, items)
+
+    def deliver_each() -> None:
+        for _ in range(60):
+            for due in world.engine.due():
+                world.deliver(due.task_name)
+                accepted, folded, waiting = books(world)
+                with world.context():
+                    parked = sums.standing("s").parked.items
+                assert folded.items + waiting + parked == 2 == accepted.items
+            wake_at = world.engine.wake_at()
+            if wake_at is None:
+                return
+            world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sums.add_up, "join", fails)
+        with world.clients.context():
+            for amount in (1, 13):
+                sums.add(world.clients, "s", amount, idempotency_key=None)
+        deliver_each()
+    with world.context():
+        (dead,) = open_dead_tasks().fetch()
+        replay = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
+        replay.enqueue(world.clients, replay.args(dead.key.id()))
+    deliver_each()
+
+    assert books(world) == (Count(2, 14), Count(2, 14), 0)
 
 
 # Loads
@@ -343,6 +491,44 @@ def test_a_writer_that_comes_after_its_load_was_given_up_is_still_in_the_books(
     accepted, folded, waiting = books(world)
     assert (accepted, waiting) == (folded, 0)
     assert folded.items >= second.items + 2
+
+
+def test_a_turn_that_comes_after_a_day_adds_nothing(world: World) -> None:
+    """Receipts of its items may be forgotten by then, and they would count twice."""
+    load = load_of(world)
+    start(world, load)
+    world.settle()
+    world.clock.sleep(49 * 3600)
+    with world.context():
+        for key in WorkReceipt.query().fetch(keys_only=True):
+            key.delete()
+        ndb.delete_multi(writer_key("s", LOAD, writer) for writer in range(3))
+    with world.clients.context():
+        sum_loads.write.work(world.clients, sum_loads.Turn(load, 1))
+    world.settle()
+
+    assert books(world)[1] == load.expected
+
+
+def test_rows_of_loads_are_deleted_after_two_days(world: World) -> None:
+    """Growth is bounded: by the loads that come after; what they were told stays in the books."""
+    loads = []
+    for name in "abc":
+        loads.append(load_of(world, id_=name * 32))
+        start(world, loads[-1])
+        world.settle()
+        world.clock.sleep(30 * 3600)
+    with world.context():
+        rows = [key.id() for key in LoadWriter.query().fetch(keys_only=True)]
+    assert {row.split("|")[1] for row in rows} == {"b" * 32, "c" * 32}
+    start(world, load_of(world, id_="d" * 32))
+    world.settle()
+
+    with world.context():
+        rows = [key.id() for key in LoadWriter.query().fetch(keys_only=True)]
+    assert {row.split("|")[1] for row in rows} == {"c" * 32, "d" * 32}
+    accepted, folded, waiting = books(world)
+    assert (accepted, waiting, folded.items) == (folded, 0, 4 * loads[0].items)
 
 
 def test_no_turn_is_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -61,13 +62,38 @@ def test_full_batches_that_fold_quickly_grow() -> None:
 
 def test_a_very_hot_key_is_spread_and_comes_back() -> None:
     """Shards follow the rate, up and down."""
-    hot = after(*[Seen(items=5_000, open_s=1.0, fold_s=0.1)] * 10)
+    hot = first(LIMITS)
+    for _ in range(30):
+        hot = tuned(hot, Seen(items=5_000 // hot.shards, open_s=1.0, fold_s=0.1), LIMITS)
     assert hot.shards == 3
     assert "spread over 3" in hot.why_shards
     cold = hot
     for _ in range(20):
         cold = tuned(cold, Seen(items=10, open_s=1.0, fold_s=0.1), LIMITS)
     assert cold.shards == 1
+
+
+@pytest.mark.parametrize(("rate", "shards"), [(500, 1), (5_000, 3), (9_000, 5), (15_000, 8)])
+def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None:
+    """Each joiner sees one shard: what it sees is so many times as much."""
+    limits = replace(LIMITS, shards=8)
+    tuning, settled = first(limits), list[int]()
+    for _ in range(100):
+        open_s = max(tuning.window_s, 0.1)
+        seen = Seen(int(rate / tuning.shards * open_s), open_s, fold_s=0.05)
+        for _ in range(tuning.shards):
+            tuning = tuned(tuning, seen, limits)
+        settled.append(tuning.shards)
+
+    assert set(settled[-20:]) == {shards}
+
+
+def test_a_clock_that_is_ahead_says_nothing_of_the_rate() -> None:
+    """What was opened in the future was open for nobody knows how long."""
+    before = after(*[Seen(items=100, open_s=0.5, fold_s=0.1)] * 10)
+    then = tuned(before, Seen(items=300, open_s=None, fold_s=0.1), LIMITS)
+
+    assert (then.items_per_s, then.shards) == (before.items_per_s, before.shards)
 
 
 NO_TIME = [
@@ -79,7 +105,7 @@ finite = st.floats(min_value=0, max_value=1e6)
 
 
 @given(
-    seen=st.builds(Seen, items=st.integers(1, 10**6), open_s=finite, fold_s=finite),
+    seen=st.builds(Seen, items=st.integers(1, 10**6), open_s=finite | st.none(), fold_s=finite),
     window_s=finite,
     size=st.integers(1, 10**6),
     rate=finite,
