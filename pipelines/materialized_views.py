@@ -250,7 +250,7 @@ class Views:
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
-            change = Change(identity, pending.get(identity, marker))
+            change = Change(identity, pending.get(identity, marker), clients.clock.now())
             contributed = self._contributed(catalog, identity.kind(), source, refused)
             others = self._others(catalog, change.before, contributed)
             if source is None:  # To leave takes no function: a table is left by any version.
