@@ -94,8 +94,8 @@ from pipelines.view_rows import (
 )
 from pipelines.view_travel import (
     Sent,
+    left_of,
     saved_at,
-    travelling_key,
     turn,
     waiting_for_row,
     waiting_for_rows,
@@ -594,10 +594,9 @@ class Views:
         That is the table of the view that was read as it was judged; None: it is met for any.
         """
         missed = [t for t in token.missed if view is None or view_name(t) == view.name]
-        keys = [travelling_key(name) for name in token.rows]
         while True:
-            rows = [row for row in ndb.get_multi(keys) if row is not None]
-            tables = {row.topic.partition(":")[0] for row in rows}.union(missed)
+            left = left_of(token.rows)
+            tables = {each.topic.partition(":")[0] for each in left}.union(missed)
             if not tables:
                 return True, None
             catalog = self.catalog()
@@ -605,7 +604,6 @@ class Views:
             if is_met or clients.clock.now() >= deadline:
                 return is_met, catalog.live(view) if view else None
             clients.clock.sleep(LOOK_AGAIN_S)
-            keys = [row.key for row in rows]
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False

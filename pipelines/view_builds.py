@@ -77,6 +77,13 @@ CONFIRM = "confirm"  # The settle's walk once more.
 ROWS = "rows"  # In place of a kind of source: the table's own rows.
 MARKERS = "markers"  # The markers of its rows.
 SCANNED = 500
+# What is on its way is mostly there a moment later. Whenever it comes, who looks again has then
+# waited no more than twice as long.
+LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# Nine minutes: what still is on its way then, a person should hear of.
+VERIFY_PASSES = 10
+# Some fifteen hours: updates of a busy row take turns.
+SETTLE_PASSES = 100
 FAILED = "failed"
 NOT_BUILT = "its table is not being built any more"
 
@@ -93,13 +100,17 @@ class Walk:
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """How far the table is that is being built. `phase`: "fill", "settle" or "failed"."""
+    """How far the table is that is being built. `phase`: "fill", "settle" or "failed".
+
+    `waiting`: sources that are looked at again, since a change of theirs is on its way.
+    """
 
     table: str
     phase: str
     done: int
     expected: int
     failed: int
+    waiting: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,12 +123,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification has found so far. `state`: "running" or "finished"."""
+    """What a verification has found so far. `state`: "running" or "finished".
+
+    `waiting`: sources and rows that are looked at again, since a change of theirs is on its way.
+    """
 
     state: str
     checked: int
     expected: int
     differences: Sequence[Difference]
+    waiting: int = 0
 
 
 class Builds:
@@ -132,10 +147,23 @@ class Builds:
         self.views = views
         self.fill = self._job(queue, FILL, apply=self._fill, on_finished=self._walked, page_size=50)
         self.settle = self._job(
-            queue, SETTLE, check=self._settle, on_finished=self._walked, passes=100
+            queue,
+            SETTLE,
+            check=self._settle,
+            on_finished=self._walked,
+            passes=SETTLE_PASSES,
+            retry_delays_s=LOOK_AGAIN_S,
         )
         self.drop = self._job(queue, DROP, apply=_drop, on_finished=self._dropped)
-        self.check = self._job(queue, VERIFY, check=self._verify, lease_s=120.0, page_size=50)
+        self.check = self._job(
+            queue,
+            VERIFY,
+            check=self._verify,
+            passes=VERIFY_PASSES,
+            retry_delays_s=LOOK_AGAIN_S,
+            lease_s=120.0,
+            page_size=50,
+        )
         self.jobs = [self.fill, self.settle, self.drop, self.check]
 
     def _job(self, queue: str, step: str, **how: Any) -> Job[Walk, Any]:
@@ -168,6 +196,7 @@ class Builds:
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             failed,
+            sum(run.totals.retrying for run in runs),
         )
 
     def advance(self, clients: Clients, view: type[View]) -> None:
@@ -408,6 +437,7 @@ class Builds:
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             found,
+            sum(run.totals.retrying for run in runs),
         )
 
     def _verify_walks(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:

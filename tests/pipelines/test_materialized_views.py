@@ -1184,6 +1184,45 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another one"])
+def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
+    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool, is_alone: bool
+) -> None:
+    """C1: its row lacks a change until it is replayed, whichever way it travelled."""
+    monkeypatch.setattr(Numbers, "fan_in", fan_in)
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        beside = [] if is_alone else [number("small", None)]
+        token = Token.parse(str(views.save(world.clients, sources[4], *beside)))
+
+        def told() -> tuple[bool, int, int, bool, bool]:
+            reading = views.read(world.clients, Numbers, at_least=token, within_s=0)
+            of_row = views.freshness(world.clients, Numbers, "all")
+            waits = views.is_waiting(Numbers)
+            is_old = reading.freshness.oldest_s > 0
+            return reading.is_met, reading.freshness.waiting, of_row.waiting, is_old, waits
+
+        for _ in range(30):
+            world.settle()
+            world.clock.sleep(60)
+        dead = DeadTask.query().fetch()
+        parked = told()
+        ((apply, age_s),) = views.waiting(world.clients, Numbers)
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead[0].key.id()))
+        world.settle()
+
+        assert len(dead) == 1
+        assert parked == (False, 1, 1, True, True)
+        assert (apply.row, age_s > 60) == ('"all"', True)
+        assert told() == (True, 0, 0, False, False)
+        assert differences_of(views) == []
+
+
 def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
     services: Services,
 ) -> None:
@@ -1803,6 +1842,35 @@ def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: Wo
         for view in (ByGrade, GradesBySize):
             found = BUILDS.verification(grown.clients, view, "v")
             assert (found.state, list(found.differences)) == ("finished", [])
+
+
+@pytest.mark.parametrize("late_s", [1, 6, 40])
+def test_verify_ends_soon_after_what_was_late(grown: World, late_s: int) -> None:
+    """It says what it waits for, and looks again within as long as that took, and some seconds."""
+    with grown.context():
+        SCHOOL.save(grown.clients, pupil("ada", 1, 9))
+    late = list(grown.engine.due())
+    with grown.context():
+        BUILDS.verify(grown.clients, ByGrade, "v")
+    began = grown.clock.time_s
+
+    def deliver_all_but_late() -> None:
+        for due in list(grown.engine.due()):
+            if due.task_name not in {each.task_name for each in late}:
+                grown.deliver(due.task_name)
+
+    while grown.clock.time_s < began + late_s:
+        deliver_all_but_late()
+        grown.clock.sleep(0.5)
+    with grown.context():
+        waits = BUILDS.verification(grown.clients, ByGrade, "v")
+    grown.settle()
+
+    with grown.context():
+        found = BUILDS.verification(grown.clients, ByGrade, "v")
+    assert (waits.state, waits.waiting, waits.differences) == ("running", 2, [])
+    assert (found.state, found.waiting, found.differences) == ("finished", 0, [])
+    assert grown.clock.time_s - began <= 2 * late_s + 8
 
 
 def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World) -> None:
