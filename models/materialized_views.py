@@ -4,7 +4,8 @@ SourceMarker
     Key: the source's key + ("SourceMarker", "m"). It goes through every save of its source: the
     sequence of the last change, and what the source contributes to which rows of which tables. One
     for all views. It outlives its source, so that a source made anew goes on counting; a TTL
-    policy on `forget_after` may remove it 60 days after that (docs/howto/declare-a-view.md).
+    policy on `forget_after` may remove it 60 days after that (docs/howto/declare-a-view.md). A
+    sequence begins at the time in microseconds, so a forgotten one is never counted through again.
     Queries: none. Growth: one row a source.
 
 ViewRow

@@ -404,4 +404,5 @@ def verification(clients: Clients, school: str) -> Verification | None:
         sum(each.checked for each in found),
         sum(each.expected for each in found),
         [difference for each in found for difference in each.differences],
+        sum(each.waiting for each in found),
     )

@@ -60,11 +60,12 @@ from models.materialized_views import (
     rows_from,
 )
 from models.outbox import OutboxTask, RowId
-from models.transactions import current_transaction, transact
+from models.transactions import TRANSIENT, current_transaction, transact
 from pipelines import outbox
 from pipelines.clients import Clients
 from pipelines.clock import naive
 from pipelines.fork_join import Batch, ForkJoin
+from pipelines.fork_join_inserts import MOST_ITEM_BYTES
 from pipelines.tasks import Park, Task, Wait
 from pipelines.view_catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.view_reads import (
@@ -77,6 +78,7 @@ from pipelines.view_reads import (
     row_order,
 )
 from pipelines.view_rows import (
+    MOST_MEASURES_BYTES,
     BadContributionError,
     Contributions,
     Held,
@@ -92,8 +94,8 @@ from pipelines.view_rows import (
 )
 from pipelines.view_travel import (
     Sent,
+    left_of,
     saved_at,
-    travelling_key,
     turn,
     waiting_for_row,
     waiting_for_rows,
@@ -121,6 +123,8 @@ MOST_SOURCE_NAME_CHARS = 1_400
 LOOK_AGAIN_S = 0.02
 # Updates of one row in one transaction: three entities each.
 MOST_JOINED = 150
+# An item of a fork-join queue, less what stands around the measures: the source's name, mostly.
+MOST_FAN_IN_BYTES = MOST_ITEM_BYTES - 6_000
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
 
@@ -250,8 +254,8 @@ class Views:
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         changes: list[Change] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):
-            change = Change(identity, pending.get(identity, marker))
-            contributed = self._contributed(catalog, identity.kind(), source, refused)
+            change = Change(identity, pending.get(identity, marker), clients.clock.now())
+            contributed = self._contributed(catalog, identity, source, refused)
             others = self._others(catalog, change.before, contributed)
             if source is None:  # To leave takes no function: a table is left by any version.
                 contributed.update((table, {}) for table in others)
@@ -286,21 +290,41 @@ class Views:
         return ndb.Key(view_name(table), row)
 
     def _contributed(
-        self, catalog: Catalog, kind: str, source: Any, refused: set[str] | None
+        self, catalog: Catalog, identity: Any, source: Any, refused: set[str] | None
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return what a source contributes to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
-        for view in self._by_kind[kind]:
+        for view in self._by_kind[identity.kind()]:
             if tables := catalog.tables(view):
                 try:
-                    rows = self.rows_for(view, kind, source)
-                except BadContributionError:
+                    rows = self.rows_for(view, identity.kind(), source)
+                    if refused is not None:
+                        self._check_travel(view, tables[0], identity, rows)
+                except TRANSIENT:
+                    raise
+                except Exception:
                     if refused is None:
                         raise
                     refused.update(tables)
                     continue
                 contributed.update((table, rows) for table in tables)
         return contributed
+
+    def _check_travel(
+        self, view: type[View], table: str, identity: Any, rows: Mapping[str, dict[str, Value]]
+    ) -> None:
+        """Look, before anything is written, whether what a view gets can travel to its rows.
+
+        Raises:
+            Exception: it cannot.
+        """
+        some_time = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
+        for row, measures in rows.items():
+            update = Update(source_name(identity), 0, measures, is_first=True)
+            if view.fan_in:
+                self.fan_in.check(f"{table}:{row}", Sent(update, some_time))
+            else:
+                self.task.message(Apply(table, row, [update], held=""))
 
     def rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
         """Return what a source of a kind contributes to a view, as it is stored."""
@@ -309,8 +333,9 @@ class Views:
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
         try:
-            return checked(view.functions()[kind](source), view.ranked)
-        except BadContributionError:
+            most_bytes = MOST_FAN_IN_BYTES if view.fan_in else MOST_MEASURES_BYTES
+            return checked(view.functions()[kind](source), view.ranked, most_bytes)
+        except (BadContributionError, *TRANSIENT):
             raise
         except Exception as error:
             words = f"{view.name} fails over it: {type(error).__name__}: {error}"
@@ -494,7 +519,7 @@ class Views:
             under: Only rows whose names are tuples that begin with these parts.
             most: Rows to return: of more, those whose stored names come first.
         """
-        is_met = self.wait(clients, at_least, within_s, view=view) if at_least else True
+        deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
         kind, beginning = kind_of(view.source), under_text(under)
 
         def look(table: str) -> tuple[Any, Any]:
@@ -503,7 +528,11 @@ class Views:
             waiting = waiting_for_rows(view, first, MOST_LISTED + 1)
             return waiting, rows_from(first).fetch(most)
 
-        catalog, (waiting, entities) = self._seen(view, look)
+        while True:
+            is_met, table = self._met(clients, at_least or Token(), deadline, view)
+            catalog, (waiting, entities) = self._seen(view, look)
+            if table in (None, catalog.live(view)):
+                break  # Else it was swapped in after the token was looked at.
         found = [Row.of(entity, kind) for entity in entities]
         rows = sorted((row for row in found if row.count), key=row_order)
         freshness = freshness_of(clients, waiting, [row.applied for row in found])
@@ -555,22 +584,26 @@ class Views:
             view: The one that will be read: that another one takes no changes does not matter.
         """
         deadline = clients.clock.now() + datetime.timedelta(seconds=within_s)
-        missed = [t for t in token.missed if view is None or view_name(t) == view.name]
-        rows = ndb.get_multi([travelling_key(name) for name in token.rows])
-        while self._is_waited_for(rows := [row for row in rows if row is not None], missed):
-            if clients.clock.now() >= deadline:
-                return False
-            clients.clock.sleep(LOOK_AGAIN_S)
-            rows = ndb.get_multi([row.key for row in rows])
-        return True
+        return self._met(clients, token, deadline, view)[0]
 
-    def _is_waited_for(self, rows: Sequence[Any], missed: Sequence[str]) -> bool:
-        """Tell whether a table that is read by now waits for a row, or missed the change."""
-        tables = {row.topic.partition(":")[0] for row in rows}.union(missed)
-        if not tables:
-            return False
-        catalog = self.catalog()
-        return not tables.isdisjoint(catalog.live(view) for view in self.views.values())
+    def _met(
+        self, clients: Clients, token: Token, deadline: datetime.datetime, view: type[View] | None
+    ) -> tuple[bool, str | None]:
+        """Wait for a token, at most until a time; tell whether it is met, and for which table.
+
+        That is the table of the view that was read as it was judged; None: it is met for any.
+        """
+        missed = [t for t in token.missed if view is None or view_name(t) == view.name]
+        while True:
+            left = left_of(token.rows)
+            tables = {each.topic.partition(":")[0] for each in left}.union(missed)
+            if not tables:
+                return True, None
+            catalog = self.catalog()
+            is_met = all(tables.isdisjoint(catalog.awaited(v)) for v in self.views.values())
+            if is_met or clients.clock.now() >= deadline:
+                return is_met, catalog.live(view) if view else None
+            clients.clock.sleep(LOOK_AGAIN_S)
 
     def top(
         self, view: type[View], name: RowName, measure: str, most: int = 1, *, lowest: bool = False

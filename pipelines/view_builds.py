@@ -2,9 +2,11 @@
 
 `rebuild` begins a new table. From that commit on every save contributes to it, too: saves
 read the catalog in their own transaction. What was saved before is walked through once (fill).
-A second walk (settle) waits until all that was contributed is applied. Then one commit
-makes the new table the one that is read, and the old one is dropped. Writes go on
-meanwhile, and readers see the old table until they see the new one.
+A second walk (settle) waits until all that was contributed is applied. From then on tokens wait
+for the new table, too, and a third walk (confirm) waits until all that was saved before that is
+applied: no token that was met is unmet by the swap. Then one commit makes the new table the one
+that is read, and the old one is dropped. Writes go on meanwhile, and readers see the old table
+until they see the new one.
 
 `verify` recomputes, while writes go on: what each source contributes against its marker and
 the rows' markers, what each row's markers add up to against the row, and what each is ranked
@@ -71,9 +73,17 @@ from pipelines.view_updates import source_key, source_name
 log = logging.getLogger(__name__)
 
 FILL, SETTLE, DROP, VERIFY = "fill", "settle", "drop", "verify"
+CONFIRM = "confirm"  # The settle's walk once more.
 ROWS = "rows"  # In place of a kind of source: the table's own rows.
 MARKERS = "markers"  # The markers of its rows.
 SCANNED = 500
+# What is on its way is mostly there a moment later. Whenever it comes, who looks again has then
+# waited no more than twice as long.
+LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# Nine minutes: what still is on its way then, a person should hear of.
+VERIFY_PASSES = 10
+# Some fifteen hours: updates of a busy row take turns.
+SETTLE_PASSES = 100
 FAILED = "failed"
 NOT_BUILT = "its table is not being built any more"
 
@@ -90,13 +100,17 @@ class Walk:
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """How far the table is that is being built. `phase`: "fill", "settle" or "failed"."""
+    """How far the table is that is being built. `phase`: "fill", "settle" or "failed".
+
+    `waiting`: sources that are looked at again, since a change of theirs is on its way.
+    """
 
     table: str
     phase: str
     done: int
     expected: int
     failed: int
+    waiting: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,12 +123,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification has found so far. `state`: "running" or "finished"."""
+    """What a verification has found so far. `state`: "running" or "finished".
+
+    `waiting`: sources and rows that are looked at again, since a change of theirs is on its way.
+    """
 
     state: str
     checked: int
     expected: int
     differences: Sequence[Difference]
+    waiting: int = 0
 
 
 class Builds:
@@ -129,10 +147,23 @@ class Builds:
         self.views = views
         self.fill = self._job(queue, FILL, apply=self._fill, on_finished=self._walked, page_size=50)
         self.settle = self._job(
-            queue, SETTLE, check=self._settle, on_finished=self._walked, passes=100
+            queue,
+            SETTLE,
+            check=self._settle,
+            on_finished=self._walked,
+            passes=SETTLE_PASSES,
+            retry_delays_s=LOOK_AGAIN_S,
         )
         self.drop = self._job(queue, DROP, apply=_drop, on_finished=self._dropped)
-        self.check = self._job(queue, VERIFY, check=self._verify, lease_s=120.0, page_size=50)
+        self.check = self._job(
+            queue,
+            VERIFY,
+            check=self._verify,
+            passes=VERIFY_PASSES,
+            retry_delays_s=LOOK_AGAIN_S,
+            lease_s=120.0,
+            page_size=50,
+        )
         self.jobs = [self.fill, self.settle, self.drop, self.check]
 
     def _job(self, queue: str, step: str, **how: Any) -> Job[Walk, Any]:
@@ -155,8 +186,7 @@ class Builds:
         if table is None:
             return None
         walks = self._walks(catalog, view, table)
-        runs = _runs(walks, SETTLE)
-        phase = SETTLE
+        runs, phase = _runs(walks, CONFIRM) or _runs(walks, SETTLE), SETTLE
         if not runs:
             runs, phase = _runs(walks, FILL), FILL
         failed = sum(run.totals.failed for run in runs)
@@ -166,20 +196,25 @@ class Builds:
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             failed,
+            sum(run.totals.retrying for run in runs),
         )
 
     def advance(self, clients: Clients, view: type[View]) -> None:
         """Take the next steps that are due in a view's build; doing it again does no harm."""
         catalog = self.views.catalog()
         for old in catalog.dropping(view):
-            self._start(clients, self.drop, Walk(view.name, old, ROWS))
+            self._start(clients, DROP, Walk(view.name, old, ROWS))
         table = catalog.building(view)
         if table is None or not catalog.is_known(view, table):
             return  # There is nothing to build, or only another version knows how.
         walks = self._walks(catalog, view, table)
-        if not self._is_done(clients, self.fill, walks, FILL):
+        if not self._is_done(clients, walks, FILL):
             return
-        if not self._is_done(clients, self.settle, walks, SETTLE):
+        if not self._is_done(clients, walks, SETTLE):
+            return
+        if table not in catalog.awaited(view):
+            transact(lambda: self._await(view, table))
+        if not self._is_done(clients, walks, CONFIRM):
             return
         if transact(lambda: self._swap(view, table)):
             for each in (view, *self._followers(view)):
@@ -239,10 +274,17 @@ class Builds:
         self._put(catalog)
         return True
 
+    def _await(self, view: type[View], table: str) -> None:
+        """Let tokens wait for a table from now on, in a transaction."""
+        catalog = self.views.catalog()
+        if catalog.building(view) == table:
+            self._put(catalog.awaiting(view, table))
+
     def _has_ended(self, catalog: Catalog, view: type[View], table: str) -> bool:
         """Tell, in a transaction, whether every walk of a table has ended."""
         walks = self._walks(catalog, view, table)
-        keys = [run_key(_run_id(step, walk)) for walk in walks for step in (FILL, SETTLE)]
+        steps = (FILL, SETTLE, CONFIRM)
+        keys = [run_key(_run_id(step, walk)) for walk in walks for step in steps]
         runs = ndb.get_multi(keys)
         return all(run is not None and run.state == FINISHED for run in runs)
 
@@ -261,20 +303,18 @@ class Builds:
         own = kind_of(view.source)
         return [Walk(view.name, table, kind, below if kind == own else "") for kind in begun.kinds]
 
-    def _start(self, clients: Clients, job: Job[Walk, Any], walk: Walk) -> None:
-        step = job.name.rpartition("-")[2]
+    def _start(self, clients: Clients, step: str, walk: Walk) -> None:
+        jobs = {FILL: self.fill, SETTLE: self.settle, CONFIRM: self.settle, DROP: self.drop}
         continuations.start(
-            clients, job, walk, run_id=_run_id(step, walk), expected=self._guess(walk)
+            clients, jobs[step], walk, run_id=_run_id(step, walk), expected=self._guess(walk)
         )
 
-    def _is_done(
-        self, clients: Clients, job: Job[Walk, Any], walks: Sequence[Walk], step: str
-    ) -> bool:
+    def _is_done(self, clients: Clients, walks: Sequence[Walk], step: str) -> bool:
         """Tell whether all walks of a step have ended well; begin those that have not begun."""
         runs = _runs(walks, step)
         if len(runs) < len(walks):
             for walk in walks:
-                self._start(clients, job, walk)
+                self._start(clients, step, walk)
             return False
         return all(run.state == FINISHED and not run.totals.failed for run in runs)
 
@@ -312,7 +352,7 @@ class Builds:
     def _dropped(self, clients: Clients, walk: Walk) -> None:
         """Drop the markers after the rows: a row that is gone takes no more updates."""
         if walk.kind == ROWS:
-            self._start(clients, self.drop, Walk(walk.view, walk.table, MARKERS))
+            self._start(clients, DROP, Walk(walk.view, walk.table, MARKERS))
             return
         transact(lambda: self._forget(self.views.views[walk.view], walk.table))
 
@@ -397,6 +437,7 @@ class Builds:
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             found,
+            sum(run.totals.retrying for run in runs),
         )
 
     def _verify_walks(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:

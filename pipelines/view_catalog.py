@@ -106,10 +106,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Begun:
-    """What a table was begun with: the kinds of its sources, and the measures that it ranks."""
+    """What a table was begun with: the kinds of its sources, and the measures that it ranks.
+
+    `is_awaited`: it is about to be read, so a token is not met before this table holds it, too.
+    """
 
     kinds: Sequence[str]
     ranked: Sequence[str]
+    is_awaited: bool = False
 
     @classmethod
     def by(cls, view: type[View]) -> Begun:
@@ -163,7 +167,9 @@ class Catalog:
     def begun(self, table: str) -> Begun | None:
         """Return what a table was begun with; None: an older version did not say."""
         stored = self.begun_with.get(table)
-        return Begun(stored["kinds"], stored["ranked"]) if stored else None
+        if stored is None:
+            return None
+        return Begun(stored["kinds"], stored["ranked"], stored.get("is_awaited", False))
 
     def is_known(self, view: type[View], table: str) -> bool:
         """Tell whether this code may fill, write and swap in a table of a view.
@@ -174,6 +180,20 @@ class Catalog:
         begun = self.begun(table) or Begun((), ())
         has_all = {*view.functions()}.issuperset(begun.kinds)
         return is_fed(table, view) and has_all and {*view.ranked}.issuperset(begun.ranked)
+
+    def awaited(self, view: type[View]) -> set[str]:
+        """Return the tables that hold what a token of theirs stands for, once it is met."""
+        entry = self.entry(view)
+        begun = self.begun(entry.building) if entry.building else None
+        return {
+            entry.live,
+            *([entry.building] if entry.building and begun and begun.is_awaited else []),
+        }
+
+    def awaiting(self, view: type[View], table: str) -> Catalog:
+        """Return a catalog in which tokens wait for a table that is about to be read."""
+        begun = self.begun(table) or Begun.by(view)
+        return self._knowing(table, replace(begun, is_awaited=True))
 
     def standing_on(self, view: type[View]) -> list[str]:
         """Return the views whose sources are this view's rows, also of those unknown here."""

@@ -83,8 +83,15 @@ def under_text(parts: tuple[str | int, ...]) -> str:
     return row_text(parts)[:-1] + "," if parts else ""
 
 
-def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, dict[str, Value]]:
+def checked(
+    contributions: Contributions,
+    ranked: Sequence[str],
+    most_bytes: int = MOST_MEASURES_BYTES,
+) -> dict[str, dict[str, Value]]:
     """Return contributions as they are stored.
+
+    Args:
+        most_bytes: What can travel to one row, as JSON.
 
     Raises:
         BadContributionError: something in them cannot be stored, added up or ranked.
@@ -104,8 +111,9 @@ def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, di
                 raise BadContributionError(f"a measure's name has {most}, not {len(measure)}")
             _check(measure, value, is_ranked=measure in ranked)
         size = len(json.dumps(measures, ensure_ascii=False).encode())
-        if size > MOST_MEASURES_BYTES:
-            raise BadContributionError(f"its measures are {size} bytes: too many for one row")
+        if size > most_bytes:
+            words = f"its measures for a row are {size:,} bytes, at most {most_bytes:,} travel"
+            raise BadContributionError(words)
     return stored
 
 

@@ -3,17 +3,22 @@
 Either each is a held row of the outbox, with a task of its own, paced row by row; or, with
 `fan_in = True`, it is a work item in the fork-join queue of its row: however many sources change,
 the row is written once a batch. Both are written by the save's own transaction and deleted by
-the one that changes the row. So what waits can be seen, and its age is known.
+the one that changes the row. So what waits can be seen, and its age is known. What is parked waits
+for a person, and is seen as well: the held row stays, and so does the item, under its topic.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from models.fork_join import EpochId, PackId, pack_key, packs_of_topic, packs_of_topics
-from models.outbox import RowId, outbox_key, rows_of_topic, rows_of_topics
+from google.cloud import ndb
+
+from models import fork_join
+from models.fork_join import EpochId, PackId, WorkPack, packs_of_topic, packs_of_topics
+from models.outbox import OutboxTask, RowId, outbox_key, rows_of_topic, rows_of_topics
 from pipelines.clients import Clients
 from pipelines.view_catalog import View
 from pipelines.view_updates import Update
@@ -59,9 +64,12 @@ def saved_at(key: Any) -> datetime.datetime:
     return RowId.parse(key.id()).created
 
 
-def travelling_key(name: str) -> Any:
-    """Return the key of an update that a token names."""
-    return pack_key(name) if _is_pack(name) else outbox_key(name)
+def left_of(names: Collection[str]) -> list[OutboxTask | WorkPack]:
+    """Return what is left of the updates that a token names: what waits, or is parked."""
+    packs = [name for name in names if _is_pack(name)]
+    rows = [name for name in names if not _is_pack(name)]
+    held = [row for row in ndb.get_multi(map(outbox_key, rows)) if row is not None]
+    return [*held, *(fork_join.left_of(packs) if packs else [])]
 
 
 def check_travelling(name: str) -> None:

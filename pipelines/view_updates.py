@@ -42,7 +42,8 @@ MOST_UPDATES_BYTES = 90_000
 MOST_MARKER_BYTES = 1_000_000
 # A source's marker knows of so many rows that it left which change took it out of them.
 MOST_LEFT = 20
-# A source's marker may be forgotten so long after it: twice as long as Cloud Tasks keeps a task.
+# A source's marker may be forgotten so long after it. A source made anew then begins above all that
+# it had, unless that process's clock is behind by more than this.
 FORGET_AFTER = datetime.timedelta(days=60)
 
 
@@ -97,13 +98,19 @@ class Pending:
 class Change:
     """What becomes of one source's marker."""
 
-    def __init__(self, source: Any, marker: SourceMarker | None) -> None:
+    def __init__(self, source: Any, marker: SourceMarker | None, now: datetime.datetime) -> None:
+        """Begin with a source's marker; None: it has none, or none any more.
+
+        Args:
+            now: Without a marker the sequence begins at this time, in microseconds. So it does not
+                meet updates of an earlier life of the source, however late these come.
+        """
         self.source = source
         self.marker = marker
         self.before: dict[str, Any] = marker.contributions if marker else {}
         # Of each row's topic the outbox row that was the last to bring it a change.
         self.earlier: dict[str, str] = (marker.sent or {}) if marker else {}
-        self.sequence = (marker.sequence if marker else 0) + 1
+        self.sequence = marker.sequence + 1 if marker else int(now.timestamp() * 1_000_000)
         self.after: dict[str, dict[str, Any]] = {}
         self._updates: list[tuple[tuple[str, str], Update]] = []
 

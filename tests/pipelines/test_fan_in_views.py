@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from models.dead_tasks import DeadTask
 from models.fork_join import WorkPack
 from models.outbox import OutboxTask
 from pipelines import materialized_views
-from pipelines.materialized_views import Token
+from pipelines.materialized_views import (
+    BadContributionError,
+    Contributions,
+    Row,
+    Token,
+    View,
+    Views,
+)
+from pipelines.view_builds import Builds
 from tests.pipelines.school import SCHOOL, ByGrade, Pupil, differences, school_world
 from tests.world import Services, World
 
@@ -147,3 +156,129 @@ def test_a_batch_for_a_view_that_is_not_known_yet_waits(
 
     with world.context():
         assert differences() == []
+
+
+# What is too large to travel by fan-in
+
+
+class Doc(ndb.Model):
+    """A source of so many texts."""
+
+    texts = ndb.IntegerProperty(indexed=False)
+
+
+def wide(texts: int) -> dict[str, str]:
+    return {f"m{i}": "x" * 900 for i in range(texts)}
+
+
+class Wide(View):
+    """Texts in one row, by fan-in."""
+
+    source = Doc
+    fan_in = True
+
+    @staticmethod
+    def contributions(doc: Doc) -> Contributions:
+        return {"all": wide(doc.texts)}
+
+
+class Below(View):
+    """Pupils by grade; others stand on it."""
+
+    source = Pupil
+    row_rate = None
+
+    @staticmethod
+    def contributions(pupil: Pupil) -> Contributions:
+        return {pupil.grade: {}}
+
+
+class WideAbove(View):
+    """Long texts for rows of two."""
+
+    source = Below
+    fan_in = True
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": wide(50 if row.count == 2 else 1)}
+
+
+class BesideWide(View):
+    """Another one on the same rows."""
+
+    source = Below
+    fan_in = True
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": {"n": row.count}}
+
+
+def test_what_does_not_fit_into_a_work_item_is_refused_at_the_save(services: Services) -> None:
+    """C1: with the reason, and before anything is written; what fits, travels."""
+    views = Views("wide", Wide, queue="default")
+    world = World(services, builds=[Builds(views)])
+    with world.context():
+        with pytest.raises(BadContributionError, match=r"45,\d+ bytes, at most 34,000 travel"):
+            views.save(world.clients, Doc(id="d", texts=50))
+        refusal = views.refusal(Wide, Doc(id="d", texts=50))
+        left = [kind.query().fetch() for kind in (Doc, WorkPack)]
+        views.save(world.clients, Doc(id="d", texts=37))
+    world.settle()
+
+    with world.context():
+        row = views.row(Wide, "all")
+        assert refusal is not None
+        assert left == [[], []]
+        assert row is not None
+        assert row.count == 1
+        assert differences(views) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_view_whose_updates_cannot_travel_stops_neither_the_row_nor_the_views_beside_it(
+    services: Services, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: it is parked with its reason, and goes on with the next change; whatever it fails of."""
+    above = [WideAbove, BesideWide] if is_first else [BesideWide, WideAbove]
+    views = Views("above", Below, *above, queue="default")
+    world = World(services, builds=[Builds(views)])
+    seen = []
+    for n in range(3):
+        with world.context():
+            views.save(world.clients, Pupil(id=f"p{n}", grade=1))
+        world.settle()
+        with world.context():
+            row, beside = views.row(Below, 1), views.row(BesideWide, "all")
+            seen.append((row and row.count, beside and beside.sum("n"), views.is_waiting(Below)))
+
+    with world.context():
+        dead = DeadTask.query().fetch()
+        assert seen == [(1, 1, False), (2, 2, False), (3, 3, False)]
+        assert [each.path for each in dead] == ["/tasks/materialized-views/above/follow"]
+        assert "wide_above" in dead[0].reason or "34,000" in dead[0].reason
+        assert differences(views) == []
+
+
+def test_any_error_of_the_way_is_the_refusal_of_the_view_that_takes_it(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: also one that no size tells of beforehand."""
+    views = Views("above", Below, WideAbove, BesideWide, queue="default")
+    world = World(services, builds=[Builds(views)])
+    sound = views.fan_in.check
+
+    def check(key: str, item: Any) -> None:
+        if key.startswith("wide_above."):
+            raise ZeroDivisionError(key)
+        sound(key, item)
+
+    monkeypatch.setattr(views.fan_in, "check", check)
+    with world.context():
+        views.save(world.clients, Pupil(id="ada", grade=1))
+    world.deliver_due()
+    with world.context():
+        row = views.row(Below, 1)
+        assert row is not None
+        assert row.count == 1

@@ -17,6 +17,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 import main
+from devserver.cloudtasks import messages
 from handlers.registry import APP, Registry
 from models.dead_tasks import DeadTask
 from models.materialized_views import (
@@ -41,7 +42,7 @@ from pipelines.materialized_views import (
     Views,
 )
 from pipelines.tasks import MOST_BODY_BYTES
-from pipelines.view_builds import FILL, Builds, Walk
+from pipelines.view_builds import CONFIRM, FILL, Builds, Walk
 from pipelines.view_reads import TooLargeTokenError, row_order
 from pipelines.view_rows import checked, row_text
 from pipelines.view_updates import MOST_LEFT, Update, parts_of, source_name
@@ -168,12 +169,12 @@ def test_a_source_moves_goes_and_comes_back_with_a_sequence_that_goes_on(here: W
         sequences.append(marker_key(ndb.Key(Pupil, "ada")).get().sequence)
 
     assert seen == [{1: 1}, {2: 1}, {}, {1: 1}]
-    assert sequences == [1, 2, 3, 4]
+    assert sequences == list(range(sequences[0], sequences[0] + 4))
     assert marker_key(ndb.Key(Pupil, "ada")).get().forget_after is None
 
 
 def test_the_marker_of_a_deleted_source_may_be_forgotten_after_sixty_days(here: World) -> None:
-    """Until then no task of it can be under way any more."""
+    """Its deletion says from when on."""
     SCHOOL.save(here.clients, pupil("ada", 1))
     SCHOOL.delete(here.clients, ndb.Key(Pupil, "ada"))
 
@@ -182,6 +183,57 @@ def test_the_marker_of_a_deleted_source_may_be_forgotten_after_sixty_days(here: 
 
     assert left.contributions == {}
     assert left.forget_after - now == datetime.timedelta(days=60)
+
+
+@pytest.mark.parametrize("saves", [1, 5])
+def test_a_source_made_anew_when_its_marker_is_forgotten_begins_above_all_it_had(
+    here: World, saves: int
+) -> None:
+    """C4: an update of its first life that comes then, parked or held up for months, is late."""
+    key = ndb.Key(Pupil, "ada")
+    for points in range(saves):
+        SCHOOL.save(here.clients, pupil("ada", 1, points))
+    late = [here.engine.begin_attempt(due.task_name) for due in here.engine.due()]
+    for attempt in late:
+        here.engine.end_attempt(attempt.id, status=200, error=None)
+    SCHOOL.delete(here.clients, key)
+    here.settle()
+    marker_key(key).delete()  # As a TTL policy does.
+    later = replace(here.clients, clock=Wrong(here.clock, 61 * 24 * 3600))  # type: ignore[arg-type]
+    SCHOOL.save(later, pupil("ada", 1, 3))
+    here.settle()
+
+    for attempt in late:
+        SCHOOL.apply(here.clients, SCHOOL.task.read(attempt.body))
+    before = differences()
+    SCHOOL.save(later, pupil("ada", 2, 4))
+    here.settle()
+
+    assert late
+    assert (before, differences()) == ([], [])
+
+
+def test_a_marker_that_counts_from_one_goes_on(here: World) -> None:
+    """C4: the first version of this code began so."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    here.settle()
+    stored = marker_key(ndb.Key(Pupil, "ada")).get()
+    stored.sequence = 7
+    stored.contributions = {
+        table: {row: [7, measures] for row, (_, measures) in rows.items()}
+        for table, rows in stored.contributions.items()
+    }
+    stored.put()
+    for held in RowMarker.query().fetch():
+        if held.key.id().startswith("Pupil:"):
+            held.sequence = 7
+            held.put()
+
+    SCHOOL.save(here.clients, pupil("ada", 2))
+    here.settle()
+
+    assert marker_key(ndb.Key(Pupil, "ada")).get().sequence == 8
+    assert counts(here) == {2: 1}
 
 
 def test_many_views_share_one_marker_and_one_commit(world: World) -> None:
@@ -236,7 +288,7 @@ def test_of_one_source_saved_twice_in_a_call_the_last_counts(here: World) -> Non
     here.settle()
 
     assert counts(here) == {2: 1}
-    assert marker_key(ndb.Key(Pupil, "ada")).get().sequence == 1
+    assert len(row_markers("by_grade.1.1")) == 1
 
 
 @one_emulator
@@ -785,7 +837,7 @@ def test_a_token_holds_for_the_table_that_is_swapped_in_behind_it(
         for row in OutboxTask.query().fetch()
     }
 
-    monkeypatch.setattr(Builds, "_has_ended", lambda *args: True)
+    swapped_at_once(monkeypatch)
     SCHOOL.apply(here.clients, of_table["by_grade.1.1"])
     before = SCHOOL.wait(here.clients, token, 0)
     transact(lambda: BUILDS._swap(ByGrade, "by_grade.1.2"))
@@ -793,6 +845,115 @@ def test_a_token_holds_for_the_table_that_is_swapped_in_behind_it(
     SCHOOL.apply(here.clients, of_table["by_grade.1.2"])
 
     assert [before, after, SCHOOL.wait(here.clients, token, 0)] == [True, False, True]
+
+
+def swapped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a swap not wait for anything."""
+    monkeypatch.setattr(Builds, "_has_ended", lambda *args: True)
+
+
+@one_emulator
+def test_a_token_is_met_when_the_table_that_is_about_to_be_read_holds_it_too(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that was met stays so: the swap behind it waits for what the new table lacks."""
+    SCHOOL.save(here.clients, pupil("bob", 1))
+    here.settle()
+    table = BUILDS.rebuild(here.clients, ByGrade)
+    with monkeypatch.context() as patch:
+        sound = Builds._is_done
+        patch.setattr(
+            Builds,
+            "_is_done",
+            lambda self, clients, walks, step: (
+                step != CONFIRM and sound(self, clients, walks, step)
+            ),
+        )
+        here.settle()
+    token = SCHOOL.save(here.clients, pupil("ada", 1))
+    late = []
+    for due in list(here.engine.due()):
+        if table.encode() in body_of(here, due.task_name):
+            late.append(due)
+        else:
+            here.deliver(due.task_name)
+
+    before = SCHOOL.read(here.clients, ByGrade, at_least=token, within_s=0)
+    in_a_thread(lambda: advanced(here))
+    live_meanwhile = SCHOOL.catalog().live(ByGrade)
+    here.settle()
+    after = SCHOOL.read(here.clients, ByGrade, at_least=token, within_s=0)
+
+    assert len(late) == 1
+    assert (before.is_met, [row.count for row in before.rows]) == (False, [2])
+    assert live_meanwhile == "by_grade.1.1"
+    assert SCHOOL.catalog().live(ByGrade) == table
+    assert (after.is_met, [row.count for row in after.rows]) == (True, [2])
+
+
+def body_of(world: World, task_name: str) -> bytes:
+    """Return what a task says."""
+    task = world.engine.get_task(task_name, messages.FULL)
+    return bytes(task.http_request.body)
+
+
+def advanced(world: World) -> None:
+    """Take the steps of a build that are due, and what they set going but updates."""
+    with world.context():
+        BUILDS.advance(world.clients, ByGrade)
+    for _ in range(3):
+        for due in list(world.engine.due()):
+            if b"updates" not in body_of(world, due.task_name):
+                world.deliver(due.task_name)
+
+
+@dataclass(frozen=True)
+class Applying:
+    """A clock that does something at each of its sleeps."""
+
+    clock: Any
+    act: Callable[[], None]
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        self.act()
+        self.clock.sleep(seconds)
+
+
+@one_emulator
+@pytest.mark.parametrize("within_s", [0, 5])
+def test_a_token_is_judged_by_the_table_that_was_read(
+    here: World, monkeypatch: pytest.MonkeyPatch, within_s: float
+) -> None:
+    """C1: not by the one that was read when the waiting began; with time left it waits on."""
+    SCHOOL.save(here.clients, pupil("bob", 1))
+    here.settle()
+    table = BUILDS.rebuild(here.clients, ByGrade)
+    token = SCHOOL.save(here.clients, pupil("ada", 1))
+    of_table = {
+        row.topic.partition(":")[0]: SCHOOL.task.read(row.body.encode())
+        for row in OutboxTask.query().fetch()
+    }
+    SCHOOL.apply(here.clients, of_table["by_grade.1.1"])
+    swapped_at_once(monkeypatch)
+    sound, looks = Views._seen, []
+
+    def seen(self: Views, view: type[View], look: Callable[[str], Any]) -> Any:
+        looks.append(SCHOOL.catalog().live(ByGrade))
+        if len(looks) == 1:
+            transact(lambda: BUILDS._swap(ByGrade, table))
+        return sound(self, view, look)
+
+    monkeypatch.setattr(Views, "_seen", seen)
+    applying = Applying(here.clock, lambda: SCHOOL.apply(here.clients, of_table[table]))
+    clients = replace(here.clients, clock=applying)
+    reading = SCHOOL.read(clients, ByGrade, at_least=token, within_s=within_s)
+
+    assert looks == ["by_grade.1.1", table]
+    assert reading.is_met == bool(within_s)
+    assert [row.count for row in reading.rows] == ([1] if within_s else [])
 
 
 HELD = "c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d"
@@ -1023,6 +1184,45 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another one"])
+def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
+    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool, is_alone: bool
+) -> None:
+    """C1: its row lacks a change until it is replayed, whichever way it travelled."""
+    monkeypatch.setattr(Numbers, "fan_in", fan_in)
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        beside = [] if is_alone else [number("small", None)]
+        token = Token.parse(str(views.save(world.clients, sources[4], *beside)))
+
+        def told() -> tuple[bool, int, int, bool, bool]:
+            reading = views.read(world.clients, Numbers, at_least=token, within_s=0)
+            of_row = views.freshness(world.clients, Numbers, "all")
+            waits = views.is_waiting(Numbers)
+            is_old = reading.freshness.oldest_s > 0
+            return reading.is_met, reading.freshness.waiting, of_row.waiting, is_old, waits
+
+        for _ in range(30):
+            world.settle()
+            world.clock.sleep(60)
+        dead = DeadTask.query().fetch()
+        parked = told()
+        ((apply, age_s),) = views.waiting(world.clients, Numbers)
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead[0].key.id()))
+        world.settle()
+
+        assert len(dead) == 1
+        assert parked == (False, 1, 1, True, True)
+        assert (apply.row, age_s > 60) == ('"all"', True)
+        assert told() == (True, 0, 0, False, False)
+        assert differences_of(views) == []
+
+
 def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
     services: Services,
 ) -> None:
@@ -1642,6 +1842,35 @@ def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: Wo
         for view in (ByGrade, GradesBySize):
             found = BUILDS.verification(grown.clients, view, "v")
             assert (found.state, list(found.differences)) == ("finished", [])
+
+
+@pytest.mark.parametrize("late_s", [1, 6, 40])
+def test_verify_ends_soon_after_what_was_late(grown: World, late_s: int) -> None:
+    """It says what it waits for, and looks again within as long as that took, and some seconds."""
+    with grown.context():
+        SCHOOL.save(grown.clients, pupil("ada", 1, 9))
+    late = list(grown.engine.due())
+    with grown.context():
+        BUILDS.verify(grown.clients, ByGrade, "v")
+    began = grown.clock.time_s
+
+    def deliver_all_but_late() -> None:
+        for due in list(grown.engine.due()):
+            if due.task_name not in {each.task_name for each in late}:
+                grown.deliver(due.task_name)
+
+    while grown.clock.time_s < began + late_s:
+        deliver_all_but_late()
+        grown.clock.sleep(0.5)
+    with grown.context():
+        waits = BUILDS.verification(grown.clients, ByGrade, "v")
+    grown.settle()
+
+    with grown.context():
+        found = BUILDS.verification(grown.clients, ByGrade, "v")
+    assert (waits.state, waits.waiting, waits.differences) == ("running", 2, [])
+    assert (found.state, found.waiting, found.differences) == ("finished", 0, [])
+    assert grown.clock.time_s - began <= 2 * late_s + 8
 
 
 def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World) -> None:
