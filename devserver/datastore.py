@@ -17,6 +17,7 @@ saver needs and waits for that lock. Under load that happens within minutes, and
 nothing is answered and nothing saved.
 """
 
+import functools
 import http.client
 import os
 import shutil
@@ -160,9 +161,9 @@ class DatastoreEmulator:
         if self.process is not None:
             self.process.kill()
 
-    @property
+    @functools.cached_property
     def admin(self) -> Admin:
-        """What the emulator can be asked past the API."""
+        """What the emulator can be asked past the API, once it has its port."""
         kind = FirestoreAdmin if self.kind == "firestore" else Admin
         return kind(self.address, self.project, self.databases)
 
@@ -264,6 +265,9 @@ class DatastoreEmulator:
             raise ServiceFailedError(_why_it_ended(self.process))
 
     def _end(self) -> None:
+        if "admin" in vars(self):
+            self.admin.close()
+            del self.admin
         if self.process is not None:
             self.process.stop()
             self.process = None

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
+from google.cloud.datastore_v1.types import Key, LookupRequest, LookupResponse, PartitionId
+
 from devserver.errors import NoAnswerError, ServiceFailedError
 
 # As long as a save of some hundred thousand rows takes on a slow disk.
@@ -37,6 +40,12 @@ class Admin:
         self.address = address
         self.project = project
         self.databases = tuple(databases)
+        # A connection that stays: the emulators leak a buffer with each one that is opened.
+        self._channel = grpc.insecure_channel(address)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
 
     def ping(self) -> None:
         """Return when Datastore has answered a read.
@@ -51,9 +60,7 @@ class Admin:
 
         The answer about a row that is not there has the version of the whole store.
         """
-        missing = self._look(VERSION_S).get("missing", [{}])
-        version = missing[0].get("version")
-        return int(version) if version is not None else None
+        return int(self._look(VERSION_S).missing[0].version)
 
     def export(self, folder: Path) -> dict[str, str]:
         """Write everything into a folder; return the overall file of each database.
@@ -91,12 +98,19 @@ class Admin:
         said = self._ask(f"/v1/projects/{self.project}:allocateIds", EXPORT_S, keys=keys * number)
         return counter_of(int(said["keys"][-1]["path"][-1]["id"]))
 
-    def _look(self, timeout_s: float) -> dict[str, Any]:
-        key = {
-            "partitionId": {"projectId": self.project},
-            "path": [{"kind": "Ping", "name": "devserver"}],
-        }
-        return self._ask(f"/v1/projects/{self.project}:lookup", timeout_s, keys=[key])
+    def _look(self, timeout_s: float) -> LookupResponse:
+        """Read a row that is not there."""
+        partition = PartitionId(project_id=self.project)
+        key = Key(partition_id=partition, path=[Key.PathElement(kind="Ping", name="devserver")])
+        lookup = self._channel.unary_unary(
+            "/google.datastore.v1.Datastore/Lookup",
+            request_serializer=LookupRequest.serialize,
+            response_deserializer=LookupResponse.deserialize,
+        )
+        try:
+            return lookup(LookupRequest(project_id=self.project, keys=[key]), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise NoAnswerError(f"Datastore did not answer: {error.code().name}.") from error
 
     def _ask(self, path: str, timeout_s: float, **body: Any) -> dict[str, Any]:
         request = urllib.request.Request(

@@ -156,11 +156,11 @@ def test_one_that_hangs_keeps_nobody_else_from_being_asked(clock, said, service)
 @pytest.mark.services
 def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
     """A stopped process runs and has its port; asked for a row it says nothing."""
-    monkeypatch.setattr("devserver.exports.PING_S", 1.0)
     emulator = DatastoreEmulator()
     emulator.start()
     emulator.admin.ping()
 
+    monkeypatch.setattr("devserver.exports.PING_S", 1.0)
     java = emulator.process.process().pid
     os.kill(java, signal.SIGSTOP)
     try:
