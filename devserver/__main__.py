@@ -1,6 +1,7 @@
 """`python -m devserver`, which is `make run`: the whole stack until Ctrl-C."""
 
 import asyncio
+import itertools
 import json
 import logging
 import signal
@@ -13,7 +14,7 @@ from devserver.logs import Terminal, TerminalHandler
 from devserver.settings import Settings
 from devserver.stack import OFF, Stack
 
-_STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕"}
+_STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕", "silent": "✕"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,9 +35,16 @@ async def _run(chosen: Settings) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[TerminalHandler(terminal)])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
     stack = Stack(chosen, terminal)
+    asked = itertools.count(1)
+
+    def on_signal() -> None:
+        """Stop; asked again, hurry; asked a third time, let everything lie."""
+        stop.set()
+        {1: lambda: None, 2: stack.hurry}.get(next(asked), stack.abandon)()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
     starting = asyncio.create_task(stack.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -51,7 +59,7 @@ async def _run(chosen: Settings) -> int:
     finally:
         stopping.cancel()
         if not chosen.json:
-            print("\nStopping …", file=sys.stderr)
+            terminal.write("\nStopping … (Ctrl-C again hurries)\n")
         await stack.stop()
     return 0
 

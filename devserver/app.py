@@ -31,12 +31,13 @@ from devserver.processes import GuardedProcess, LineSink
 WORKERS, THREADS = 2, 8
 WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
 _READY_S = 90.0
-_GRACE_S = 3
+# What a worker may take to end its requests: as long as a page of mails on a slow relay.
+GRACE_S = 30
 _PAUSES_S = (0.5, 1, 2, 5, 10, 30)
 _HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pause
 # "ValueError: ...", "google.api_core.exceptions.Aborted: ..." as a traceback ends.
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Warning|Exit): ")
-_READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
+READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
 
 
 class AppServer:
@@ -52,6 +53,7 @@ class AppServer:
         on_line: LineSink | None = None,
         target: str = "main:serve()",
         threads: int = THREADS,
+        grace_s: int = GRACE_S,
     ) -> None:
         """Describe the app; nothing starts yet.
 
@@ -63,6 +65,7 @@ class AppServer:
             on_line: Called from another thread with each line of its output.
             target: What gunicorn serves.
             threads: Of each worker.
+            grace_s: What requests under way may still take when the app is stopped.
         """
         self.root = root
         self.port = port
@@ -71,6 +74,7 @@ class AppServer:
         self.on_line = on_line
         self.target = target
         self.threads = threads
+        self.grace_s = grace_s
         self.process: GuardedProcess | None = None
         self.restarts = 0
 
@@ -111,9 +115,14 @@ class AppServer:
             await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        """End gunicorn; running requests get a short while."""
+        """End gunicorn: no request is taken any more, those under way get their time."""
         if self.process is not None:
             await asyncio.to_thread(self.process.stop)
+
+    def kill(self) -> None:
+        """End gunicorn and its workers at once; requests under way get no answer."""
+        if self.process is not None:
+            self.process.kill()
 
     @property
     def why_it_ended(self) -> str:
@@ -156,13 +165,19 @@ class AppServer:
         command = [sys.executable, "-m", "gunicorn", self.target, "--bind", self.address]
         command += ["--worker-class", "gthread"]
         command += ["--workers", str(WORKERS), "--threads", str(self.threads)]
-        command += ["--graceful-timeout", str(_GRACE_S), "--timeout", "120", "--no-control-socket"]
+        command += [
+            "--graceful-timeout",
+            str(self.grace_s),
+            "--timeout",
+            "120",
+            "--no-control-socket",
+        ]
         self.process = GuardedProcess(
             "app",
             command,
             env=self.env,
             cwd=self.root,
-            grace_s=_GRACE_S + 2,
+            grace_s=self.grace_s + 2,
             log_dir=self.log_dir,
             on_line=self.on_line,
         )
@@ -170,7 +185,7 @@ class AppServer:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(self.url + _READY_PATH, timeout=10):
+            with urllib.request.urlopen(self.url + READY_PATH, timeout=10):
                 return True
         except urllib.error.HTTPError as error:
             error.close()

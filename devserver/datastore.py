@@ -10,32 +10,39 @@ Which one, in this order:
 3. A `datastore-emulator` program on PATH (the one written in Rust takes the
    flags used here). It keeps nothing across restarts.
 
-What survives a restart, given a data folder: the Datastore emulator writes its
-file in the background and once more when it is shut down; the Firestore
-emulator writes an export only when it is shut down, so a killed dev server
-forgets what that run wrote.
+All of them keep everything in memory. Given a data folder, those of the SDK are saved from
+outside (saves.py) and loaded at the start. What the Datastore emulator writes by itself is not
+used: every 30 s its saver takes a lock and waits for the commits, while a commit holds what the
+saver needs and waits for that lock. Under load that happens within minutes, and from then on
+nothing is answered and nothing saved.
 """
 
-import contextlib
+import functools
 import http.client
 import os
 import shutil
+import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devserver import ports, sdk
-from devserver.errors import ServiceFailedError, ServiceMissingError
+from devserver.errors import DevserverError, ServiceFailedError, ServiceMissingError
+from devserver.exports import Admin, FirestoreAdmin
 from devserver.processes import GuardedProcess, LineSink
+from devserver.saves import Save, Saves
 
 KINDS = ("datastore", "firestore")
 _READY_S = 40.0
 _POLL_S = 0.05
-_SHUTDOWN_S = 30.0
+_GRACE_S = 2.0
 _PORT_ATTEMPTS = 3
-_EXPORTS_KEPT = 2
+_LARGE_BYTES = 5_000_000
+# What the Datastore emulator says, in passing, of a file that it then leaves out.
+_NOT_LOADED = "Failed to load from the backing store"
 
 _WAYS = """No Datastore emulator was found. Any one of these helps:
   - the Google Cloud SDK with its emulator:
@@ -57,8 +64,11 @@ class DatastoreEmulator:
         *,
         port: int = 0,
         data_dir: Path | None = None,
+        project: str = "demo-local",
+        databases: Sequence[str] = ("",),
         log_dir: Path | None = None,
         on_line: LineSink | None = None,
+        say: Callable[[str], None] = lambda text: None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         """Describe the emulator; nothing starts yet.
@@ -67,8 +77,11 @@ class DatastoreEmulator:
             kind: "datastore" or "firestore", see the module.
             port: Where it listens; 0 takes a free port.
             data_dir: Keeps the data; None keeps it in memory.
+            project: Whose data is kept.
+            databases: Which of its databases, where the emulator saves them one by one.
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
+            say: Called with a line for the person at the terminal.
             env: Where to look for the SDK and Java.
 
         Raises:
@@ -79,24 +92,150 @@ class DatastoreEmulator:
         self.kind = kind
         self.port = port
         self.data_dir = data_dir / kind if data_dir is not None else None
+        self.project = project
+        self.databases = tuple(databases)
         self.log_dir = log_dir
         self.on_line = on_line
+        self.say = say
         self.env = env
         self.process: GuardedProcess | None = None
         self.product = ""
+        self.saved: Save | None = None
+        self._saved_version: int | None = None
+        self._saving = threading.Lock()
 
     @property
     def address(self) -> str:
         """host:port, for DATASTORE_EMULATOR_HOST."""
         return f"{ports.LOOPBACK}:{self.port}"
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether what it holds is there again after a restart."""
+        return self.data_dir is not None and self.product != "datastore-emulator"
+
     def start(self) -> None:
-        """Start the emulator and return when it answers.
+        """Start the emulator, load what was saved, and return when it answers.
 
         Raises:
             ServiceMissingError: no emulator, or no Java.
-            ServiceFailedError: it ended or did not answer.
+            ServiceFailedError: it ended, did not answer, or cannot read what was saved.
         """
+        self._start_process()
+        if not self.is_kept:
+            return
+        try:
+            self._load()
+        except BaseException:
+            self._end()
+            raise
+
+    def save(self, as_of: float = 0.0) -> bool:
+        """Save what it holds, if that changed since the last save; return whether it did.
+
+        Args:
+            as_of: The time on Cloud Tasks' clock.
+
+        Raises:
+            DevserverError: it does not answer, or cannot write.
+        """
+        with self._saving:
+            if not self.is_kept or self.process is None:
+                return False
+            version = self.admin.version()
+            if version is not None and version == self._saved_version:
+                return False
+            try:
+                self.saved = self._saves.write(self._export, as_of, time.time())
+            except OSError as error:
+                raise ServiceFailedError(f"Datastore could not be saved: {error}") from error
+            self._saved_version = version
+            return True
+
+    def stop(self) -> None:
+        """End the emulator. What was not saved is gone."""
+        self._end()
+
+    def kill(self) -> None:
+        """End the emulator at once, also one that is being saved."""
+        if self.process is not None:
+            self.process.kill()
+
+    @functools.cached_property
+    def admin(self) -> Admin:
+        """What the emulator can be asked past the API, once it has its port."""
+        kind = FirestoreAdmin if self.kind == "firestore" else Admin
+        return kind(self.address, self.project, self.databases)
+
+    @property
+    def _saves(self) -> Saves:
+        if self.data_dir is None:
+            raise RuntimeError("this emulator keeps nothing")
+        return Saves(self.data_dir / "saves" / self.project)
+
+    def _export(self, folder: Path) -> tuple[Mapping[str, str], int]:
+        # The count comes after the rows: then it is beyond the id of each of them.
+        overall = self.admin.export(folder)
+        return overall, self.admin.next_id()
+
+    def _load(self) -> None:
+        """Load the newest save; without one, what an earlier version left in the folder."""
+        self.saved = self._saves.newest()
+        if self.saved is None:
+            self._adopt()
+        else:
+            self._load_save(self.saved)
+        self._saved_version = self.admin.version()
+
+    def _load_save(self, save: Save) -> None:
+        if (size_bytes := save.size_bytes()) > _LARGE_BYTES:
+            self.say(f"loading {size_bytes / 1e6:.0f} MB that were saved ...")
+        try:
+            self.admin.load(save.paths())
+        except DevserverError as error:
+            raise ServiceFailedError(
+                f"Datastore cannot load what was saved in {save.folder}: {error} "
+                "Move that folder away to start from the save before it."
+            ) from error
+        self.admin.skip_ids(save.next_id)
+
+    def _adopt(self) -> None:
+        """Take over the data of a version that let the emulators write their own files."""
+        assert self.data_dir is not None
+        storage = self.data_dir / "local_db.bin"
+        if self.kind == "firestore":
+            exports = sorted(
+                self.data_dir.glob("*/*.overall_export_metadata"),
+                key=lambda path: path.stat().st_mtime,
+            )
+            if exports:
+                self.say(f"taking over the data in {exports[-1].parent}")
+                self.admin.load({"": str(exports[-1])})
+        elif storage.exists():
+            self.say(f"taking over the data in {storage}")
+            self._load_save(self._converted(storage))
+
+    def _converted(self, storage: Path) -> Save:
+        """Return a save of what the Datastore emulator once wrote into a file of its own.
+
+        An emulator that nobody else talks to reads a copy of it, and exports it.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "local_db.bin"
+            shutil.copyfile(storage, copy)
+            reader = _Reader(copy, project=self.project, env=self.env)
+            try:
+                reader.start()
+                self.saved = self._saves.write(reader._export, 0.0, storage.stat().st_mtime)
+            finally:
+                reader.stop()
+        return self.saved
+
+    def reset(self) -> None:
+        """Drop all data; takes milliseconds."""
+        self._post("/reset")
+
+    def _start_process(self) -> None:
         attempts = 1 if self.port else _PORT_ATTEMPTS
         for attempt in range(1, attempts + 1):
             if attempts > 1:
@@ -110,24 +249,13 @@ class DatastoreEmulator:
             else:
                 return
 
-    def stop(self) -> None:
-        """Save the data, if any is kept, and end the emulator."""
-        if self.process is None:
-            return
-        if self.data_dir is not None and self.process.running:
-            self._post("/shutdown")
-            self.process.wait(_SHUTDOWN_S)
-            _forget_old_exports(self.data_dir)
-        self._end()
-
-    def reset(self) -> None:
-        """Drop all data; takes milliseconds."""
-        self._post("/reset")
-
     def _start_once(self) -> None:
-        command, grace_s = self._command(), 2.0 if self.data_dir is None else 10.0
         self.process = GuardedProcess(
-            "datastore", command, grace_s=grace_s, log_dir=self.log_dir, on_line=self.on_line
+            "datastore",
+            self._command(),
+            grace_s=_GRACE_S,
+            log_dir=self.log_dir,
+            on_line=self.on_line,
         )
         self.process.start()
         deadline = time.monotonic() + _READY_S
@@ -137,6 +265,9 @@ class DatastoreEmulator:
             raise ServiceFailedError(_why_it_ended(self.process))
 
     def _end(self) -> None:
+        if "admin" in vars(self):
+            self.admin.close()
+            del self.admin
         if self.process is not None:
             self.process.stop()
             self.process = None
@@ -159,31 +290,24 @@ class DatastoreEmulator:
         return [program, *listen, *control, "--no-store-on-disk"]
 
     def _datastore(self) -> list[str]:
-        flags = [
+        return [
             "start",
             f"--host={ports.LOOPBACK}",
             f"--port={self.port}",
             "--firestore_in_datastore_mode",  # strong consistency, no 25-group limit
             "--store_index_configuration_on_disk=false",
+            *self._storage(),
         ]
-        if self.data_dir is None:
-            return [*flags, "--store_on_disk=false", "--testing"]
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        storage = self.data_dir / "local_db.bin"
-        return [*flags, f"--storage_file={storage}", str(self.data_dir)]
+
+    def _storage(self) -> list[str]:
+        return ["--store_on_disk=false", "--testing"]
 
     def _firestore(self) -> list[str]:
-        flags = [
+        return [
             f"--host={ports.LOOPBACK}",
             f"--port={self.port}",
             "--database-mode=datastore-mode",
         ]
-        if self.data_dir is None:
-            return flags
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        flags.append(f"--export-on-exit={self.data_dir}")
-        exports = _exports(self.data_dir)
-        return [*flags, f"--import-data={exports[-1]}"] if exports else flags
 
     def _is_ready(self) -> bool:
         if self.product == "datastore-emulator":
@@ -196,11 +320,37 @@ class DatastoreEmulator:
 
     def _post(self, path: str) -> None:
         request = urllib.request.Request(f"http://{self.address}{path}", data=b"", method="POST")
-        with (
-            contextlib.suppress(urllib.error.URLError, http.client.HTTPException, OSError),
-            urllib.request.urlopen(request, timeout=_SHUTDOWN_S) as response,
-        ):
+        with urllib.request.urlopen(request, timeout=_READY_S) as response:
             response.read()
+
+
+class _Reader(DatastoreEmulator):
+    """A Datastore emulator that reads a storage file, for nobody but us."""
+
+    def __init__(self, storage: Path, *, project: str, env: Mapping[str, str]) -> None:
+        self._is_readable = True
+        super().__init__(project=project, on_line=self._note, env=env)
+        self._file = storage
+
+    def start(self) -> None:
+        """Start it and return when it has read the file.
+
+        Raises:
+            ServiceFailedError: it cannot read it.
+        """
+        super().start()
+        if not self._is_readable:
+            raise ServiceFailedError(
+                "The data of an earlier run in .dev/datastore/datastore/local_db.bin is damaged: "
+                "the Datastore emulator cannot read it. Move that file away to start without it."
+            )
+
+    def _storage(self) -> list[str]:
+        return [f"--storage_file={self._file}", str(self._file.parent)]
+
+    def _note(self, line: str) -> None:
+        if _NOT_LOADED in line:
+            self._is_readable = False
 
 
 def _why_it_ended(process: GuardedProcess) -> str:
@@ -214,15 +364,3 @@ def _why_it_ended(process: GuardedProcess) -> str:
     if "Address already in use" in said or "BindException" in said:
         return "The Datastore emulator's port was taken while it started."
     return f"The Datastore emulator did not start. It said:\n{said}"
-
-
-def _exports(data_dir: Path) -> list[Path]:
-    """Return the Firestore emulator's exports, the newest last."""
-    found = data_dir.glob("*/*.overall_export_metadata")
-    return sorted(found, key=lambda path: path.stat().st_mtime)
-
-
-def _forget_old_exports(data_dir: Path) -> None:
-    """Each stop writes a whole new export: keep the last ones only."""
-    for old in _exports(data_dir)[:-_EXPORTS_KEPT]:
-        shutil.rmtree(old.parent, ignore_errors=True)

@@ -13,6 +13,10 @@ class ServiceFailedError(DevserverError):
     """A backing service did not start, or ended by itself."""
 
 
+class NoAnswerError(DevserverError):
+    """A service that runs does not answer, or not in time."""
+
+
 class PortTakenError(DevserverError):
     """Another process listens where we want to."""
 

@@ -4,6 +4,7 @@ A line is shown if it is a warning or worse; lines that follow without a level o
 own (a traceback) go with it. Everything is in .dev/logs/ anyway.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -50,8 +51,12 @@ class Terminal:
         prefix = f"{service:<{_WIDTH}}"
         if self.colour:
             prefix = f"\x1b[{_COLOURS.get(service, 37)}m{prefix}\x1b[0m"
-        with self._lock:
-            self.stream.write(f"{prefix} {text}\n")
+        self.write(f"{prefix} {text}\n")
+
+    def write(self, text: str) -> None:
+        """Show text as it is. A terminal that is gone must not keep us from saving."""
+        with self._lock, contextlib.suppress(OSError):
+            self.stream.write(text)
             self.stream.flush()
 
     def sink(self, service: str) -> Callable[[str], None]:

@@ -107,6 +107,11 @@ class GuardedProcess:
         """Send SIGHUP to the command: gunicorn then starts fresh workers."""
         self.process().send_signal(1)
 
+    def kill(self) -> None:
+        """Send SIGKILL to the command; its guard ends what it started."""
+        with contextlib.suppress(ServiceFailedError, psutil.Error):
+            self.process().kill()
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the command ends by itself; return whether it did."""
         if self._guard is None:

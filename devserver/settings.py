@@ -38,6 +38,7 @@ class Settings:
     Attributes:
         dev_dir: Keeps data, logs and the secret key; None keeps nothing.
         datastore_host: An emulator that somebody else runs; "" starts one.
+        datastore_database: The app's database; "" is the default one.
         memcache_hosts: A cache that somebody else runs; "" starts one.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     mail_port: int
     datastore_kind: str
     datastore_host: str
+    datastore_database: str
     memcache_hosts: str
     reload: bool
     json: bool
@@ -95,6 +97,7 @@ def read(
         mail_port=_side_port(env, "MAIL_PORT", MAIL_PORT),
         datastore_kind=kind,
         datastore_host=env.get("DATASTORE_EMULATOR_HOST", ""),
+        datastore_database=env.get("DATASTORE_DATABASE", ""),
         memcache_hosts=env.get("MEMCACHE_HOSTS", ""),
         reload=not options.no_reload,
         json=options.json,

@@ -1,23 +1,33 @@
 """Everything that `make run` starts, in order, and stopped in the reverse one.
 
-1. Datastore, memcached and mail, at the same time.
+1. Datastore with what was saved, memcached and mail, at the same time.
 2. The console: the app checks its callers with the keys that it publishes.
-3. The app.
-4. Cloud Tasks, so that tasks of the last run find an app that listens; and cron.
+3. Cloud Tasks takes calls: the app may enqueue as soon as it lives, and until it ends.
+4. The app.
+5. Cloud Tasks delivers, so that tasks of the last run find an app that listens; and cron.
+6. Saves of Datastore, now and then; and a watch over who answers.
+
+A stop loses nothing that was accepted: deliveries begin no more; the app takes no request any
+more and ends those under way; Cloud Tasks keeps what the last of them enqueued; then Datastore
+is saved. hurry() does not wait for the app, abandon() does not save.
+
+After a kill Datastore goes back to its last save, Cloud Tasks does not: tasks that ended since
+then are delivered again, since what they did is gone.
 
 A service that the environment names (DATASTORE_EMULATOR_HOST, MEMCACHE_HOSTS) is used,
 not started. What is started listens on the loopback interface only.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
-from devserver import ports, settings
+from devserver import app, ports, settings, watch
 from devserver.app import AppKeeper, AppServer
 from devserver.cloudtasks.emulator import Emulator
 from devserver.cloudtasks.queue_yaml import QueueYamlError
@@ -31,8 +41,17 @@ from devserver.logs import Terminal
 from devserver.mail import MailServer, MailStore
 from devserver.memcached import Memcached
 from devserver.settings import Settings
+from devserver.watch import Probe, Watch
 
 RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"
+SILENT = "silent"  # It runs and does not answer.
+
+SAVE_EVERY_S = 10.0
+# A save takes seconds when there is much to save: it may not take more than a tenth of the time.
+_SAVE_SHARE = 10.0
+_SAY_EVERY_S = 5.0
+_GRACE_IN_MEMORY_S = 3
+_HANGS = "Stop with Ctrl-C and start again"
 
 
 @dataclass(frozen=True)
@@ -70,8 +89,11 @@ class Stack:
                 chosen.datastore_kind,
                 port=chosen.datastore_port,
                 data_dir=data,
+                project=chosen.project,
+                databases=sorted({"", chosen.datastore_database}),
                 log_dir=self.logs,
                 on_line=self._sink("datastore"),
+                say=self._about("datastore"),
             )
         self.memcached: Memcached | None = None
         if not chosen.memcache_hosts:
@@ -85,11 +107,15 @@ class Stack:
             env={},
             log_dir=self.logs,
             on_line=self._sink("app"),
+            grace_s=app.GRACE_S if chosen.dev_dir else _GRACE_IN_MEMORY_S,
         )
         self.keeper = AppKeeper(self.app, self._about("app"), reload=chosen.reload)
         self.cron = Cron(self.app.url, mint=self._mint)
         self.console = Console(self, chosen.console_port)
+        self.watch = Watch([], self._say_of_service)
         self._stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._hurried = asyncio.Event()
+        self._is_abandoned = False
 
     async def start(self) -> None:
         """Start everything; on an error, stop what had started.
@@ -101,12 +127,26 @@ class Stack:
             await self._start_backing()
             await self.console.start()
             self._stops.append(("console", self.console.stop))
-            await self._start_app()
             await self._start_tasks()
+            await self._start_app()
+            await self._begin_deliveries()
             await self._start_cron()
+            self._begin_saves()
+            self._begin_watch()
         except BaseException:
             await self.stop()
             raise
+
+    def hurry(self) -> None:
+        """Wait no longer for requests under way; a stop must be under way."""
+        self._hurried.set()
+
+    def abandon(self) -> None:
+        """Do not even save Datastore; a stop must be under way."""
+        self._is_abandoned = True
+        self._hurried.set()
+        if self.datastore is not None:
+            self.datastore.kill()
 
     async def stop(self) -> None:
         """Stop everything that runs, the last started first."""
@@ -174,18 +214,19 @@ class Stack:
             app_note += f", restarted {self.app.restarts} times"
         kept = "kept in .dev/" if chosen.dev_dir else "in memory"
         return [
-            ServiceState("App", _up(self.app.running), self.app.address, self.app.url, app_note),
+            self._judged(
+                "App", _up(self.app.running), self.app.address, app_note, url=self.app.url
+            ),
             ServiceState("Console", RUNNING, self.console.address, self.console.url, ""),
             self._datastore_state(kept),
-            ServiceState(
+            self._judged(
                 "Cloud Tasks",
                 _up(self._tasks_run),
                 self.tasks_address,
-                "",
                 self.tasks.queue_yaml_problem or kept,
             ),
             self._cache_state(),
-            ServiceState("Mail", RUNNING, self.mail.address, "", "kept here, delivered to nobody"),
+            self._judged("Mail", RUNNING, self.mail.address, "kept here, delivered to nobody"),
             ServiceState(
                 "Cron", _up(not self.cron_note), "", "", self.cron_note or "from cron.yaml"
             ),
@@ -224,12 +265,43 @@ class Stack:
         """Start the services that the app stands on, side by side."""
         async with asyncio.TaskGroup() as group:
             if self.datastore is not None:
-                group.create_task(self._run("datastore", self.datastore))
+                group.create_task(self._start_datastore(self.datastore))
             if self.memcached is not None:
                 group.create_task(self._start_cache(self.memcached))
             group.create_task(self._run("mail", self.mail))
 
-    async def _run(self, name: str, service: DatastoreEmulator | Memcached | MailServer) -> None:
+    async def _start_datastore(self, datastore: DatastoreEmulator) -> None:
+        await asyncio.to_thread(datastore.start)
+        self._stops.append(("datastore", lambda: self._stop_datastore(datastore)))
+        if datastore.saved is not None:
+            revived = self.tasks.engine.revive_ended(datastore.saved.as_of)
+            if revived:
+                at = _clock_time(datastore.saved.real_time)
+                words = f"Datastore is as it was at {at}: {revived} tasks since then come again"
+                self.terminal.say("tasks", words)
+
+    async def _stop_datastore(self, datastore: DatastoreEmulator) -> None:
+        """Save what Datastore holds and end it; say so if it cannot be saved."""
+        try:
+            if not self._is_abandoned:
+                await asyncio.to_thread(datastore.save, self.tasks_time())
+        except DevserverError as error:
+            self.terminal.say("datastore", f"{error} {self._what_is_lost()}")
+        if self._is_abandoned:
+            self.terminal.say("datastore", self._what_is_lost())
+        await asyncio.to_thread(datastore.stop)
+
+    def _what_is_lost(self) -> str:
+        saved = self.datastore.saved if self.datastore is not None else None
+        if saved is None:
+            return "Not saved: all that it took in this run is lost."
+        return f"Not saved: what it took since {_clock_time(saved.real_time)} is lost."
+
+    def tasks_time(self) -> float:
+        """Return the time on Cloud Tasks' clock."""
+        return float(self.tasks.engine.clock.now())
+
+    async def _run(self, name: str, service: Memcached | MailServer) -> None:
         await asyncio.to_thread(service.start)
         self._stops.append((name, lambda: asyncio.to_thread(service.stop)))
 
@@ -242,17 +314,9 @@ class Stack:
             if not isinstance(error, ServiceMissingError):
                 self.terminal.say("memcached", str(error))
 
-    async def _start_app(self) -> None:
-        self.app.env = {**self.app_environment(), "PORT": str(self.app.port)}
-        self._stops.append(("app", self.app.stop))
-        await self.app.start()
-        self.keeper.on_file[self.settings.root / "cron.yaml"] = self._load_cron
-        self.keeper.start()
-        self._stops.append(("reload", self.keeper.stop))
-
     async def _start_tasks(self) -> None:
         try:
-            await self.tasks.start()
+            await self.tasks.listen()
         except RuntimeError as error:
             port = self.settings.tasks_port
             raise PortTakenError(f"Port {port} was taken meanwhile: {error}") from error
@@ -260,6 +324,116 @@ class Stack:
         self._stops.append(("tasks", self.tasks.stop))
         self.console.begin_sampling()
         self._stops.append(("console", self.console.end_sampling))
+
+    async def _start_app(self) -> None:
+        self.app.env = {**self.app_environment(), "PORT": str(self.app.port)}
+        self._stops.append(("app", self._drain_app))
+        await self.app.start()
+        self.keeper.on_file[self.settings.root / "cron.yaml"] = self._load_cron
+        self.keeper.start()
+        self._stops.append(("reload", self.keeper.stop))
+
+    async def _begin_deliveries(self) -> None:
+        await self.tasks.dispatch()
+        self._stops.append(("tasks", self._hold_deliveries))
+
+    async def _hold_deliveries(self) -> None:
+        self.tasks.hold()
+
+    async def _drain_app(self) -> None:
+        """End the app when its requests are done, or their time is up, or in a hurry."""
+        ending = asyncio.create_task(self.app.stop())
+        hurried = asyncio.create_task(self._hurried.wait())
+        left_s = float(self.app.grace_s)
+        while not ending.done() and not self._hurried.is_set():
+            await asyncio.wait(
+                {ending, hurried}, timeout=_SAY_EVERY_S, return_when="FIRST_COMPLETED"
+            )
+            left_s -= _SAY_EVERY_S
+            if not ending.done() and not self._hurried.is_set():
+                self._say_what_is_left(left_s)
+        if not ending.done():
+            cut = self.tasks.under_way
+            self.app.kill()
+            words = f"{cut} deliveries were cut off; they come again at the next start"
+            self.terminal.say("app", f"ended in a hurry. {words}")
+        await ending
+        hurried.cancel()
+
+    def _say_what_is_left(self, left_s: float) -> None:
+        waited_for = f"{self.tasks.under_way} deliveries" if self.tasks.under_way else "requests"
+        words = f"waiting for {waited_for}, {max(0.0, left_s):.0f} s at most (Ctrl-C hurries)"
+        self.terminal.say("app", words)
+
+    def _begin_saves(self) -> None:
+        datastore = self.datastore
+        if datastore is not None and datastore.is_kept:
+            self._keep_running("saves", self._save_now_and_then(datastore))
+
+    async def _save_now_and_then(self, datastore: DatastoreEmulator) -> None:
+        """Save Datastore whenever it has changed, in a tenth of the time at most."""
+        pause_s, is_failing = SAVE_EVERY_S, False
+        while True:
+            await asyncio.sleep(pause_s)
+            began = time.monotonic()
+            try:
+                await asyncio.to_thread(datastore.save, self.tasks_time())
+                is_failing = False
+            except DevserverError as error:
+                if not is_failing:
+                    self.terminal.say(
+                        "datastore", f"could not be saved, and is tried again: {error}"
+                    )
+                is_failing = True
+            pause_s = max(SAVE_EVERY_S, _SAVE_SHARE * (time.monotonic() - began))
+
+    def _begin_watch(self) -> None:
+        self.watch.probes = self._probes()
+        self._keep_running("watch", self.watch.run())
+
+    def _keep_running(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the background until the stop."""
+        task = asyncio.create_task(work, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self._stops.append((name, end))
+
+    def _probes(self) -> list[Probe]:
+        """Return how the services are asked that we know how to ask."""
+        port, queue = self.app.port, self.tasks.engine.place.queue_name("default")
+        log = " .dev/logs/app.log says more." if self.logs else ""
+        found = [
+            Probe(
+                "App",
+                lambda: watch.ask_app(port, app.READY_PATH),
+                "All its threads wait, perhaps for a service." + log,
+            ),
+            Probe(
+                "Cloud Tasks",
+                lambda: watch.ask_cloud_tasks(self.tasks_address, queue),
+                f"{_HANGS}: it keeps its tasks.",
+            ),
+            Probe("Mail", lambda: watch.ask_mail(self.mail.address), f"{_HANGS}."),
+        ]
+        if self.datastore is not None and self.datastore.product != "datastore-emulator":
+            found.append(Probe("Datastore", self.datastore.admin.ping, self._datastore_advice()))
+        if self.memcached is not None:
+            server = self.memcached
+            words = "The app goes on without a cache, in smaller batches."
+            found.append(Probe("memcached", lambda: watch.ask_memcached(server.address), words))
+        return found
+
+    def _datastore_advice(self) -> str:
+        if self.datastore is None or not self.datastore.is_kept:
+            return f"{_HANGS}: it keeps nothing."
+        return f"{_HANGS}: it goes back to its last save, {SAVE_EVERY_S:.0f} s or a little older."
+
+    def _say_of_service(self, name: str, text: str) -> None:
+        self.terminal.say({"Cloud Tasks": "tasks"}.get(name, name.lower()), f"{name} {text}")
 
     async def _start_cron(self) -> None:
         self._load_cron()
@@ -299,9 +473,11 @@ class Stack:
             return ServiceState("Datastore", EXTERNAL, self.datastore_address, "", "not ours")
         process = self.datastore.process
         state = _up(process is not None and process.running)
-        kept = "in memory" if self.datastore.product == "datastore-emulator" else kept
+        kept = kept if self.datastore.is_kept else "in memory"
+        if self.datastore.is_kept and self.datastore.saved is not None:
+            kept += f", saved at {_clock_time(self.datastore.saved.real_time)}"
         note = f"{self.datastore.product}, {kept}"
-        return ServiceState("Datastore", state, self.datastore_address, "", note)
+        return self._judged("Datastore", state, self.datastore_address, note)
 
     def _cache_state(self) -> ServiceState:
         if self.settings.memcache_hosts:
@@ -311,7 +487,16 @@ class Stack:
             return ServiceState("memcached", OFF, "", "", self.cache_note)
         process = self.memcached.process
         state = _up(process is not None and process.running)
-        return ServiceState("memcached", state, self.memcached.address, "", "in memory")
+        return self._judged("memcached", state, self.memcached.address, "in memory")
+
+    def _judged(
+        self, name: str, state: str, address: str, note: str, *, url: str = ""
+    ) -> ServiceState:
+        """Return a service's row: one that runs and does not answer is silent."""
+        if state == RUNNING and (silent_s := self.watch.silent_s(name)):
+            state = SILENT
+            note = f"has not answered for {silent_s:.0f} s. {self.watch.advice(name)}"
+        return ServiceState(name, state, address, url, note)
 
     def _take_lock(self) -> IO[str] | None:
         """Let only one dev server at a time use a .dev folder."""
@@ -340,6 +525,10 @@ class Stack:
 
     def _sink(self, service: str) -> Callable[[str], None]:
         return self.terminal.sink(service)
+
+
+def _clock_time(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
 def _up(running: bool) -> str:

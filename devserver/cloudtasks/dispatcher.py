@@ -56,6 +56,7 @@ class Dispatcher:
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._offset_s = engine.clock.offset_s
+        self._is_held = False
 
     async def start(self) -> None:
         """Begin to dispatch."""
@@ -71,6 +72,19 @@ class Dispatcher:
         self._engine.change_listeners.append(self._changed)
         self._engine.reset_listeners.append(self._was_reset)
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
+
+    def hold(self) -> None:
+        """Begin no attempt from now on; those under way go on, and their answers count.
+
+        The workers are on their way out. An attempt that ends without an answer is theirs to
+        lose, not the task's: it is not noted as a failure, and begins again at the next start.
+        """
+        self._is_held = True
+
+    @property
+    def under_way(self) -> int:
+        """How many attempts have begun and not ended."""
+        return len(self._deliveries)
 
     async def stop(self) -> None:
         """Stop at once; attempts under way are cut off and start again next time."""
@@ -105,7 +119,7 @@ class Dispatcher:
             self._is_woken = False
             self._wake.clear()
             self._follow_clock()
-            for attempt in await self._begin_ready():
+            for attempt in [] if self._is_held else await self._begin_ready():
                 delivery = self._loop.create_task(self._deliver(attempt))
                 self._deliveries[attempt.id] = delivery
                 delivery.add_done_callback(lambda _, key=attempt.id: self._deliveries.pop(key))
@@ -123,7 +137,7 @@ class Dispatcher:
 
     async def _sleep(self) -> None:
         """Wait for a change or for the next due time."""
-        wake_at = self._engine.wake_at()
+        wake_at = None if self._is_held else self._engine.wake_at()
         if wake_at is None:
             await self._wake.wait()
             return
@@ -167,6 +181,8 @@ class Dispatcher:
         except Exception as error:
             log.exception("Attempt %s of %s failed", attempt.number, attempt.task.name)
             answer = Answer(error=f"UNAVAILABLE: {error!r}")
+        if self._is_held and answer.status is None:
+            return
         self._engine.end_attempt(
             attempt.id,
             status=answer.status,

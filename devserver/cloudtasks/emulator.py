@@ -99,6 +99,7 @@ class Emulator:
         if self._yaml_path is not None:
             self._apply_yaml(self._yaml_path)
         self._dispatcher = Dispatcher(self.engine, kill_worker) if dispatching else None
+        self._is_dispatching = False
         self._server: Any = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -117,13 +118,36 @@ class Emulator:
         Raises:
             RuntimeError: the port is taken.
         """
+        await self.listen()
+        await self.dispatch()
+
+    async def listen(self) -> None:
+        """Take calls; tasks wait.
+
+        Raises:
+            RuntimeError: the port is taken.
+        """
         self._server = create_server(self.engine)
         self.port = self._server.add_insecure_port(self.grpc_address)
         await self._server.start()
-        if self._dispatcher is not None:
-            await self._dispatcher.start()
         if self._yaml_path is not None:
             self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path))
+
+    async def dispatch(self) -> None:
+        """Begin to deliver."""
+        if self._dispatcher is not None:
+            await self._dispatcher.start()
+            self._is_dispatching = True
+
+    def hold(self) -> None:
+        """Begin no delivery from now on; calls are taken, and deliveries under way end."""
+        if self._dispatcher is not None:
+            self._dispatcher.hold()
+
+    @property
+    def under_way(self) -> int:
+        """How many deliveries have begun and not ended."""
+        return self._dispatcher.under_way if self._dispatcher is not None else 0
 
     async def stop(self) -> None:
         """Stop; attempts under way are cut off and start again next time."""
@@ -132,7 +156,7 @@ class Emulator:
             await asyncio.gather(self._watcher, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace=0.2)
-        if self._dispatcher is not None and self._server is not None:
+        if self._dispatcher is not None and self._is_dispatching:
             await self._dispatcher.stop()
         self.engine.close()
 

@@ -470,6 +470,21 @@ class Engine:
             self._store.update_task(task)
             return _shown(task, messages.Task.FromString(task.spec), view)
 
+    def revive_ended(self, since: float) -> int:
+        """Let the tasks live again that ended at `since` or later; return how many.
+
+        For a store behind the handlers that has gone back to that time: what these tasks did
+        is not in it any more. Tasks that somebody deleted stay deleted.
+        """
+        with self._change():
+            revived = 0
+            for task in self._store.tasks_ended(since, (DONE, FAILED)):
+                lane = self._lanes.get(task.queue)
+                if lane is not None and task.name not in lane.tasks:
+                    self._make_due(lane, task)
+                    revived += 1
+            return revived
+
     def retry_task(self, name: str) -> None:
         """Put a task back to work: a window of the emulator, not of the service.
 

@@ -224,6 +224,15 @@ class Store:
         )
         return [_task(row) for row in rows]
 
+    def tasks_ended(self, since: float, states: Sequence[str]) -> list[TaskRecord]:
+        """Return the tasks that ended so at a time or later, in the order of their ends."""
+        rows = self._db.execute(
+            f"{_SELECT_TASK} USING (sequence) WHERE ended_at >= ? "
+            f"AND state IN ({', '.join('?' * len(states))}) ORDER BY ended_at",
+            [since, *states],
+        )
+        return [_task(row) for row in rows]
+
     def ended_counts(self) -> dict[tuple[str, str], int]:
         """Return how many ended tasks are kept, by queue and state."""
         rows = self._db.execute(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _PAGE_MAILS = 50
 _PATIENCE_S = 2.0
+_AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
 
 # What a page says after an action: the address holds the key, never the text.
 NOTICES = {
@@ -140,9 +141,9 @@ class Pages:
         late: list[Waiting] | None,
     ) -> list[Attention]:
         found = [
-            Attention("✕", "failed", f"{service.name} has stopped", "/")
+            Attention("✕", "failed", f"{service.name} {_AILMENTS[service.state]}", "/")
             for service in self.platform.services()
-            if service.state == "stopped"
+            if service.state in _AILMENTS
         ]
         found += work.attention(self.engine, rows)
         if dead:

@@ -33,6 +33,7 @@ STATES = {
 SERVICE_STATES = {
     "running": StateWord("✓", "Running", "done"),
     "stopped": StateWord("✕", "Stopped", "failed"),
+    "silent": StateWord("✕", "Does not answer", "failed"),
     "external": StateWord("↗", "External", "queued"),
     "off": StateWord("–", "Off", "cancelled"),
 }

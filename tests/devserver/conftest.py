@@ -92,11 +92,11 @@ def wait_gone(processes: list[psutil.Process]) -> None:
     eventually(lambda: all(map(is_gone, processes)), f"{processes} have ended")
 
 
-def datastore_client(address: str) -> Any:
+def datastore_client(address: str, project: str = "demo-local") -> Any:
     """Connect to an emulator without credentials, whatever the environment says."""
     inherits = "DATASTORE_EMULATOR_HOST" in os.environ
     credentials = None if inherits else AnonymousCredentials()
-    client = datastore.Client(project="demo-local", credentials=credentials)
+    client = datastore.Client(project=project, credentials=credentials)
     client.base_url = f"http://{address}"
     return client
 

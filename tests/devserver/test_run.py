@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from google.cloud import datastore
 
 from devserver import sdk
-from tests.devserver.conftest import ask, eventually, wait_gone
+from tests.devserver.conftest import ask, datastore_client, eventually, wait_gone
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,6 +76,21 @@ def descendants(process):
 
 def host(url):
     return url.removeprefix("http://")
+
+
+def put(addresses, name):
+    """Store a note in the dev server's Datastore."""
+    client = datastore_client(addresses["datastore"], addresses["project"])
+    client.put(datastore.Entity(client.key("Note", name)))
+    client.close()
+
+
+def names(addresses):
+    """Return the names of the notes in the dev server's Datastore."""
+    client = datastore_client(addresses["datastore"], addresses["project"])
+    found = sorted(row.key.name for row in client.query(kind="Note").fetch())
+    client.close()
+    return found
 
 
 def test_one_command_starts_everything_and_ctrl_c_stops_it(start):
@@ -154,9 +170,10 @@ def test_a_second_dev_server_in_the_same_folder_is_refused(start, app_folder):
     assert "Traceback" not in errors
 
 
-def test_tasks_mail_and_key_survive_a_restart(start, app_folder):
+def test_data_tasks_mail_and_key_survive_a_restart(start, app_folder):
     """What one run kept in .dev/ the next one has, logs included."""
     first, addresses = start("--no-reload")
+    put(addresses, "a")
     console = host(addresses["console"])
     headers = {"Content-Type": "application/json"}
     rule = json.dumps({"kind": "delay"})
@@ -168,6 +185,7 @@ def test_tasks_mail_and_key_survive_a_restart(start, app_folder):
     _, again = start("--no-reload")
 
     assert errors == ""
+    assert names(again) == ["a"]
     assert ask(host(again["app"]), "GET", "/environment").json()["SECRET_KEY"] == key
     kept = {path.name for path in (app_folder / ".dev").iterdir()}
     assert {"secret_key", "tasks.sqlite", "mail.sqlite", "datastore", "logs"} <= kept

@@ -61,12 +61,13 @@ def test_an_emulator_stores_and_leaves_no_process(kind):
 @pytest.mark.services
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_survives_a_restart(tmp_path, kind):
-    """With a folder, what one run wrote the next one reads, after a stop."""
+    """With a folder, what one run saved the next one reads."""
     for run in range(2):
         emulator = DatastoreEmulator(kind, data_dir=tmp_path)
         emulator.start()
         put(emulator.address, f"run-{run}", "kept")
         earlier = [get(emulator.address, f"run-{number}") for number in range(run)]
+        emulator.save()
         emulator.stop()
 
         assert all(earlier)

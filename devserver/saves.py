@@ -1,0 +1,146 @@
+"""Saves of what Datastore holds: a folder each, whole or not there.
+
+    .dev/datastore/<emulator>/saves/<project>/00000042/
+        save.json       when, what else must be set again, and a checksum of each file
+        all/...         the emulator's export
+
+A save is written beside the others, forced to disk, and gets its name last. So whatever ends
+us, also in the middle, the newest name is a whole save. The last KEPT stay. The emulators read
+as much of a damaged export as they can and say nothing, so its checksums are compared first.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from devserver.errors import ServiceFailedError
+
+KEPT = 2
+_FORMAT = 1
+_FIELDS = {_FORMAT: ("as_of", "real_time", "next_id", "overall", "checksums")}
+_ABOUT = "save.json"
+_UNFINISHED = "unfinished"
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save.
+
+    Attributes:
+        folder: Where it lies.
+        as_of: The time on Cloud Tasks' clock just before it; all that it holds is older or
+            hardly younger.
+        real_time: The same on the machine's clock, for people.
+        next_id: The count that ids go on from.
+        overall: By database, the overall file of its export, as a path below the folder.
+        checksums: By file, as a path below the folder, its SHA-256.
+    """
+
+    folder: Path
+    as_of: float
+    real_time: float
+    next_id: int
+    overall: Mapping[str, str]
+    checksums: Mapping[str, str]
+
+    def paths(self) -> dict[str, str]:
+        """Return the overall files as they are now."""
+        return {database: str(self.folder / path) for database, path in self.overall.items()}
+
+    def size_bytes(self) -> int:
+        """Return how much it takes on disk."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+
+class Saves:
+    """The saves of one project."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep them in a folder, which is made when first used."""
+        self.folder = folder
+
+    def newest(self) -> Save | None:
+        """Return the last save, None without any.
+
+        Raises:
+            ServiceFailedError: it is damaged.
+        """
+        named = self._named()
+        return _read(named[-1]) if named else None
+
+    def write(
+        self, export: Callable[[Path], tuple[Mapping[str, str], int]], as_of: float, now: float
+    ) -> Save:
+        """Make a save.
+
+        Args:
+            export: Writes into a folder; returns overall files by database, and the next id.
+            as_of: The time on Cloud Tasks' clock.
+            now: The time on the machine's.
+        """
+        unfinished = self.folder / _UNFINISHED
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        overall, next_id = export(unfinished)
+        below = {name: str(Path(path).relative_to(unfinished)) for name, path in overall.items()}
+        named = self._named()
+        number = int(named[-1].name) + 1 if named else 1
+        checksums = _checksums(unfinished)
+        save = Save(self.folder / f"{number:08d}", as_of, now, next_id, below, checksums)
+        note = {"format": _FORMAT} | {name: getattr(save, name) for name in _FIELDS[_FORMAT]}
+        (unfinished / _ABOUT).write_text(json.dumps(note, indent=1))
+        _force_to_disk(unfinished)
+        unfinished.rename(save.folder)
+        _force_entry(self.folder)
+        for old in named[: len(named) + 1 - KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return save
+
+    def _named(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("*") if path.name.isdecimal())
+
+
+def _read(folder: Path) -> Save:
+    try:
+        note = json.loads((folder / _ABOUT).read_text())
+        save = Save(folder, **{name: note[name] for name in _FIELDS[note["format"]]})
+        changed = dict(save.checksums).items() ^ _checksums(folder).items()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"its note cannot be read ({error!r})") from error
+    if changed:
+        raise _damaged(folder, f"{min(changed)[0]} is not as it was written")
+    return save
+
+
+def _damaged(folder: Path, how: str) -> ServiceFailedError:
+    return ServiceFailedError(
+        f"What was saved of Datastore in {folder} is damaged: {how}. "
+        "Move that folder away to start from the save before it."
+    )
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != _ABOUT
+    }
+
+
+def _force_to_disk(folder: Path) -> None:
+    """Return when everything in a folder would survive a power cut."""
+    for path in folder.rglob("*"):
+        _force_entry(path)
+    _force_entry(folder)
+
+
+def _force_entry(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

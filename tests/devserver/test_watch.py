@@ -1,0 +1,203 @@
+"""The watch over the services: who hangs is named, with what to do, and once."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+
+import grpc
+import pytest
+
+from devserver import services, watch
+from devserver.cloudtasks.emulator import running
+from devserver.datastore import DatastoreEmulator
+from devserver.errors import NoAnswerError
+from devserver.mail import MailServer
+from devserver.watch import SILENT_S, Probe, Watch
+from tests.devserver.conftest import recording_app
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Service:
+    """A service that answers, refuses or hangs, as told."""
+
+    def __init__(self):
+        self.answers = threading.Event()
+        self.answers.set()
+        self.refuses = False
+
+    def ask(self):
+        if self.refuses:
+            raise OSError("connection refused")
+        assert self.answers.wait(30)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def service():
+    made = Service()
+    yield made
+    made.answers.set()
+
+
+@pytest.fixture
+def watching(clock, said, service):
+    """A watch over one service."""
+    made = Watch(
+        [Probe("Datastore", service.ask, "Start again.")],
+        lambda name, text: said.append((name, text)),
+        clock,
+    )
+    yield made
+    made.close()
+
+
+def settle(watching):
+    """Look until the call under way has been taken."""
+    watching.look()
+    asked = watching._standings["Datastore"].asked
+    with contextlib.suppress(OSError):
+        asked.result(30)
+    watching.look()
+
+
+def test_a_service_that_answers_is_not_spoken_of(watching, clock, said):
+    """However long it goes on."""
+    for _ in range(20):
+        clock.now += SILENT_S / 2
+        settle(watching)
+
+    assert said == []
+    assert watching.silent_s("Datastore") == 0.0
+
+
+def test_a_service_that_hangs_is_named_once_and_its_return_too(watching, clock, said, service):
+    """After SILENT_S, not before; with what to do; and again when it answers."""
+    settle(watching)
+    hang(watching, service)
+    clock.now += SILENT_S - 0.1
+    watching.look()
+    assert said == []
+
+    clock.now += 0.1
+    watching.look()
+    clock.now += 30
+    watching.look()
+    assert said == [("Datastore", "has not answered for 10 s. Start again.")]
+    assert watching.silent_s("Datastore") == SILENT_S + 30
+    assert watching.advice("Datastore") == "Start again."
+
+    service.answers.set()
+    settle(watching)
+    assert said[1:] == [("Datastore", "answers again, after 40 s")]
+    assert watching.silent_s("Datastore") == 0.0
+
+
+def hang(watching, service):
+    """Let the service hang from its next call on, which is under way on return."""
+    watching._standings["Datastore"].asked.result(30)
+    service.answers.clear()
+    watching.look()
+
+
+def test_a_service_that_refuses_is_named_too(watching, clock, said, service):
+    """An error is no answer, and it is asked again each time."""
+    settle(watching)
+    service.refuses = True
+    for _ in range(3):
+        clock.now += SILENT_S / 2
+        settle(watching)
+
+    assert said == [("Datastore", "has not answered for 10 s. Start again.")]
+
+
+def test_one_that_hangs_keeps_nobody_else_from_being_asked(clock, said, service):
+    """Each has a thread of its own."""
+    service.answers.clear()
+    lively = Service()
+    both = Watch(
+        [Probe("A", service.ask, ""), Probe("B", lively.ask, "")],
+        lambda name, text: said.append(name),
+        clock,
+    )
+    for _ in range(4):
+        both.look()
+        both._standings["B"].asked.result(30)
+        clock.now += SILENT_S / 2
+    both.look()
+    both.close()
+    service.answers.set()
+
+    assert said == ["A"]
+
+
+# --- real services --------------------------------------------------------
+
+
+@pytest.mark.services
+def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
+    """A stopped process runs and has its port; asked for a row it says nothing."""
+    emulator = DatastoreEmulator()
+    emulator.start()
+    emulator.admin.ping()
+
+    monkeypatch.setattr("devserver.exports.PING_S", 1.0)
+    java = emulator.process.process().pid
+    os.kill(java, signal.SIGSTOP)
+    try:
+        with pytest.raises(NoAnswerError):
+            emulator.admin.ping()
+    finally:
+        os.kill(java, signal.SIGCONT)
+        emulator.stop()
+
+
+def test_each_kind_of_service_is_asked_in_its_language():
+    """A call that it understands: a version, a greeting, a queue, a page."""
+    mail = MailServer()
+    mail.start()
+    with running() as tasks, recording_app() as app, services.memcached() as cache:
+        watch.ask_mail(mail.address)
+        watch.ask_cloud_tasks(tasks.grpc_address, tasks.engine.place.queue_name("none"))
+        watch.ask_app(int(app.url.rpartition(":")[2]), "/")
+        if cache:
+            watch.ask_memcached(cache)
+    mail.stop()
+
+
+@pytest.mark.parametrize("ask", ["mail", "cloud_tasks", "memcached", "app"])
+def test_one_that_takes_connections_and_says_nothing_does_not_answer(monkeypatch, ask):
+    """It is given up after ASK_TIMEOUT_S."""
+    monkeypatch.setattr(watch, "ASK_TIMEOUT_S", 0.5)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        port = mute.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        asks = {
+            "mail": lambda: watch.ask_mail(address),
+            "cloud_tasks": lambda: watch.ask_cloud_tasks(address, "projects/p/queues/q"),
+            "memcached": lambda: watch.ask_memcached(address),
+            "app": lambda: watch.ask_app(port, "/"),
+        }
+        with pytest.raises((OSError, grpc.RpcError)):
+            asks[ask]()
