@@ -11,6 +11,12 @@ ContinuationPage
     Queries: that key range, for progress and for the sweep. No index but the key's.
     Growth: one row for each page of items; the receipts of its items are packed into it,
     one letter each, so an item costs a fraction of an entity write.
+
+ContinuationHeartbeat
+    Key: "<page's key>:<attempt>". Apart from its page, so that a beat takes part in no
+    transaction of the page's work, and an attempt that has lost its page can hide no other.
+    Queries: none; read by key, when a lease seems to have run out.
+    Growth: one row for each attempt that took longer than a third of its lease.
 """
 
 from __future__ import annotations
@@ -62,6 +68,7 @@ class ContinuationPage(ndb.Model):
     owner = ndb.TextProperty()  # The attempt that works on it, until lease_ends.
     committed_by = ndb.TextProperty()  # The last commit of receipts: proof that it was made.
     lease_ends = ndb.DateTimeProperty(indexed=False)
+    takeovers = ndb.IntegerProperty(indexed=False, default=0)  # Each doubles the lease.
     in_doubt = ndb.IntegerProperty(indexed=False, default=0)
     worked = ndb.BooleanProperty(indexed=False, default=False)
     closed = ndb.BooleanProperty(indexed=False, default=False)
@@ -83,6 +90,12 @@ class ContinuationPage(ndb.Model):
         return [i for i, letter in enumerate(self.receipts) if letter not in ENDED]
 
 
+class ContinuationHeartbeat(ndb.Model):
+    """An attempt that lasts is alive, and keeps its lease until then."""
+
+    ends = ndb.DateTimeProperty(indexed=False, required=True)
+
+
 def run_key(run_id: str) -> Any:
     """Return the key of a run."""
     return ndb.Key(ContinuationRun, run_id)
@@ -91,6 +104,11 @@ def run_key(run_id: str) -> Any:
 def page_key(run_id: str, chain: int, number: int) -> Any:
     """Return the key of a page; fixed width, so that keys sort as pages do."""
     return ndb.Key(ContinuationPage, f"{run_id}:{chain:04d}:{number:08d}")
+
+
+def heartbeat_key(page: str, owner: str) -> Any:
+    """Return the key of an attempt's heartbeat, by its page's key and its own id."""
+    return ndb.Key(ContinuationHeartbeat, f"{page}:{owner}")
 
 
 def pages_of(run_id: str, *, after: str = "") -> Any:

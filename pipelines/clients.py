@@ -20,6 +20,7 @@ from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpc
 from models.unknown_properties import keep_unknown_properties
 from pipelines.cache import Cache
 from pipelines.clock import Clock, SystemClock
+from pipelines.hearts import Heart, ThreadedHeart
 from pipelines.mail import Mailer
 from pipelines.outbox import AtOnce, Relay
 from pipelines.process_memory import ProcessMemory
@@ -42,6 +43,7 @@ class Clients:
     relay: Relay = field(default_factory=AtOnce)
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     clock: Clock = field(default_factory=SystemClock)
+    heart: Heart = field(default_factory=ThreadedHeart)
     random: random.Random = field(default_factory=random.SystemRandom)
 
     def context(self) -> Any:

@@ -4,7 +4,7 @@ A run walks a source. One task per page, and page g does, in this order:
 
 1. pin   Its items are read and stored in its row: a retry sees the same page, whatever was
          inserted meanwhile. The same commit takes a lease, so that two deliveries of one
-         task do not work side by side.
+         task do not work side by side; heartbeats keep it while the work lasts.
 2. link  Page g+1 gets its task, by a name made of run, chain and number. "Already exists"
          means that it is linked. So failures stay in their page, and pages run in parallel.
 3. work  Items are worked on in small groups. What became of each is committed to the page's
@@ -18,7 +18,7 @@ exactly once. `deliver` acts on the outside world first, and the receipts follow
 items or 50 ms. A crash in between may repeat those items: the one window that cannot be
 closed. Each page counts how many items stood in it (`in_doubt`).
 
-Lost on failure: nothing. A crash costs a lease (20 s) or a sweep (a minute).
+Lost on failure: nothing. A crash costs a lease (6 s) or a sweep (a minute).
 
 Routes: POST /tasks/continuations/<job> for each job; GET /cron/continuations/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,

@@ -22,8 +22,11 @@ from pipelines.sources import FailedItems, Source
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
 
-# Longer than one item takes at its worst. A crash costs so much time before its page goes on.
-LEASE_S = 20.0
+# How long a page waits after the last sign of life of an attempt at it: what a crash costs. Work
+# may last longer, as heartbeats keep the lease.
+LEASE_S = 6.0
+# An attempt that lasts longer hangs, or its request was given up: its page may be taken over.
+DEADLINE_S = 600.0
 # How long deferred items wait after each pass over their page: a relay that puts mails off
 # means minutes.
 RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
@@ -73,6 +76,7 @@ class Job(Generic[A, I]):
     passes: int = 5  # Over a page, before an item that keeps being deferred has failed.
     retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S  # Between passes; the last one repeats.
     lease_s: float = LEASE_S
+    deadline_s: float = DEADLINE_S  # Of an attempt: so long it may keep its lease by heartbeats.
 
     @cached_property
     def _adapter(self) -> TypeAdapter[A]:

@@ -21,8 +21,10 @@ from models.continuations import (
     RUNNING,
     SKIPPED,
     WAITING,
+    ContinuationHeartbeat,
     ContinuationPage,
     ContinuationRun,
+    heartbeat_key,
     page_key,
     run_key,
 )
@@ -41,6 +43,7 @@ from pipelines.progress import keep_totals
 from pipelines.rpc import Cost
 from pipelines.sources import Slice, Span
 from pipelines.tasks import Park, Task, Unwell, Wait
+from pipelines.wakes import CLOCK_SKEW_S
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,13 @@ UNRECEIPTED_S = 0.05
 LOOK_S = 1.0
 # The queue's clock may be ahead of ours by so much.
 CLOCK_SLACK_S = 1.0
+# A task that was created for a time may come so much early, by a clock that is behind: when an
+# item was deferred, and for the end of a lease. Beyond that the sweep helps.
+EARLY_S = {"again": 30.0, "leased": 3.0}
+# Of a lease there are this many heartbeats, so that one may fail.
+BEATS_PER_LEASE = 3
+BEAT_TIMEOUT_S = 2.0
+MOST_DOUBLINGS = 10
 
 
 @dataclass(frozen=True)
@@ -87,40 +97,62 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
         _finish(clients, job, run)  # Who ended the run did not get that far.
     if run.state != RUNNING:
         return
-    if page is not None and _is_too_early(clients, page):
-        _come_again(clients, job, args, page)
+    if page is not None and _is_too_early(clients, job, page):
+        _come_again(clients, job, args, page.again_at, "again", page.passes)
         return
     attempt = _Attempt(clients, job, run, args, spent_before)
     if page is not None:
         _link(clients, job, args, page)  # Before waiting for a lease: its owner may be dead.
-        page, items = attempt.take(page)
-    else:
-        page, items = attempt.take(None)
-        _link(clients, job, args, page)
-    if not page.worked:
-        attempt.work(page, items)
+    try:
+        with clients.heart.beating(attempt.beat, job.lease_s / BEATS_PER_LEASE):
+            attempt.make(page)
+    except LeasedError as leased:
+        _come_again(clients, job, args, leased.ends, "leased", leased.ends.isoformat())
+        return
     _close(clients, job, run, args)
 
 
-def _is_too_early(clients: Clients, page: ContinuationPage) -> bool:
+def _is_too_early(clients: Clients, job: Job[Any, Any], page: ContinuationPage) -> bool:
     if page.worked or page.again_at is None:
         return False  # A page without open items has only to be closed.
-    return naive(clients.clock.now()) < page.again_at  # type: ignore[no-any-return]
+    now = naive(clients.clock.now())
+    # A time beyond that is from a clock that was far ahead, and means nothing.
+    longest = now + datetime.timedelta(seconds=max(job.retry_delays_s) + CLOCK_SKEW_S)
+    return now < page.again_at <= longest  # type: ignore[no-any-return]
 
 
 def _come_again(
-    clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage
+    clients: Clients,
+    job: Job[Any, Any],
+    args: PageArgs,
+    at: datetime.datetime,
+    why: str,
+    which: str | int,
 ) -> None:
-    """See to it that a page with deferred items has a task for the time they wait for."""
-    wait_s = (page.again_at - naive(clients.clock.now())).total_seconds()
-    name = (*args.task_name, "again", page.passes)
-    page_task(job).enqueue(clients, args, name=name, delay_s=max(0.0, wait_s) + CLOCK_SLACK_S)
+    """See to it that a page has a task for a time, one for each reason, and end this one.
+
+    Raises:
+        Wait: there is such a task, and this delivery may be it, come early: it comes once more.
+    """
+    wait_s = max(0.0, (at - naive(clients.clock.now())).total_seconds())
+    name = (*args.task_name, why, which)
+    is_new = page_task(job).enqueue(clients, args, name=name, delay_s=wait_s + CLOCK_SLACK_S)
+    if not is_new and wait_s < EARLY_S[why]:
+        raise Wait(f"page {args.number} of run {args.run_id} has its turn in {wait_s:.1f} s")
 
 
 def _link(clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage) -> None:
     if page.next is not None:
         follower = PageArgs(args.run_id, args.chain, args.number + 1, page.next)
         page_task(job).enqueue(clients, follower, name=follower.task_name)
+
+
+class LeasedError(Wait):
+    """Another attempt works on the page, and has shown that it is alive."""
+
+    def __init__(self, page: str, ends: datetime.datetime) -> None:
+        super().__init__(f"page {page} is being worked on")
+        self.ends = ends
 
 
 @dataclass
@@ -142,16 +174,31 @@ class _Attempt:
         self.source = self.job.source_of(self.run)
         self.job_args = self.job.load(self.run.args)
         self.committed = self.looked = self.clients.clock.now()
+        self.ends = naive(self.committed) + datetime.timedelta(seconds=self.job.deadline_s)
+        self.lease_s = self.job.lease_s
+        self.lease_ends: datetime.datetime | None = None  # By the last commit.
+        self.kept_to = naive(self.committed)  # By the last heartbeat.
+
+    def make(self, page: ContinuationPage | None) -> None:
+        """Take the page, link the next one, and work on what is open.
+
+        Raises:
+            LeasedError: another attempt works on it.
+            Wait: the lease was lost.
+        """
+        is_linked = page is not None
+        page, items = self._take(page)
+        if not is_linked:
+            _link(self.clients, self.job, self.args, page)
+        if not page.worked:
+            self._work(page, items)
 
     # Pin and lease
 
-    def take(self, page: ContinuationPage | None) -> tuple[ContinuationPage, Sequence[Any]]:
+    def _take(self, page: ContinuationPage | None) -> tuple[ContinuationPage, Sequence[Any]]:
         """Return the page, pinned and leased to this attempt, and its items.
 
         A page that is worked already comes back without items.
-
-        Raises:
-            Wait: another attempt works on it.
         """
         items: Sequence[Any] | None = None
         draft = None
@@ -160,6 +207,7 @@ class _Attempt:
             read = self.source.read(span, self.run.page_size)
             draft, items = self._draft(read), read.items
         taken, is_draft = transact(lambda: self._lease(draft))
+        self.lease_ends = taken.lease_ends
         if taken.worked:
             return taken, []
         if not is_draft or items is None:
@@ -194,31 +242,63 @@ class _Attempt:
         return page, is_draft
 
     def _check_free(self, page: ContinuationPage) -> None:
+        """Make sure that nobody works on a page, or take it over from who has gone silent."""
         if page.owner in (None, self.owner):
             return
-        now = naive(self.clients.clock.now())
-        longest = now + datetime.timedelta(seconds=2 * self.job.lease_s)
-        # A lease beyond that is from a clock that was far ahead, and means nothing.
-        if page.lease_ends is not None and now < page.lease_ends <= longest:
-            raise Wait(f"page {self.key.id()} is being worked on")
+        if self._is_alive(page, page.lease_ends):
+            raise LeasedError(self.key.id(), page.lease_ends)
+        sign = heartbeat_key(self.key.id(), page.owner).get()
+        if sign is not None and self._is_alive(page, sign.ends):
+            raise LeasedError(self.key.id(), sign.ends)
+        page.takeovers += 1
         if self.job.deliver is not None:
             # Its owner died without a word: what it did last may have no receipt.
             page.in_doubt += min(MOST_UNRECEIPTED, len(page.open_positions()))
 
+    def _is_alive(self, page: ContinuationPage, ends: datetime.datetime | None) -> bool:
+        now = naive(self.clients.clock.now())
+        # A lease beyond that is from a clock that was far ahead, and means nothing.
+        longest = now + datetime.timedelta(seconds=2 * self._length_s(page))
+        return ends is not None and now < ends <= longest
+
+    def _length_s(self, page: ContinuationPage) -> float:
+        """Return how long the lease of a page is.
+
+        Where heartbeats cannot come through, work that lasts would be taken over again and again:
+        each time the next one gets twice as long.
+        """
+        doubled_s: float = self.job.lease_s * 2 ** min(page.takeovers, MOST_DOUBLINGS)
+        return max(self.job.lease_s, min(doubled_s, self.job.deadline_s))
+
     def _touch(self, page: ContinuationPage) -> None:
         now = naive(self.clients.clock.now())
+        self.lease_s = self._length_s(page)
         page.owner = self.owner
         page.touched = now
-        page.lease_ends = now + datetime.timedelta(seconds=self.job.lease_s)
+        page.lease_ends = now + datetime.timedelta(seconds=self.lease_s)
+
+    def beat(self) -> None:
+        """Keep the lease of work that lasts; on the heart's thread.
+
+        A lease that has run out is not kept: a commit, which sees who has it, may renew it.
+        """
+        now = naive(self.clients.clock.now())
+        if not self._has_lease(now) or now >= self.ends:
+            return
+        ends = now + datetime.timedelta(seconds=self.lease_s)
+        with self.clients.context():
+            key = heartbeat_key(self.key.id(), self.owner)
+            ContinuationHeartbeat(key=key, ends=ends).put(timeout=BEAT_TIMEOUT_S)
+        self.kept_to = ends
+
+    def _has_lease(self, now: datetime.datetime) -> bool:
+        ends = self.lease_ends
+        return ends is not None and now < max(ends, self.kept_to)
 
     # Work
 
-    def work(self, page: ContinuationPage, items: Sequence[Any]) -> None:
-        """Work on what is open; deferred items get a task for later.
-
-        Raises:
-            Wait: the lease was lost.
-        """
+    def _work(self, page: ContinuationPage, items: Sequence[Any]) -> None:
+        """Work on what is open; deferred items get a task for later."""
         try:
             if self.job.apply is not None:
                 page = self._apply_all(page, items)
@@ -230,14 +310,16 @@ class _Attempt:
             self._commit_quietly()
             raise
         if not page.worked and page.again_at is not None:
-            _come_again(self.clients, self.job, self.args, page)
+            _come_again(self.clients, self.job, self.args, page.again_at, "again", page.passes)
 
     def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         if self.job.deliver is None:
             raise TypeError(f"job {self.job.name} has none of `deliver`, `apply` and `check`")
         with self.job.deliver(self.clients, self.job_args) as deliver:
             for position in page.open_positions():
-                self._check_lease(page)
+                if self._is_cancelled():
+                    return self._commit(is_broken=True)
+                self._check_lease()
                 self._deliver_one(deliver, position, items[position])
                 if self._is_time_to_commit():
                     page = self._commit()
@@ -249,19 +331,26 @@ class _Attempt:
         self, page: ContinuationPage, items: Sequence[Any], check: Apply[Any, Any]
     ) -> ContinuationPage:
         """Look at all items at once; only what was found is committed."""
+        if self._is_cancelled():
+            return self._commit(is_broken=True)
         group = [(position, items[position]) for position in page.open_positions()]
         self.found.update(self._answers(group, check))
         return self._commit(is_last=True)
 
-    def _check_lease(self, page: ContinuationPage) -> None:
+    def _check_lease(self) -> None:
         """Stop an attempt that was held up for so long that another may have begun."""
-        if naive(self.clients.clock.now()) >= page.lease_ends:
-            raise Wait(f"the lease of page {self.key.id()} has run out")
+        now = naive(self.clients.clock.now())
+        if now >= self.ends:
+            raise Wait(f"page {self.key.id()} takes longer than an attempt may")
+        if not self._has_lease(now):
+            self._commit()  # Renews the lease, unless another attempt has taken it.
 
     def _apply_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         """Apply all items in one commit; when an item breaks that, find it by halving."""
         groups = [page.open_positions()]
         while groups:
+            if self._is_cancelled():
+                return self._commit(is_broken=True)
             group = groups.pop(0)
             try:
                 page = self._commit(
@@ -325,7 +414,7 @@ class _Attempt:
         """Commit what was found out, and the effects of `applied`, to the page's row.
 
         The lease is renewed, or given back when this is the attempt's last commit, when it
-        is broken, or when the run was cancelled meanwhile: then `owner` is None.
+        is broken off, or when the run was cancelled meanwhile: then `owner` is None.
 
         Only items that are open in the page that the transaction reads are applied and recorded: a
         commit that was made although it seemed to fail leaves nothing to do again.
@@ -344,6 +433,8 @@ class _Attempt:
             there = set(page.open_positions())
             found = self._applied([each for each in applied if each[0] in there])
             found.update({i: what for i, what in self.found.items() if i in there})
+            if found and self._was_quick():
+                page.takeovers = 0
             self._touch(page)
             if found:
                 page.moved = page.touched
@@ -359,11 +450,16 @@ class _Attempt:
             return page  # type: ignore[no-any-return]
 
         page = transact(body)
+        self.lease_ends = page.lease_ends
         self.found.clear()
         self.doubts = 0
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
         return page
+
+    def _was_quick(self) -> bool:
+        """Tell whether an undoubled lease is enough for what was done since the last commit."""
+        return (self.clients.clock.now() - self.committed).total_seconds() < self.job.lease_s
 
     def _spent(self) -> Cost:
         """Return what was spent since the last commit, in the one at hand, which it is part of."""

@@ -29,6 +29,7 @@ from handlers.settings import LOCAL, Settings
 from pipelines.cache import open_cache
 from pipelines.clients import Clients, open_cloud_tasks, open_datastore
 from pipelines.fork_join import ForkJoin
+from pipelines.hearts import NoHeart
 from pipelines.jobs import Job
 from pipelines.mail import SmtpMailer
 from pipelines.rpc import Meter
@@ -296,6 +297,7 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
         mailer=FaultyMailer(mailer, plan),
         meter=meter,
         clock=QueueClock(services.cloud_tasks.engine),
+        heart=NoHeart(),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from google.cloud import ndb
@@ -25,7 +28,7 @@ from tests.pipelines.walks import (
     ledger,
     put_items,
 )
-from tests.world import Services, World
+from tests.world import QueueClock, Services, World
 
 
 @pytest.fixture
@@ -401,5 +404,68 @@ def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Servi
 
     assert world.plan.fired == "crash-after at call 7 (Commit)"
     assert world.clock.time_s - before_s < 5
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+@dataclass(frozen=True)
+class Skewed:
+    """A clock that goes wrong by some seconds."""
+
+    clock: QueueClock
+    by_s: float
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() + datetime.timedelta(seconds=self.by_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+
+def busy_once(tried: list[float], world_of: Callable[[], World]) -> Job[Walk, Item]:
+    """Return a job that defers its items the first time it sees them."""
+
+    def apply(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world_of().clock.time_s)
+        return [DeferredItemError("busy") if len(tried) == 1 else None for _ in items]
+
+    return Job("apply", "fan-out", Walk, items_of, apply=apply)
+
+
+@pytest.mark.parametrize("behind_s", [2, 5, 20])
+def test_a_clock_that_is_behind_loses_no_deferred_item(services: Services, behind_s: int) -> None:
+    """The task that comes again comes too early for that machine: it is told to come once more."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, -behind_s))
+
+    world.settle()
+
+    with world.context():
+        assert progress("run").state == FINISHED
+    assert 5 <= tried[1] - tried[0] <= 5 + behind_s + 5
+
+
+def test_a_clock_far_ahead_defers_nothing_for_long(services: Services) -> None:
+    """A time that no job can have asked for means nothing: the next sweep has the item tried."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, 7 * 86400))
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", world.clock)
+
+    world.clock.sleep(60)
+    world.sweep()
+    world.deliver_due()
+
     with world.context():
         assert progress("run").state == FINISHED
