@@ -77,8 +77,8 @@ DESCRIPTION: dict[str, Any] = {
                         "name": "Idempotency-Key",
                         "in": "header",
                         "description": "Makes this addition count once, however often it is sent "
-                        "within a day, by whichever caller: all share the keys of a sum, so make yours "
-                        "random. Without one, an answer of 503 means that it may count.",
+                        "within a day. All callers of a sum share its keys, so make yours random. "
+                        "Without one, an answer of 503 means that it may count.",
                         "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
                     },
                     {

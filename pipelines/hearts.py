@@ -3,8 +3,8 @@
 One thread of the process beats for all work under way. It asks nothing of work that is done
 before its first beat is due.
 
-Lost on failure: beats. They are hints: what rests on them must be safe without them, and may only be
-slower.
+Lost on failure: beats. They are hints: what rests on them must be safe without them, and may
+only be slower.
 """
 
 from __future__ import annotations
