@@ -2,8 +2,9 @@
 
 A worker that is killed leaves rows whose tasks were never created, and batches without a joiner.
 Cron's sweep would find them within a minute; the worker that takes its place looks at once, in the
-background. It costs four queries when there is nothing. Workers that start together share a look:
-memcached says when the last one began. Without memcached each worker looks.
+background, and again some seconds later, when batches that were open are due. A look costs four
+queries when there is nothing. Workers that start together share looks: memcached says when the last
+one began. Without memcached each worker looks.
 
 Lost on failure: nothing. What a look misses, the next sweep finds.
 """
@@ -23,10 +24,12 @@ log = logging.getLogger(__name__)
 
 # A living worker cares for what is younger.
 STALE_S = 1.0
-# No two looks begin within so long of each other; beside a look that hangs, one begins anyway.
-APART_S = 5.0
+# When a worker looks, after its start.
+LOOKS_S = (1.0, 6.0)
+# Two workers' looks begin so long apart; a worker that has waited too long for its turn takes it.
+APART_S = 3.0
 LONGEST_WAIT_S = 20.0
-_LAST_LOOK = "recovery:began"
+LAST_LOOK = "recovery:began"
 
 
 def start(clients: Clients, registry: Registry) -> threading.Thread:
@@ -41,12 +44,21 @@ def start(clients: Clients, registry: Registry) -> threading.Thread:
     return thread
 
 
-def recover(clients: Clients, registry: Registry) -> bool:
-    """Sweep once, unless another worker does; return whether this one did."""
+def recover(clients: Clients, registry: Registry) -> int:
+    """Look as often as a starting worker does; return how many looks no other worker took over."""
     started_s = clients.clock.now().timestamp()
-    clients.clock.sleep(STALE_S)
-    if not _is_my_turn(clients, started_s):
-        return False
+    looks = 0
+    for look_s in LOOKS_S:
+        due_s = started_s + look_s
+        clients.clock.sleep(max(0.0, due_s - clients.clock.now().timestamp()))
+        if _is_my_turn(clients, due_s):
+            _sweep(clients, registry)
+            looks += 1
+    return looks
+
+
+def _sweep(clients: Clients, registry: Registry) -> None:
+    """Run every sweep, for what is a second old; one that fails stops none behind it."""
     sweeps: list[tuple[str, Callable[[], object]]] = [
         ("outbox", lambda: outbox.sweep(clients, stale_s=STALE_S)),
         ("continuations", lambda: continuations.sweep(clients, registry.jobs)),
@@ -61,20 +73,19 @@ def recover(clients: Clients, registry: Registry) -> bool:
             sweep()
         except Exception:
             log.warning("a starting worker could not sweep: %s", name, exc_info=True)
-    return True
 
 
-def _is_my_turn(clients: Clients, started_s: float) -> bool:
-    """Wait for a turn to look; False: a look has begun since this worker started."""
+def _is_my_turn(clients: Clients, due_s: float) -> bool:
+    """Wait for a turn to look; False: a look has begun since this one was due."""
     waited_s = 0.0
     while waited_s < LONGEST_WAIT_S:
         now_s = clients.clock.now().timestamp()
-        if clients.cache.add(_LAST_LOOK, str(now_s).encode(), ttl_s=int(APART_S)):
+        if clients.cache.add(LAST_LOOK, str(now_s).encode(), ttl_s=int(APART_S)):
             return True
-        last_s = _number(clients.cache.get(_LAST_LOOK))
+        last_s = _number(clients.cache.get(LAST_LOOK))
         if last_s is None:
             return True  # There is no memcached, or something else stands there.
-        if started_s + STALE_S <= last_s <= now_s + APART_S:
+        if due_s <= last_s <= now_s + APART_S:
             return False
         clients.clock.sleep(1)
         waited_s += 1

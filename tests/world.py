@@ -24,6 +24,7 @@ from google.cloud.datastore_v1.types import RollbackRequest
 
 import main
 from devserver.mail import MailServer
+from handlers import recovery
 from handlers.registry import APP, Registry
 from handlers.settings import LOCAL, Settings
 from pipelines.cache import open_cache
@@ -112,6 +113,7 @@ class World:
         self.doubles = False
         self.overlaps = False
         self.current: Any = None
+        self.has_died = False
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -166,6 +168,7 @@ class World:
 
         What it remembered is gone.
         """
+        self.has_died = True
         self.plan.dead_threads.clear()
         self.clients.memory.clear()
         with self.plan.unwatched():
@@ -200,8 +203,13 @@ class World:
         raise AssertionError("tasks keep coming")
 
     def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> int:
-        """Let time pass and the sweep run until all is done; return how many sweeps that took."""
+        """Let time pass and the sweep run until all is done; return how many sweeps that took.
+
+        A worker that died is followed by another one first, as every platform sees to it.
+        """
         self.plan.at, self.plan.more = None, {}
+        if self.has_died:
+            self.restart()
         for sweeps in range(rounds):
             self.settle(patience_s=SWEPT_EVERY_S)
             with self.context():
@@ -210,6 +218,13 @@ class World:
             self.clock.sleep(SWEPT_EVERY_S)
             self.sweep()
         raise AssertionError("not healed by the sweep")
+
+    def restart(self) -> None:
+        """Start a worker in the place of one that died."""
+        self.has_died = False
+        with self.plan.unwatched(), self.clients.context():
+            self.clients.cache.delete(recovery.LAST_LOOK)  # Its time is that of another play.
+            recovery.recover(self.clients, self.registry)
 
     def live_tasks(self, queue: str) -> list[Any]:
         """Return the live tasks of a queue, oldest first."""
