@@ -121,11 +121,17 @@ def relayed_per_s(metrics: str) -> float | None:
 
 
 def _waiting(key: Any) -> Waiting:
-    """Return what a key tells: "<partition>|<created>|<h or o>|..."."""
+    """Return what a key tells, "<partition>|<created>|<h or o>|..."; another one is old."""
     id_ = str(key.id_or_name)
-    _, created, kind, *_ = id_.split("|")
-    moment = datetime.strptime(created, "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
-    return Waiting(id_, moment.timestamp(), kind == "h")
+    _, created, kind, *_ = [*id_.split("|"), "", "", ""]
+    return Waiting(id_, _seconds(created), kind == "h")
+
+
+def _seconds(created: str) -> float:
+    try:
+        return datetime.strptime(created, "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _row(entity: Any) -> OutboxRow:

@@ -598,6 +598,20 @@ def test_the_outbox_is_shown_oldest_first(browser, stored):
     assert "Only the oldest" not in page
 
 
+@pytest.mark.parametrize("odd", ["made by hand", "c|now|h", 5_629_499_534_213_120])
+def test_a_row_with_an_odd_key_hides_no_other(browser, stored, odd):
+    """A row of another version, or one made by hand, is old, and the page shows the others, too."""
+    row = datastore.Entity(stored.key("OutboxTask", odd))
+    row.update({"path": "/tasks/work", "queue": "default", "body": "{}"})
+    stored.put_multi([stranded(stored, 320), row])
+
+    page = browser.get("/outbox").text
+
+    assert "<dd>2</dd>" in page
+    assert "5 min ago" in page
+    assert "in the outbox" in browser.get("/").text
+
+
 def test_a_long_outbox_shows_the_oldest_and_counts_no_further_than_it_must(browser, stored):
     """Fifty rows in full, a thousand counted: the page of a backlog is as fast as another."""
     for start in (0, 500):
