@@ -456,6 +456,46 @@ def test_a_failure_whose_reply_was_lost_counts_once(world: World, queue: Queue, 
 
 
 @one_emulator
+@pytest.mark.parametrize("error", NOT_ITS_FAULT.values(), ids=NOT_ITS_FAULT)
+def test_a_delivery_that_ends_by_no_fault_of_its_own_leaves_no_mark(
+    world: World, queue: Queue, work: Work, error: Exception
+) -> None:
+    """H3: what was noted before the work is taken back by whatever answer it gets."""
+    work.raises = error
+
+    queue.deliver(PATH, retries=5, TaskPreviousResponse="503")
+
+    assert rows(world) == []
+
+
+@one_emulator
+@pytest.mark.parametrize(("retries", "last_answer"), [(1, "500"), (4, "500"), (4, "503")])
+def test_a_task_that_is_done_leaves_no_row(
+    world: World, queue: Queue, work: Work, retries: int, last_answer: str
+) -> None:
+    """What was counted goes with the task, at once and not after two days."""
+    work.raises = KeyError("bug")
+    queue.deliver(PATH)
+    work.raises = None
+
+    queue.deliver(PATH, retries=retries, TaskPreviousResponse=last_answer)
+
+    assert rows(world) == []
+
+
+@one_emulator
+def test_attempts_that_go_on_are_kept(world: World) -> None:
+    """H6: a task that comes once a day and fails each time is given up, too."""
+    with world.context():
+        counts = []
+        for number in range(4):
+            counts.append(attempts.fail(world.clients, delivery(number)))
+            world.clock.sleep(attempts.EXPIRES_S - 1)
+
+    assert counts == [1, 2, 3, 4]
+
+
+@one_emulator
 def test_attempts_of_two_days_ago_are_of_another_task(world: World) -> None:
     """A name may come again when Cloud Tasks has forgotten it: it begins anew."""
     with world.context():

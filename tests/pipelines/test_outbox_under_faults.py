@@ -6,7 +6,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,11 +16,12 @@ from models.outbox import OutboxTask, RowId
 from models.transactions import Transaction, transact
 from pipelines import outbox
 from pipelines.clients import Clients
+from pipelines.outbox import Behind
 from pipelines.tasks import Message
 from tests.explorer import Explorer
-from tests.faults import FLUSH, KINDS, OVERLAP
+from tests.faults import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.orders import STEPS, TASKS, Order, place, ran_here, rows_here
-from tests.world import Services, World
+from tests.world import Services, World, in_threads
 
 MOST_SWEEPS = 2
 
@@ -67,6 +68,32 @@ def scenario(request: pytest.FixtureRequest, services: Services) -> OrderScenari
 def test_each_task_exists_once_with_a_fault_at_any_call(scenario: OrderScenario, kind: str) -> None:
     """B1, B3, B5, B6: a fault or a flushed cache at each call; healed within two sweeps."""
     fired = Explorer(scenario.world, scenario).explore([kind])
+
+    assert len(fired) > 20
+
+
+class WaitedFor(Behind):
+    """The relay of a process that the test waits for, and whose seconds pass at once."""
+
+    def __init__(self) -> None:
+        super().__init__(pause=lambda seconds: None, later=lambda seconds, act: act())
+        self._thread = Inline()  # type: ignore[assignment]
+
+
+class Inline:
+    """Runs what it is given on another thread, to its end."""
+
+    def submit(self, work: Callable[..., None], *args: Any) -> None:
+        in_threads(lambda: work(*args))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
+def test_a_process_that_lives_on_needs_no_sweep(scenario: OrderScenario, kind: str) -> None:
+    """B5: whatever call fails or is not heard of, the relay finds out and makes up for it."""
+    scenario.world.clients = replace(scenario.world.clients, relay=WaitedFor())
+
+    fired = Explorer(scenario.world, scenario, most_sweeps={}).explore([kind])
 
     assert len(fired) > 20
 
