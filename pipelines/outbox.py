@@ -486,7 +486,8 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> Swept:
         keys, busy = look.oldest()
     relayed = _relay_due(clients, look, keys)
     partitions = _hand_over(clients, look, busy)
-    if not relayed.unanswered:
+    # What was neither answered for nor handed over is due in the next round, too.
+    if not relayed.unanswered and partitions == len(busy):
         look.round.end()
     return Swept(relayed.created, partitions)
 

@@ -983,6 +983,23 @@ def test_many_stranded_rows_are_walked_by_partition(world: World) -> None:
         assert ndb.get_multi([lease_key(p) for p in PARTITIONS]) == [None] * 16
 
 
+def test_one_partition_with_more_than_a_sweep_sees_gets_a_walk(world: World) -> None:
+    """B5: behind the first hundred rows of a partition there may be more that are due."""
+    with world.context():
+        now = naive(world.clock.now())
+        Order(id="o").put()
+        ids = [RowId("a" * 24, now, number, held=False) for number in range(150)]
+        ndb.put_multi([_row(id_, number, {}) for number, id_ in enumerate(ids)])
+    world.clock.sleep(60)
+
+    with world.context():
+        swept = sweep(world.clients)
+    deliver_drains(world)
+
+    assert (swept.created, swept.partitions) == (100, 1)
+    assert len(sent(world)) == 150
+
+
 def deliver_drains(world: World) -> int:
     """Deliver the walks through partitions, and nothing else; return how many there were."""
     queue = world.engine.place.queue_name("outbox")
@@ -1202,6 +1219,35 @@ def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None
     assert len(sent(world)) == 450
     assert waiting(world) == []
     assert walks <= len(PARTITIONS)
+
+
+def test_what_a_round_could_not_hand_over_is_due_in_the_next_one(world: World) -> None:
+    """B5: walks that an earlier round asked for may be past these rows already."""
+    with world.context():
+        now = naive(world.clock.now())
+        Order(id="o").put()
+        ids = [RowId(f"{i % 16:x}{i:023x}", now, 0, held=True).text for i in range(250)]
+        made = {"path": settle.path, "queue": settle.queue, "topic": "t"}
+        ndb.put_multi(
+            [OutboxTask(id=id_, body=json.dumps({"order": "o", "row": id_}), **made) for id_ in ids]
+        )
+        world.clock.sleep(720)
+        ndb.put_multi([outbox._lease(world.clients, Drain(p, "early"), 600) for p in PARTITIONS])
+
+    left = []
+    for _ in range(3):
+        world.sweep()
+        deliver_all(world, "fan-out")
+        left.append(len(waiting(world)))
+        world.clock.sleep(60)
+
+    assert left == [150, 50, 0]
+
+
+def deliver_all(world: World, queue: str) -> None:
+    name = world.engine.place.queue_name(queue)
+    while due := world.engine.due(name):
+        assert world.deliver(due[0].task_name) == 204
 
 
 def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: World) -> None:
