@@ -773,6 +773,26 @@ def test_the_relay_keeps_no_more_than_it_may(
     assert steps_sent(world) == [f"s{i}" for i in range(7)]
 
 
+def test_what_is_to_be_tried_again_counts_as_kept(
+    world: World, gate: Gate, behind: Clients, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: while Cloud Tasks is away, a process keeps no more rows in memory than it may."""
+    monkeypatch.setattr(outbox, "MOST_WAITING", 3)
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "s0", "s1", order="one")
+        finish(behind)
+        enqueue(behind, "s2", "s3", order="two")
+        finish(behind)
+    later.pass_one()
+    finish(behind)
+
+    assert steps_sent(world) == ["s0", "s1", "s2"]
+    assert len(waiting(world)) == 1
+
+
 def test_transactions_on_many_threads_lose_no_task(world: World) -> None:
     """B1: eight threads enqueue through one relay; every task is there once."""
     clients = replace(world.clients, relay=Behind())
@@ -998,6 +1018,21 @@ def test_one_partition_with_more_than_a_sweep_sees_gets_a_walk(world: World) -> 
 
     assert (swept.created, swept.partitions) == (100, 1)
     assert len(sent(world)) == 150
+
+
+def test_the_oldest_rows_come_first(world: World) -> None:
+    """B5: whatever its partition, a row waits for no younger one."""
+    with world.context():
+        Order(id="o").put()
+        for partition, count in (("f", 60), ("0", 100)):
+            now = naive(world.clock.now())
+            ids = [RowId(partition * 24, now, number, held=False) for number in range(count)]
+            ndb.put_multi([_row(id_, number, {}) for number, id_ in enumerate(ids)])
+            world.clock.sleep(30)
+        sweep(world.clients)
+
+        left = Counter(row.key.id()[0] for row in rows_here())
+    assert left == {"0": 60}
 
 
 def deliver_drains(world: World) -> int:
