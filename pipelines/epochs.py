@@ -194,7 +194,9 @@ class Epochs:
         inside = str(OPEN + items * ITEM + 1).encode()
         if not clients.cache.add(lock, inside, self._ttl_s()):
             return self._private(clients, slot)
-        if not clients.cache.add(slot.name, epoch.encode(), self._ttl_s()):
+        is_published = clients.cache.add(slot.name, epoch.encode(), self._ttl_s())
+        # If the answer was lost it may be, and then nobody else would see to its task.
+        if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
         shape = self._remember(clients, slot, epoch)
         due = _due(epoch, shape)

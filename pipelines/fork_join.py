@@ -416,11 +416,10 @@ class ForkJoin(Generic[I]):
 
     def _join(self, clients: Clients, args: Join) -> None:
         if not args.key:
-            found = packs_of_epoch(self.name, args.epoch).fetch(1, keys_only=True)
-            pack = found[0].get() if found else None
-            if pack is None:
+            found = packs_of_epoch(self.name, args.epoch).fetch(1)
+            if not found:
                 return
-            args = replace(args, key=pack.batch_key)
+            args = replace(args, key=found[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
         with epoch_locks.turn(clients, slot):
             is_certain = epoch_locks.close(clients, slot, args.epoch)

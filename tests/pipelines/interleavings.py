@@ -291,18 +291,17 @@ def transact(body: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """A query for keys, as `models.fork_join` makes it."""
+    """A query for a range of keys, as `models.fork_join` makes it."""
 
     after: str
     before: str
 
-    def fetch(self, most: int, *, keys_only: bool) -> list[Any]:
-        assert keys_only
-
+    def fetch(self, most: int, *, keys_only: bool = False) -> list[Any]:
         def effect(memory: Memory) -> list[Any]:
             found = [key for key in memory.facts if key.kind() == "WorkPack"]
             inside = [key for key in found if self.after < key.id() < self.before]
-            return sorted(inside, key=lambda key: key.id())[:most]
+            keys = sorted(inside, key=lambda key: key.id())[:most]
+            return keys if keys_only else [memory.get(key) for key in keys]
 
         return rows("query", effect)  # type: ignore[no-any-return]
 
