@@ -349,7 +349,7 @@ class Stack:
         left_s = float(self.app.grace_s)
         while not ending.done() and not self._hurried.is_set():
             await asyncio.wait(
-                {ending, hurried}, timeout=_SAY_EVERY_S, return_when="FIRST_COMPLETED"
+                {ending, hurried}, timeout=_SAY_EVERY_S, return_when=asyncio.FIRST_COMPLETED
             )
             left_s -= _SAY_EVERY_S
             if not ending.done() and not self._hurried.is_set():
@@ -385,7 +385,7 @@ class Stack:
             began = time.monotonic()
             try:
                 before, seen = seen, await asyncio.to_thread(datastore.changed_to)
-                is_calm = seen == before
+                is_calm = seen == before and not is_failing
                 if seen is None or not (is_calm or began - saved_at >= pause_s):
                     continue
                 await asyncio.to_thread(self._save_standing_still, datastore)
