@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloudtasks, continuations, fork_join, materialized_views
+from benchmarks import cloudtasks, continuations, fork_join, healing, materialized_views
 from benchmarks.results import Result, table
 
 # By the first part of its results' names.
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
     "fork_join": fork_join.measure,
+    "healing": healing.measure,
     "materialized_views": materialized_views.measure,
 }
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"

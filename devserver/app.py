@@ -26,7 +26,7 @@ import watchfiles
 
 from devserver import ports
 from devserver.errors import ServiceFailedError
-from devserver.processes import GuardedProcess, LineSink
+from devserver.processes import GuardedProcess, LineSink, suspended
 
 WORKERS, THREADS = 2, 8
 WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
@@ -118,6 +118,14 @@ class AppServer:
         """End gunicorn: no request is taken any more, those under way get their time."""
         if self.process is not None:
             await asyncio.to_thread(self.process.stop)
+
+    def standing_still(self) -> contextlib.AbstractContextManager[None]:
+        """Suspend gunicorn and its workers meanwhile: they ask nobody anything."""
+        with contextlib.suppress(ServiceFailedError, psutil.Error):
+            if self.process is not None:
+                master = self.process.process()
+                return suspended([master, *master.children(recursive=True)])
+        return contextlib.nullcontext()
 
     def kill(self) -> None:
         """End gunicorn and its workers at once; requests under way get no answer."""

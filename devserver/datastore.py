@@ -30,15 +30,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devserver import ports, sdk
-from devserver.errors import DevserverError, ServiceFailedError, ServiceMissingError
+from devserver.errors import DevserverError, NoAnswerError, ServiceFailedError, ServiceMissingError
 from devserver.exports import Admin, FirestoreAdmin
-from devserver.processes import GuardedProcess, LineSink
+from devserver.processes import GuardedProcess, LineSink, until_idle
 from devserver.saves import Save, Saves
 
 KINDS = ("datastore", "firestore")
 _READY_S = 40.0
 _POLL_S = 0.05
 _GRACE_S = 2.0
+_IDLE_WITHIN_S = 3.0
 _PORT_ATTEMPTS = 3
 _LARGE_BYTES = 5_000_000
 # What the Datastore emulator says, in passing, of a file that it then leaves out.
@@ -101,7 +102,7 @@ class DatastoreEmulator:
         self.process: GuardedProcess | None = None
         self.product = ""
         self.saved: Save | None = None
-        self._saved_version: int | None = None
+        self._saved_version = -1
         self._saving = threading.Lock()
 
     @property
@@ -130,21 +131,35 @@ class DatastoreEmulator:
             self._end()
             raise
 
-    def save(self, as_of: float = 0.0) -> bool:
+    def changed_to(self) -> int | None:
+        """Return the version that is not saved yet, None if there is nothing to save.
+
+        Raises:
+            NoAnswerError: it does not answer.
+        """
+        version = self.admin.version() if self.is_kept and self.process is not None else None
+        return None if version == self._saved_version else version
+
+    def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
         """Save what it holds, if that changed since the last save; return whether it did.
+
+        Nobody may ask the emulator anything meanwhile: its export changes rows in place, and a
+        commit that reads one just then fails in the middle.
 
         Args:
             as_of: The time on Cloud Tasks' clock.
+            is_last: Nobody asks it anything any more: it is saved even if it does not rest.
 
         Raises:
-            DevserverError: it does not answer, or cannot write.
+            DevserverError: it does not answer, does not come to rest, or cannot write.
         """
         with self._saving:
-            if not self.is_kept or self.process is None:
+            version = self.changed_to()
+            if version is None or self.process is None:
                 return False
-            version = self.admin.version()
-            if version is not None and version == self._saved_version:
-                return False
+            is_idle = until_idle(self.process.process(), _IDLE_WITHIN_S)
+            if not is_idle and not is_last:
+                raise NoAnswerError("Datastore has not come to rest.")
             try:
                 self.saved = self._saves.write(self._export, as_of, time.time())
             except OSError as error:

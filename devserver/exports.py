@@ -1,9 +1,9 @@
 """What an emulator is asked past the Datastore API: export, import, ids, and whether it changed.
 
-Both emulators of the SDK write and read the export format of the service. An export is one
-moment: it holds each commit whole or not at all. It does not hold the counter that ids of
-incomplete keys come from, so that is read and set again here: an emulator that counts from
-one again would hand out the ids of rows that are there.
+Both emulators of the SDK write and read the export format of the service. Nobody else may ask
+them anything meanwhile (see DatastoreEmulator.save). An export does not hold the counter that
+ids of incomplete keys come from, so that is read and set again here: an emulator that counts
+from one again would hand out the ids of rows that are there.
 """
 
 import http.client
@@ -55,8 +55,8 @@ class Admin:
         """
         self._look(PING_S)
 
-    def version(self) -> int | None:
-        """Return a number that grows with every commit; None if there is no such number.
+    def version(self) -> int:
+        """Return a number that grows with every commit.
 
         The answer about a row that is not there has the version of the whole store.
         """
@@ -135,10 +135,9 @@ class Admin:
 class FirestoreAdmin(Admin):
     """The windows of the Firestore emulator in Datastore mode: one export a database."""
 
-    def version(self) -> int | None:
-        """Return None: its versions are moments, which pass without a commit, too."""
-        self._look(VERSION_S)
-        return None
+    def version(self) -> int:
+        """Return a number that grows with every commit, and with time."""
+        return round(self._look(VERSION_S).read_time.timestamp() * 1e6)
 
     def export(self, folder: Path) -> dict[str, str]:
         """Write everything into a folder; return the overall file of each database."""

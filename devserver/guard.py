@@ -77,6 +77,8 @@ def _terminate(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
     if child.poll() is not None:
         return
     child.terminate()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGCONT)  # It may have been suspended; then it would not hear.
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout=grace_s)
 

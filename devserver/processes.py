@@ -13,7 +13,8 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,9 +24,49 @@ from devserver.errors import ServiceFailedError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _LAST_LINES = 40
+_LOOK_EVERY_S = 0.02
+_CALM_LOOKS = 3
 _LOG_LIMIT_BYTES = 10_000_000
 
 LineSink = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def suspended(processes: Iterable[psutil.Process]) -> Iterator[None]:
+    """Let processes stand still meanwhile; those that end are passed over."""
+    still: list[psutil.Process] = []
+    try:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+                still.append(process)
+        yield
+    finally:
+        for process in still:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+
+
+def until_idle(process: psutil.Process, timeout_s: float) -> bool:
+    """Return whether a process came to rest in time: no processor time, nothing that wants any."""
+    ends_at, calm, spent_s = time.monotonic() + timeout_s, 0, -1.0
+    while calm < _CALM_LOOKS:
+        if time.monotonic() > ends_at:
+            return False
+        times = process.cpu_times()
+        is_calm = times.user + times.system == spent_s and not _wants_processor(process)
+        calm, spent_s = (calm + 1 if is_calm else 0), times.user + times.system
+        time.sleep(_LOOK_EVERY_S)
+    return True
+
+
+def _wants_processor(process: psutil.Process) -> bool:
+    """Tell whether a thread waits for a processor; where that cannot be seen, none does."""
+    for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 class GuardedProcess:

@@ -46,9 +46,11 @@ from devserver.watch import Probe, Watch
 RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"
 SILENT = "silent"  # It runs and does not answer.
 
-SAVE_EVERY_S = 10.0
-# A save takes seconds when there is much to save: it may not take more than a tenth of the time.
-_SAVE_SHARE = 10.0
+# Under writes without pause; else a save is made as soon as there is none for a moment.
+SAVE_EVERY_S = 30.0
+# A save takes seconds when there is much to save: not more than a twentieth of the time.
+_SAVE_SHARE = 20.0
+_LOOK_EVERY_S = 2.0
 _SAY_EVERY_S = 5.0
 _GRACE_IN_MEMORY_S = 3
 _HANGS = "Stop with Ctrl-C and start again"
@@ -284,7 +286,7 @@ class Stack:
         """Save what Datastore holds and end it; say so if it cannot be saved."""
         try:
             if not self._is_abandoned:
-                await asyncio.to_thread(datastore.save, self.tasks_time())
+                await asyncio.to_thread(datastore.save, self.tasks_time(), is_last=True)
         except DevserverError as error:
             self.terminal.say("datastore", f"{error} {self._what_is_lost()}")
         if self._is_abandoned:
@@ -347,7 +349,7 @@ class Stack:
         left_s = float(self.app.grace_s)
         while not ending.done() and not self._hurried.is_set():
             await asyncio.wait(
-                {ending, hurried}, timeout=_SAY_EVERY_S, return_when="FIRST_COMPLETED"
+                {ending, hurried}, timeout=_SAY_EVERY_S, return_when=asyncio.FIRST_COMPLETED
             )
             left_s -= _SAY_EVERY_S
             if not ending.done() and not self._hurried.is_set():
@@ -355,14 +357,15 @@ class Stack:
         if not ending.done():
             cut = self.tasks.under_way
             self.app.kill()
-            words = f"{cut} deliveries were cut off; they come again at the next start"
-            self.terminal.say("app", f"ended in a hurry. {words}")
+            words = f"Deliveries that were cut off ({cut}) come again at the next start"
+            self.terminal.say("app", f"ended in a hurry. {words}.")
         await ending
         hurried.cancel()
 
     def _say_what_is_left(self, left_s: float) -> None:
-        waited_for = f"{self.tasks.under_way} deliveries" if self.tasks.under_way else "requests"
-        words = f"waiting for {waited_for}, {max(0.0, left_s):.0f} s at most (Ctrl-C hurries)"
+        deliveries = f" ({self.tasks.under_way} deliveries)" if self.tasks.under_way else ""
+        limit = f"{max(0.0, left_s):.0f} s at most"
+        words = f"waiting for requests under way{deliveries}, {limit} (Ctrl-C hurries)"
         self.terminal.say("app", words)
 
     def _begin_saves(self) -> None:
@@ -371,21 +374,33 @@ class Stack:
             self._keep_running("saves", self._save_now_and_then(datastore))
 
     async def _save_now_and_then(self, datastore: DatastoreEmulator) -> None:
-        """Save Datastore whenever it has changed, in a tenth of the time at most."""
-        pause_s, is_failing = SAVE_EVERY_S, False
+        """Save Datastore when it has changed and is calm, or has changed for long enough.
+
+        The app stands still meanwhile, for as long as the export takes.
+        """
+        seen: int | None = None
+        pause_s, saved_at, is_failing = SAVE_EVERY_S, time.monotonic(), False
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_LOOK_EVERY_S)
             began = time.monotonic()
             try:
-                await asyncio.to_thread(datastore.save, self.tasks_time())
+                before, seen = seen, await asyncio.to_thread(datastore.changed_to)
+                is_calm = seen == before and not is_failing
+                if seen is None or not (is_calm or began - saved_at >= pause_s):
+                    continue
+                await asyncio.to_thread(self._save_standing_still, datastore)
                 is_failing = False
             except DevserverError as error:
                 if not is_failing:
-                    self.terminal.say(
-                        "datastore", f"could not be saved, and is tried again: {error}"
-                    )
+                    words = f"could not be saved, and is tried again: {error}"
+                    self.terminal.say("datastore", words)
                 is_failing = True
-            pause_s = max(SAVE_EVERY_S, _SAVE_SHARE * (time.monotonic() - began))
+            saved_at = time.monotonic()
+            pause_s = max(SAVE_EVERY_S, _SAVE_SHARE * (saved_at - began))
+
+    def _save_standing_still(self, datastore: DatastoreEmulator) -> None:
+        with self.app.standing_still():
+            datastore.save(self.tasks_time())
 
     def _begin_watch(self) -> None:
         self.watch.probes = self._probes()

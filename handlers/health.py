@@ -7,11 +7,13 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from handlers.wiring import clients
+from handlers.wiring import clients, settings
 
 bp = Blueprint("health", __name__)
 
 PING_TIMEOUT_S = 2.0
+# Without memcached everything works, in smaller batches.
+NEEDED = {"datastore": "Datastore", "tasks": "Cloud Tasks"}
 
 
 @bp.get("/health/live")
@@ -25,8 +27,21 @@ def live() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Tell whether what the app needs answers; it works without memcached, and slower."""
     states = service_states()
-    is_ready = states["datastore"] and states["tasks"]
-    return jsonify(ready=is_ready, **states), 200 if is_ready else 503
+    away = [name for key, name in NEEDED.items() if not states[key]]
+    if not away:
+        return jsonify(ready=True, **states)
+    return jsonify(ready=False, **states, advice=_advice(away)), 503
+
+
+def _advice(away: list[str]) -> str:
+    """Return what a person does about services that do not answer."""
+    who = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
+    if not settings().is_local:
+        return f"{who} What was accepted is kept; work goes on when the service is back."
+    return (
+        f"{who} If that lasts longer than ten seconds, stop `make run` with Ctrl-C and start it "
+        "again: it goes on from its last save."
+    )
 
 
 def service_states() -> dict[str, bool]:

@@ -7,6 +7,7 @@ POST /api/v1/mail/clear
 GET  /api/v1/mail/faults, POST        {temporary_rate, refused, latency_ms}
 GET  /api/v1/cron                     jobs with their last run
 POST /api/v1/cron/run                 {name}: runs it and answers how it went
+POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goes on
 GET  /api/v1/services                 what runs where
 """
 
@@ -43,6 +44,7 @@ class Api:
             web.get(r"/api/v1/mail/{id:\d+}", self.show_mail),
             web.get("/api/v1/cron", self.list_cron),
             web.post("/api/v1/cron/run", self.run_cron),
+            web.post("/api/v1/cron/pause", self.pause_cron),
             web.get("/api/v1/services", self.list_services),
         ]
 
@@ -104,6 +106,19 @@ class Api:
         except ValueError as error:
             return _problem(400, str(error))
         return web.json_response(_run_json(run))
+
+    async def pause_cron(self, request: web.Request) -> web.Response:
+        """Let a cron job's schedule rest, or go on, and answer the job."""
+        try:
+            fields = await _fields(request, {"name", "paused"})
+            if not isinstance(fields.get("paused"), bool):
+                return _problem(400, "paused is true or false")
+            self.platform.cron.pause(str(fields.get("name", "")), fields["paused"])
+        except UnknownJobError as error:
+            return _problem(404, str(error))
+        except ValueError as error:
+            return _problem(400, str(error))
+        return web.json_response(_job_json(self.platform.cron.job(str(fields["name"]))))
 
     async def list_services(self, request: web.Request) -> web.Response:
         """Answer what runs where."""

@@ -18,6 +18,7 @@ from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpc
 
 from devserver.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT, Cloud, Handler, Received
+from tests.stack import until
 
 ACCOUNT = "worker@demo-local.iam.gserviceaccount.com"
 
@@ -363,6 +364,39 @@ def test_headers_after_a_dead_worker(live_cloud, handler, target, previous, reas
     assert second.headers[f"{prefix}taskpreviousresponse"] == previous
     assert second.headers[f"{prefix}taskretryreason"] == reason
     assert second.headers[f"{prefix}taskexecutioncount"] == "0"
+
+
+def test_a_held_emulator_lets_deliveries_end_and_begins_none(live_cloud, handler):
+    """Calls are taken, what runs ends with its answer; what is new waits."""
+    released = handler.block("/slow")
+    slow = live_cloud.create(http_request=live_cloud.http("/slow"))
+    assert handler.entered["/slow"].wait(20)
+
+    live_cloud.emulator.emulator.hold()
+    waiting = live_cloud.create()
+    assert live_cloud.emulator.emulator.under_way == 1
+    released.set()
+    until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
+
+    _, attempts = live_cloud.engine.task_history(slow.name)
+    assert [attempt["status"] for attempt in attempts] == [200]
+    assert live_cloud.client.get_task(name=waiting.name).dispatch_count == 0
+
+
+def test_a_held_emulator_takes_a_dead_worker_for_no_failure(live_cloud, handler):
+    """The worker ended because all is being stopped: its task begins again at the next start."""
+    released = handler.block("/dies")
+    handler.hang_up("/dies")
+    task = live_cloud.create(http_request=live_cloud.http("/dies"))
+    assert handler.entered["/dies"].wait(20)
+
+    live_cloud.emulator.emulator.hold()
+    released.set()
+    until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
+
+    _, attempts = live_cloud.engine.task_history(task.name)
+    assert [attempt["error"] for attempt in attempts] == [None]
+    assert live_cloud.engine.state_of(live_cloud.engine.task_history(task.name)[0]) == "running"
 
 
 def test_nobody_listens(live_cloud):

@@ -121,9 +121,10 @@ def ask(
     *,
     body: str | None = None,
     headers: dict[str, str] | None = None,
+    timeout_s: float = 30,
 ) -> Answer:
     """Send one request exactly as given, Host included, and follow nothing."""
-    connection = http.client.HTTPConnection(address, timeout=30)
+    connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request(method, path, body=body, headers=headers or {})
         response = connection.getresponse()

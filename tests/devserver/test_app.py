@@ -123,6 +123,27 @@ def test_an_app_that_cannot_start_says_why(app_folder, loop_thread):
     loop_thread.run(server.stop())
 
 
+def test_an_app_that_stands_still_goes_on_afterwards(app):
+    """Master and workers are suspended meanwhile, and answer again."""
+    everybody = [app.process.process(), *map(psutil.Process, app.workers())]
+
+    with app.standing_still():
+        still = [process.status() for process in everybody]
+
+    assert still == [psutil.STATUS_STOPPED] * 3
+    assert home(app) == "one"
+
+
+def test_an_app_that_is_stopped_while_it_stands_still_ends(app, loop_thread):
+    """Nobody has to wake it first, and nobody waits for its grace."""
+    everybody = [app.process.process(), *map(psutil.Process, app.workers())]
+
+    with app.standing_still():
+        loop_thread.run(app.stop())
+
+    assert all(map(is_gone, everybody))
+
+
 def test_no_worker_no_kill(app_folder):
     """An app that does not run has nothing to kill."""
     server = AppServer(app_folder, port=1, env={})

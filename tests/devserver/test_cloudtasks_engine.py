@@ -510,6 +510,37 @@ def test_everything_survives_a_restart(tmp_path):
     after.close()
 
 
+def test_tasks_that_ended_since_a_moment_live_again(tmp_path):
+    """Done or given up: they are due at once, once, keep their names and their counts."""
+    path = tmp_path / "tasks.sqlite3"
+    engine = make_engine(path)
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    for task_id in ("early", "late", "failed", "gone"):
+        add(engine, task_id, retry_config={"max_attempts": 1})
+    early, late, failed, gone = engine.begin_ready()
+    engine.end_attempt(early.id, status=200)
+    engine.advance(10)
+    since = engine.clock.now()
+    engine.end_attempt(late.id, status=200)
+    engine.end_attempt(failed.id, status=500)
+    engine.delete_task(gone.task.name)
+    engine.close()
+
+    again = make_engine(path)
+    assert again.revive_ended(since) == 2
+    assert again.revive_ended(since) == 0
+    begun = again.begin_ready()
+
+    assert sorted(ids(begun)) == ["failed", "late"]
+    assert [attempt.headers["X-CloudTasks-TaskRetryCount"] for attempt in begun] == ["1", "1"]
+    with pytest.raises(Refused, match="already exists"):
+        add(again, "late")
+    for attempt in begun:
+        again.end_attempt(attempt.id, status=200)
+    assert again.is_idle(with_scheduled=True)
+    again.close()
+
+
 def test_attempt_that_was_cut_off_runs_again(tmp_path):
     """An attempt that ran when the emulator ended is begun again at the next start."""
     path = tmp_path / "tasks.sqlite3"

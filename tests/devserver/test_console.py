@@ -209,7 +209,14 @@ def test_another_sites_page_can_send_nothing(console, browser, platform, headers
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize(
-    "path", ["/api/v1/workers/kill", "/api/v1/mail/clear", "/api/v1/cron/run", "/api/v1/reset"]
+    "path",
+    [
+        "/api/v1/workers/kill",
+        "/api/v1/mail/clear",
+        "/api/v1/cron/run",
+        "/api/v1/cron/pause",
+        "/api/v1/reset",
+    ],
 )
 def test_the_api_takes_json_only(console, path, kind):
     """What a plain form could send from anywhere is refused."""
@@ -493,6 +500,38 @@ def test_cron_jobs_run_pause_and_resume(browser, platform, sweeping_app):
     browser.post("/cron/resume", {"name": "/cron/sweep"})
     assert not platform.cron.job("/cron/sweep").paused
     assert browser.post("/cron/run", {"name": "/cron/none"}).status == 404
+
+
+def test_cron_can_rest_through_the_api(console, platform):
+    """A program lets a job's schedule rest and go on; what is unclear changes nothing."""
+
+    def pause(**fields):
+        headers = {"Content-Type": "application/json"}
+        path = "/api/v1/cron/pause"
+        return ask(console.address, "POST", path, body=json.dumps(fields), headers=headers)
+
+    resting = pause(name="/cron/sweep", paused=True)
+    refused = [pause(name="/cron/sweep", paused="no"), pause(name="/cron/none", paused=True)]
+    still = platform.cron.job("/cron/sweep").paused
+    going_on = pause(name="/cron/sweep", paused=False)
+
+    assert (resting.json()["paused"], resting.json()["next"]) == (True, [])
+    assert [answer.status for answer in refused] == [400, 404]
+    assert still
+    assert (going_on.json()["paused"], platform.cron.job("/cron/sweep").paused) == (False, False)
+
+
+def test_a_service_that_hangs_is_pointed_out(browser, platform, monkeypatch):
+    """The overview says that it does not answer, and what to do."""
+    note = "has not answered for 12 s. Stop with Ctrl-C and start again."
+    row = ServiceState("Datastore", "silent", "127.0.0.1:8081", "", note)
+    monkeypatch.setattr(platform, "services", lambda: [row])
+
+    page = browser.get("/").text
+
+    assert "Datastore does not answer" in page
+    assert "Does not answer" in page
+    assert note in page
 
 
 def test_mail_is_listed_opened_and_cleared(browser, platform):

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from devserver.errors import ServiceFailedError
-from devserver.processes import GuardedProcess
+from devserver.processes import GuardedProcess, until_idle
 from tests.devserver.conftest import eventually, wait_gone
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ FAMILY = ["bash", "-c", "sleep 600 & echo ready; wait"]
 
 PARENT = """
 import sys
-from devserver.processes import GuardedProcess
+from devserver.processes import GuardedProcess, until_idle
 child = GuardedProcess("family", ["bash", "-c", "sleep 600 & echo ready; wait"],
                        on_line=lambda line: print(line, flush=True))
 child.start()
@@ -133,3 +133,24 @@ def test_output_is_kept_in_a_log_file(tmp_path):
     process.wait(30)
 
     assert (tmp_path / "logs" / "chatty.log").read_text() == "日本語\n"
+
+
+def test_a_process_that_computes_is_not_idle():
+    """It is when it sleeps; while it computes, waiting for that ends after the given time."""
+    code = "import sys, time\nsys.stdin.readline()\nprint(flush=True)\ntime.sleep(600)"
+    busy = "while True: pass"
+    with (
+        subprocess.Popen([sys.executable, "-c", busy]) as computing,
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as sleeping,
+    ):
+        sleeping.stdin.write(b"\n")
+        sleeping.stdin.flush()
+        sleeping.stdout.readline()
+
+        assert until_idle(psutil.Process(sleeping.pid), 30)
+        assert not until_idle(psutil.Process(computing.pid), 0.3)
+
+        computing.kill()
+        sleeping.kill()

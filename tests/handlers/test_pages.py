@@ -686,13 +686,22 @@ def party_page(breaker: Browser) -> str:
 # Health, and services that are away
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health that waits for a busy machine."""
+    monkeypatch.setattr(health, "PING_TIMEOUT_S", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_healthy_app_says_so(browser: Browser) -> None:
-    """All that the app needs answers."""
+    """All that the app needs answers, and nobody is told to do anything."""
     assert browser.get("/health/live").json == {"live": True}
     ready = browser.get("/health/ready")
     assert (ready.status_code, ready.json and ready.json["ready"]) == (200, True)
+    assert "advice" not in (ready.json or {})
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_app_without_memcached_is_ready_and_slower(world: World) -> None:
     """memcached is a hint: without it everything works."""
     browser = Browser(main.create_app(world.settings, replace(world.clients, cache=NoCache())))
@@ -729,6 +738,15 @@ def test_an_app_without_its_services_says_which(alone: Browser) -> None:
         "tasks",
     }
     assert alone.get("/health/live").status_code == 200
+
+
+def test_an_app_without_its_services_says_what_to_do(alone: Browser) -> None:
+    """On a laptop: stop and start."""
+    ready = alone.get("/health/ready")
+
+    assert ready.json is not None
+    assert "Datastore and Cloud Tasks do not answer" in ready.json["advice"]
+    assert "make run" in ready.json["advice"]
 
 
 @pytest.mark.parametrize("path", ["/", "/invitations", PAGE])

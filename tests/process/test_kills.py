@@ -35,9 +35,9 @@ def test_a_thousand_mails_a_run_while_workers_are_killed(
     stack: Stack, record_property: Callable[[str, object], None]
 ) -> None:
     """A1, A3, A5: killed every few seconds, 5 % delivered twice; nobody missed, repeats counted."""
-    page = _new_party(stack)
+    page = new_party(stack)
     stack.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
-    until(lambda: _ended(stack, _party(stack).imports[-1]), 120)
+    until(lambda: ended(stack, party_of(stack).imports[-1]), 120)
     for kind in ("overlap", "duplicate"):
         stack.control("/api/v1/faults", {"kind": kind, "rate": 0.05, "queue": "fan-out"})
 
@@ -55,17 +55,17 @@ def test_a_thousand_mails_a_run_while_workers_are_killed(
     assert repeated <= in_doubt
     for run in (first, second):
         assert (run.totals.done, run.totals.known, run.totals.failed) == (GUESTS, GUESTS, 0)
-        assert _guests_in_ledger(stack, run.run_id) == GUESTS
+        assert guests_in_ledger(stack, run.run_id) == GUESTS
 
 
 def _send_under_kills(stack: Stack, page: str) -> Progress:
     """Press send, kill a worker every few seconds until the run ends; return how it ended."""
-    sends = len(_party(stack).sends)
+    sends = len(party_of(stack).sends)
     stack.post(f"{page}/send", page=page)
-    until(lambda: len(_party(stack).sends) == sends + 1, 30)
-    run_id = _party(stack).sends[-1]["run_id"]
+    until(lambda: len(party_of(stack).sends) == sends + 1, 30)
+    run_id = party_of(stack).sends[-1]["run_id"]
     kills, ends_at = 0, time.monotonic() + RUN_TIMEOUT_S
-    while not _ended(stack, run_id):
+    while not ended(stack, run_id):
         assert time.monotonic() < ends_at, f"not ended after {kills} kills: {_look(stack, run_id)}"
         stack.control("/api/v1/workers/kill", {})
         kills += 1
@@ -74,14 +74,14 @@ def _send_under_kills(stack: Stack, page: str) -> Progress:
     return _look(stack, run_id)
 
 
-def _new_party(stack: Stack) -> str:
+def new_party(stack: Stack) -> str:
     form = {"title": "Party", "host": "B", "place": "Roof", "when": "2031-01-01T19:30", "note": ""}
     answer = stack.post(f"{stack.app}/invitations", page=f"{stack.app}/invitations", **form)
     answer.raise_for_status()
     return answer.url
 
 
-def _party(stack: Stack) -> Party:
+def party_of(stack: Stack) -> Party:
     with stack.context():
         return Party.query().get()
 
@@ -91,11 +91,11 @@ def _look(stack: Stack, run_id: str) -> Progress:
         return progress(run_id)
 
 
-def _ended(stack: Stack, run_id: str) -> bool:
+def ended(stack: Stack, run_id: str) -> bool:
     return _look(stack, run_id).state == FINISHED
 
 
-def _guests_in_ledger(stack: Stack, run_id: str) -> int:
+def guests_in_ledger(stack: Stack, run_id: str) -> int:
     """Return how many different guests the run's pages hold; each must stand there once."""
     with stack.context():
         names = [name for page in pages_of(run_id) for name in page.items]
