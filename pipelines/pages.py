@@ -93,6 +93,8 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     )
     if run is None:
         raise Park(f"there is no run {args.run_id}")
+    if run.job != job.name:
+        raise Park(f"run {args.run_id} is of job {run.job}")
     if run.state == FINISHED and run.totals is None:
         _finish(clients, job, run)  # Who ended the run did not get that far.
     if run.state != RUNNING:
@@ -603,7 +605,7 @@ def _end_chain(clients: Clients, run_id: str, chain: int) -> bool:
     if chain not in run.chains_ended:
         run.chains_ended = [*run.chains_ended, chain]
         if len(run.chains_ended) == len(run.spans):
-            run.state = FINISHED
+            run.state, run.untold = FINISHED, True
             run.ended = naive(clients.clock.now())
         run.put()
     return run.state == FINISHED and run.totals is None
