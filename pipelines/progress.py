@@ -36,6 +36,9 @@ OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
 _CLOSING = Cost(reads=1, round_trips=1)
 
 
+MOST_UNTIL_ENDED = 0.99
+
+
 @dataclass(frozen=True)
 class Mishap:
     """An item that was not simply done: "failed", "skipped" or "retrying", and why."""
@@ -114,8 +117,14 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """The part of the items that has ended, 0 to 1."""
-        return self.totals.ended / self.expected if self.expected else 1.0
+        """The part of the items that has ended, 0 to 1; 1 only when the run has.
+
+        Before, there may be more items than pages have been read.
+        """
+        if self.state == FINISHED:
+            return 1.0
+        share = self.totals.ended / self.expected if self.expected else 0.0
+        return min(share, MOST_UNTIL_ENDED)
 
     @property
     def rate(self) -> float:

@@ -452,3 +452,18 @@ def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
 
     assert stopped.elapsed_s == pytest.approx(10)
     assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
+
+
+def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
+    """Where nobody said how much there is, the share stays below one until the run has ended."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        assert progress("run").share < 1
+    world.settle()
+
+    with world.context():
+        assert progress("run").share == 1
