@@ -211,7 +211,7 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
 
 
 def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
-    """B5: the names of wakes do not run out: one for each doubling, then one an hour."""
+    """A3: the names of wakes do not run out: one for each doubling, then one an hour."""
     put_items(world, 1)
     store_run(world, "run")
     woken: list[int] = []
@@ -228,7 +228,7 @@ def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
 
 
 def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
-    """B5: what the worker before has left need not wait for 45 s; the sweep wakes it as before."""
+    """A3: what the worker before has left need not wait for 45 s; the sweep wakes it as before."""
     put_items(world, 1)
     store_run(world, "run")
     world.clock.sleep(6)
@@ -299,7 +299,7 @@ def test_a_sweep_does_not_read_what_is_closed(world: World, chains: int) -> None
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("stuck", [0, 3, 7])
 def test_a_stalled_page_among_many_is_found_in_turn(world: World, chains: int, stuck: int) -> None:
-    """B5: a look that is cut goes on where it ended, so each page is looked at."""
+    """A3: a look that is cut goes on where it ended, so each page is looked at."""
     names = put_items(world, 24)
     with world.context():
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=chains)
