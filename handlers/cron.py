@@ -21,11 +21,11 @@ bp = Blueprint("cron", __name__, url_prefix="/cron")
 @bp.get("/continuations/sweep", provide_automatic_options=False)
 @cron_only
 def sweep_continuations() -> ResponseReturnValue:
-    """Wake the pages that have waited too long."""
+    """Wake the pages that have waited too long; forget what has expired."""
     woken = continuations.sweep(clients(), registry().jobs)
     if woken:
         log.warning("woke %d pages", woken)
-    return jsonify(woken=woken)
+    return jsonify(woken=woken, forgotten=continuations.forget(clients()))
 
 
 @bp.get("/outbox/sweep", provide_automatic_options=False)

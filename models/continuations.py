@@ -2,25 +2,35 @@
 
 ContinuationRun
     Key: the run's id, chosen by whoever starts it (the same start, the same id).
-    Queries: state = "running", by key: what the sweep walks. Single-property index.
-    Growth: one row a run.
+    Queries: state = "running" and untold = true, by key: what the sweep walks; pages_until before
+    now: whose pages it deletes. Single-property indexes.
+    Growth: one row a run, for ever: it proves that this was done.
 
 ContinuationPage
     Key: "<run id>:<chain>:<number>", fixed width, so a run's pages are one key range in
     order. Root entities: pages never contend with each other.
     Queries: that key range, for progress and for the sweep. No index but the key's.
     Growth: one row for each page of items; the receipts of its items are packed into it,
-    one letter each, so an item costs a fraction of an entity write.
+    one letter each, so an item costs a fraction of an entity write. The sweep deletes them
+    30 days after their run has finished, when no retry of it needs them. A cancelled run keeps
+    its own: it may be resumed.
 
 ContinuationHeartbeat
     Key: "<page's key>:<attempt>". Apart from its page, so that a beat takes part in no
     transaction of the page's work, and an attempt that has lost its page can hide no other.
     Queries: none; read by key, when a lease seems to have run out.
-    Growth: one row for each attempt that took longer than a third of its lease.
+    Growth: one row for each attempt that took longer than a third of its lease; deleted with
+    its page.
+
+ContinuationSweep
+    Key: the name of what is walked over.
+    Queries: none; read by key.
+    Growth: two rows.
 """
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from google.cloud import ndb
@@ -36,6 +46,9 @@ SKIPPED = "s"
 RETRYING = "r"
 FAILED = "f"
 ENDED = DONE + SKIPPED + FAILED
+
+# How long the pages of a run that has finished can be looked at, and its failed items retried.
+PAGES_KEPT_FOR = datetime.timedelta(days=30)
 
 
 class ContinuationRun(ndb.Model):
@@ -53,6 +66,11 @@ class ContinuationRun(ndb.Model):
     started = ndb.DateTimeProperty(indexed=False, required=True)
     ended = ndb.DateTimeProperty(indexed=False)
     totals = ndb.JsonProperty()  # Once ended: what its pages add up to.
+    untold = ndb.BooleanProperty()  # It has finished, and has yet to tell its job.
+    closed = ndb.JsonProperty()  # A number a chain: up to that page all are closed. A hint.
+    swept_to = ndb.JsonProperty()  # Chain and number of the page where the sweep goes on.
+    pages_until = ndb.DateTimeProperty()  # Its pages are deleted after that.
+    pages_gone = ndb.BooleanProperty(indexed=False, default=False)
 
 
 class ContinuationPage(ndb.Model):
@@ -96,6 +114,12 @@ class ContinuationHeartbeat(ndb.Model):
     ends = ndb.DateTimeProperty(indexed=False, required=True)
 
 
+class ContinuationSweep(ndb.Model):
+    """How far the sweep has come in its round, so that the next one goes on behind."""
+
+    after = ndb.TextProperty(required=True)
+
+
 def run_key(run_id: str) -> Any:
     """Return the key of a run."""
     return ndb.Key(ContinuationRun, run_id)
@@ -119,7 +143,41 @@ def pages_of(run_id: str, *, after: str = "") -> Any:
     return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
 
 
+def pages_of_chain(run_id: str, chain: int, first: int) -> Any:
+    """Return the query for the pages of a chain, in order, from a number on."""
+    beyond = ndb.Key(ContinuationPage, f"{run_id}:{chain:04d};")
+    kind = ContinuationPage
+    query = kind.query(kind._key >= page_key(run_id, chain, first), kind._key < beyond)
+    return query.order(kind._key)
+
+
+def heartbeats_of(run_id: str) -> Any:
+    """Return the query for the heartbeats of a run's attempts."""
+    kind = ContinuationHeartbeat
+    first, beyond = ndb.Key(kind, f"{run_id}:"), ndb.Key(kind, f"{run_id};")
+    return kind.query(kind._key > first, kind._key < beyond)
+
+
 def running_runs(*, after: str = "") -> Any:
     """Return the query for the runs that have not ended, by id, those behind the id `after`."""
     query = ContinuationRun.query(ContinuationRun.state == RUNNING).order(ContinuationRun._key)
     return query.filter(ContinuationRun._key > run_key(after)) if after else query
+
+
+def untold_runs(*, after: str = "") -> Any:
+    """Return the query for the runs that have yet to tell their job, as `running_runs` does."""
+    query = ContinuationRun.query(ContinuationRun.untold == True)  # noqa: E712
+    query = query.order(ContinuationRun._key)
+    return query.filter(ContinuationRun._key > run_key(after)) if after else query
+
+
+def expired_runs(now: datetime.datetime) -> Any:
+    """Return the query for the runs whose pages may be deleted, the oldest first."""
+    until = ContinuationRun.pages_until
+    # The lower bound keeps out what has no such time: it sorts first.
+    return ContinuationRun.query(until > datetime.datetime(2000, 1, 1), until < now).order(until)  # noqa: DTZ001
+
+
+def sweep_key(name: str) -> Any:
+    """Return the key of where the sweep of a name goes on."""
+    return ndb.Key(ContinuationSweep, name)

@@ -37,6 +37,7 @@ class Party(ndb.Model):
     change = ndb.IntegerProperty(indexed=False, default=1)  # Counts what was saved.
     created = ndb.DateTimeProperty(required=True)
     imports = ndb.JsonProperty(default=[])  # Ids of GuestImport, oldest first.
+    saved_by = ndb.TextProperty()  # The transaction that saved it last: the proof that it did.
     sends = ndb.JsonProperty(default=[])  # {"run_id", "change", "imports", "told"}, oldest first.
 
 

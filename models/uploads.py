@@ -2,15 +2,16 @@
 
 UploadChunk
     Key: "<upload id>:<number>", fixed width: a file is one key range in order.
-    Queries: none; chunks are read by key.
-    Growth: a row for each 64 KiB. `expires` is for a TTL policy (docs/howto/deploy.md);
-    nothing depends on it.
+    Queries: expires before now: what the sweep deletes. Single-property index.
+    Growth: a row for each 64 KiB, for 30 days. A TTL policy on `expires` saves the sweep the work
+    (docs/howto/deploy.md).
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from typing import Any
 
 from google.cloud import ndb
 
@@ -20,8 +21,12 @@ CHUNKS_PER_PUT = 32
 KEPT_FOR = datetime.timedelta(days=30)
 
 
+class UploadGoneError(LookupError):
+    """The rest of this file has been deleted."""
+
+
 class UploadChunk(ndb.Model):
-    """64 KiB of a file; the last one is shorter."""
+    """64 KiB of a file; the last one is shorter, if need be empty, so that the end is known."""
 
     content = ndb.BlobProperty(required=True)
     expires = ndb.DateTimeProperty(required=True)
@@ -35,18 +40,32 @@ def put_upload(upload_id: str, content: bytes, now: datetime.datetime) -> None:
             content=content[start : start + CHUNK_BYTES],
             expires=now + KEPT_FOR,
         )
-        for start in range(0, len(content), CHUNK_BYTES)
+        for start in range(0, len(content) + 1, CHUNK_BYTES)
     ]
     for start in range(0, len(chunks), CHUNKS_PER_PUT):
         ndb.put_multi(chunks[start : start + CHUNKS_PER_PUT])
 
 
 def read_upload(upload_id: str, offset: int) -> Iterator[bytes]:
-    """Yield a file's content from an offset on, chunk by chunk, as long as it is asked for."""
+    """Yield a file's content from an offset on, chunk by chunk, as long as it is asked for.
+
+    Raises:
+        UploadGoneError: there is no such file, or it was deleted from here on.
+    """
     number, skipped = divmod(offset, CHUNK_BYTES)
-    while chunk := UploadChunk.get_by_id(_chunk_id(upload_id, number)):
+    is_last = False
+    while not is_last:
+        chunk = UploadChunk.get_by_id(_chunk_id(upload_id, number))
+        if chunk is None:
+            raise UploadGoneError(f"upload {upload_id} has no chunk {number}")
+        is_last = len(chunk.content) < CHUNK_BYTES
         yield chunk.content[skipped:]
         number, skipped = number + 1, 0
+
+
+def expired_chunks(now: datetime.datetime) -> Any:
+    """Return the query for the chunks that may be deleted, the oldest first."""
+    return UploadChunk.query(UploadChunk.expires < now).order(UploadChunk.expires)
 
 
 def _chunk_id(upload_id: str, number: int) -> str:

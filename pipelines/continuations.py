@@ -27,9 +27,6 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 
 from __future__ import annotations
 
-import datetime
-import logging
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from google.cloud import ndb
@@ -37,22 +34,21 @@ from google.cloud import ndb
 from models.continuations import (
     CANCELLED,
     FINISHED,
+    PAGES_KEPT_FOR,
     RUNNING,
-    ContinuationPage,
     ContinuationRun,
-    pages_of,
     run_key,
-    running_runs,
 )
 from models.transactions import transact
 from pipelines.clients import Clients
 from pipelines.clock import naive
-from pipelines.jobs import Job
-from pipelines.pages import PageArgs, page_task
+from pipelines.continuation_sweeps import Look, head
+from pipelines.continuation_sweeps import forget as forget
+from pipelines.continuation_sweeps import sweep as sweep
+from pipelines.jobs import Job, Jobs
+from pipelines.pages import page_task
 from pipelines.progress import progress, run_of
 from pipelines.tasks import hashed_name
-
-log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -60,15 +56,19 @@ I = TypeVar("I")  # noqa: E741  An item.
 MOST_CHAINS = 8
 # Fewer pages than this are not worth a chain of their own.
 PAGES_PER_CHAIN = 4
-# A page that has not got on for so long is woken, then after twice that, and so on.
-STALE_S = 45.0
-SWEPT_RUNS = 50
-
-Jobs = Mapping[str, Job[Any, Any]]
+MOST_RUN_ID_BYTES = 500
 
 
 class NotEndedError(Exception):
     """The run has not finished."""
+
+
+class PagesGoneError(Exception):
+    """The run has finished so long ago that nobody knows any more which items failed."""
+
+
+class OtherJobError(ValueError):
+    """The run of this id is of another job."""
 
 
 def new_run(
@@ -85,14 +85,17 @@ def new_run(
     """Return the row of a run, not stored: put it in a transaction of yours, then `launch`.
 
     Args:
-        run_id: Chosen so that the same intent has the same id.
+        run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
+            characters that can be printed, without colon or semicolon.
         expected: How many items there will be, if known: decides the number of chains.
+
+    Raises:
+        ValueError: there can be no run of this id or page size.
     """
     size = page_size or job.page_size
     if size < 1:
         raise ValueError(f"page_size must be at least 1, not {size}")
-    if not run_id or set(run_id) & set(":;"):
-        raise ValueError(f"a run's id is not empty and has no colon or semicolon: {run_id!r}")
+    _check_id(run_id)
     run = ContinuationRun(
         key=run_key(run_id),
         job=job.name,
@@ -107,13 +110,26 @@ def new_run(
     return run
 
 
+def _check_id(run_id: str) -> None:
+    """Refuse an id that pages and tasks could not be named by, before anything is stored."""
+    if not run_id or not run_id.isprintable() or set(run_id) & set(":;"):
+        raise ValueError(f"a run's id is not empty and has no colon or semicolon: {run_id!r:.100}")
+    if len(run_id.encode()) > MOST_RUN_ID_BYTES:
+        raise ValueError(f"a run's id has at most {MOST_RUN_ID_BYTES} bytes: {run_id!r:.100}")
+
+
 def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
     The stored row says where the chains start: somebody else's draft may be cut otherwise.
+
+    Raises:
+        OtherJobError: the run is of another job.
     """
     run = run_of(run_id)
-    heads = [_head(run, chain) for chain in range(len(run.spans))]
+    if run.job != job.name:
+        raise OtherJobError(f"run {run_id} is of job {run.job}, not {job.name}")
+    heads = [head(run, chain) for chain in range(len(run.spans))]
     page_task(job).enqueue_many(clients, heads, names=[head.task_name for head in heads])
 
 
@@ -127,7 +143,12 @@ def start(
     page_size: int | None = None,
     chains: int | None = None,
 ) -> bool:
-    """Start a run, once per run_id; True if this call made it."""
+    """Start a run, once per run_id; True if this call made it and knows so.
+
+    Raises:
+        ValueError: there can be no such run.
+        OtherJobError: the run of this id is of another job.
+    """
     draft = new_run(
         clients, job, args, run_id=run_id, expected=expected, page_size=page_size, chains=chains
     )
@@ -151,7 +172,7 @@ def cancel(run_id: str) -> None:
 def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
     """Go on with a cancelled run, or give a running one a push."""
     run = _turn(run_id, CANCELLED, RUNNING)
-    stalled = [args for args, _ in _stalled(run, list(pages_of(run_id)))]
+    stalled = [args for args, _ in Look.at(run).stalled]
     if stalled:
         page_task(jobs[run.job]).enqueue_many(clients, stalled)
 
@@ -164,10 +185,12 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
 
     Raises:
         NotEndedError: the run has not finished: it goes on, or may be resumed.
+        PagesGoneError: it finished more than 30 days ago.
     """
     parent = run_of(run_id)
     if parent.state != FINISHED:
         raise NotEndedError(f"run {run_id} is {parent.state}")
+    now = naive(clients.clock.now())
     job = jobs[parent.job]
     child_id = hashed_name("retry", run_id)
     child = new_run(
@@ -183,9 +206,13 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
 
     def put_once() -> None:
         old, existing = ndb.get_multi([run_key(run_id), run_key(child_id)])
-        if existing is None:
-            old.retried_by = child_id
-            ndb.put_multi([old, child])
+        if existing is not None:
+            return
+        if old.pages_gone or (old.pages_until is not None and old.pages_until <= now):
+            raise PagesGoneError(f"run {run_id} ended at {old.ended:%Y-%m-%d}")
+        old.retried_by = child_id
+        old.pages_until = now + PAGES_KEPT_FOR  # The retry reads them to know what failed.
+        ndb.put_multi([old, child])
 
     transact(put_once)
     launch(clients, job, child_id)
@@ -206,78 +233,3 @@ def _turn(run_id: str, before: str, after: str) -> ContinuationRun:
         return run
 
     return transact(body)
-
-
-def _head(run: ContinuationRun, chain: int) -> PageArgs:
-    return PageArgs(run.key.id(), chain, 0, run.spans[chain][0])
-
-
-def sweep(clients: Clients, jobs: Jobs) -> int:
-    """Wake the pages that have waited too long; return how many tasks that took.
-
-    Bounded: SWEPT_RUNS running runs, from a random id on and around the end, so that runs
-    that never end cannot hide the others for long.
-    """
-    woken = 0
-    start = clients.new_id()
-    runs = running_runs(after=start).fetch(SWEPT_RUNS)
-    if len(runs) < SWEPT_RUNS:
-        seen = {run.key for run in runs}
-        first = running_runs().fetch(SWEPT_RUNS - len(runs))
-        runs += [run for run in first if run.key not in seen]
-    for run in runs:
-        job = jobs.get(run.job)
-        if job is None:
-            log.error("run %s is of job %s, which is not known here", run.key.id(), run.job)
-            continue
-        woken += _wake(clients, job, run)
-    return woken
-
-
-def _wake(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> int:
-    """Wake a run's stalled pages: each after STALE_S, after twice that, and so on.
-
-    The step stands in the task's name, so a queue that stands still is not flooded.
-    """
-    now = naive(clients.clock.now())
-    pages: list[PageArgs] = []
-    names: list[tuple[str | int, ...]] = []
-    for args, moved in _stalled(run, list(pages_of(run.key.id()))):
-        age_s = (now - moved).total_seconds()
-        step = int(age_s / STALE_S).bit_length()
-        if step:
-            pages.append(args)
-            hour = int(age_s / 3600)  # From the second on, a wake an hour.
-            names.append(("wake", *args.task_name, moved.isoformat(), min(step, 7), hour))
-    return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
-
-
-def _stalled(
-    run: ContinuationRun, pages: Sequence[ContinuationPage]
-) -> list[tuple[PageArgs, datetime.datetime]]:
-    """Return the pages that have something left to do, and when they got on last."""
-    run_id = run.key.id()
-    rows = {(page.chain, page.number): page for page in pages}
-    stalled = [
-        (_head(run, chain), run.started)
-        for chain in range(len(run.spans))
-        if (chain, 0) not in rows
-    ]
-    for page in pages:
-        if _has_work(run, page, rows.get((page.chain, page.number - 1))):
-            args = PageArgs(run_id, page.chain, page.number, page.after)
-            stalled.append((args, page.moved))
-        if page.next is not None and (page.chain, page.number + 1) not in rows:
-            args = PageArgs(run_id, page.chain, page.number + 1, page.next)
-            stalled.append((args, page.moved))
-    return stalled
-
-
-def _has_work(
-    run: ContinuationRun, page: ContinuationPage, before: ContinuationPage | None
-) -> bool:
-    if not page.worked:
-        return True
-    if not page.closed:
-        return page.number == 0 or (before is not None and before.closed)
-    return page.next is None and page.chain not in run.chains_ended

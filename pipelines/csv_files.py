@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from models.uploads import UploadGoneError
 from pipelines.sources import Slice, Span
 
 MOST_BYTES = 10 * 1024 * 1024
@@ -27,6 +28,7 @@ OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
 DELIMITERS = (",", ";", "\t")
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 UNCLOSED = "a quote is opened and not closed"
+GONE = "the file was deleted 30 days after its upload; upload it again"
 
 
 class Numbered(Protocol):
@@ -119,16 +121,21 @@ def records(
 ) -> Iterator[Record]:
     """Yield the rows of a file from a position on; blank lines are passed over.
 
+    Where the file was deleted, one more row says so, and is the last.
+
     Args:
         chunks_from: Yields the file's bytes from an offset on.
     """
     offset, line = _position(start)
-    lines = _Lines(chunks_from(offset))
-    while first := lines.next():
-        record = _record(lines, first, offset, line, delimiter)
-        offset, line = _position(record.end)
-        if record.problem or any(cell.strip() for cell in record.cells):
-            yield record
+    try:
+        lines = _Lines(chunks_from(offset))
+        while first := lines.next():
+            record = _record(lines, first, offset, line, delimiter)
+            offset, line = _position(record.end)
+            if record.problem or any(cell.strip() for cell in record.cells):
+                yield record
+    except UploadGoneError:
+        yield Record(line, [], GONE, f"{offset}:{line}")
 
 
 def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> Record:
@@ -240,6 +247,9 @@ class CsvSource(Generic[R]):
         wanted = {int(name) for name in names}
         found: dict[int, R] = {}
         for record in self._records(origin):
+            if record.problem == GONE:
+                left = wanted - set(found)
+                found |= {n: self._row_of(Record(n, [], GONE, "")) for n in left}
             if record.line in wanted:
                 found[record.line] = self._row_of(record)
             if len(found) == len(wanted):

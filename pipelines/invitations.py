@@ -39,7 +39,7 @@ from models.invitations import (
     guests_of,
     party_key,
 )
-from models.transactions import transact
+from models.transactions import current_transaction, transact
 from models.uploads import put_upload, read_upload
 from pipelines import continuations, mail
 from pipelines.clients import Clients
@@ -52,7 +52,8 @@ from pipelines.sources import EntitySource
 from pipelines.tasks import hashed_name
 
 MOST_IMPORTS = 500
-MOST_SENDS_KEPT = 200
+# Of the widest letters, each some 6 KB as JSON.
+MOST_SENDS_KEPT = 50
 # A name and an address that stand on one line of a mail together, quotes and all.
 SHORT_ENOUGH = 60
 # What has a meaning of its own in a header that holds addresses.
@@ -98,10 +99,10 @@ def create_party(clients: Clients, party_id: str, details: Details) -> bool:
     """Create a party, once per id; True if this call made it."""
 
     def put_once() -> bool:
-        if party_key(party_id).get() is not None:
-            return False
+        if (party := party_key(party_id).get()) is not None:
+            return _is_saved_here(party)
         now = naive(clients.clock.now())
-        Party(key=party_key(party_id), created=now, **asdict(details)).put()
+        _save(Party(key=party_key(party_id), created=now, **asdict(details)))
         return True
 
     return transact(put_once)
@@ -113,13 +114,24 @@ def change_party(party_id: str, details: Details) -> bool:
     def save() -> bool:
         party = party_of(party_id)
         if details_of(party) == details:
-            return False
+            return _is_saved_here(party)
         party.populate(**asdict(details))
         party.change += 1
-        party.put()
+        _save(party)
         return True
 
     return transact(save)
+
+
+def _save(party: Party, *others: Any) -> None:
+    """Store a party in a transaction, with the proof that this transaction did."""
+    party.saved_by = current_transaction().id
+    ndb.put_multi([party, *others])
+
+
+def _is_saved_here(party: Party) -> bool:
+    """Tell whether this transaction stored the party in a try whose reply was lost."""
+    return party.saved_by == current_transaction().id  # type: ignore[no-any-return]
 
 
 def party_of(party_id: str) -> Party:
@@ -183,7 +195,8 @@ def import_guests(
     put_upload(upload_id, content, now)
     number = len(party.imports) + 1
     args = ImportArgs(party_id, import_id, number, layout, upload_id)
-    run = continuations.new_run(clients, IMPORT, args, run_id=import_id)
+    lines = content.count(b"\n")
+    run = continuations.new_run(clients, IMPORT, args, run_id=import_id, expected=lines)
     row = GuestImport(
         id=import_id,
         party_id=party_id,
@@ -195,14 +208,14 @@ def import_guests(
     def begin() -> bool:
         party = party_of(party_id)
         if import_id in party.imports:
-            return False
+            return _is_saved_here(party)
         _check_no_import_goes_on(party)
         if run.key.get() is not None:
             raise ForeignImportError(import_id)
         if len(party.imports) != number - 1:
             raise ImportGoingOnError(party_id)
         party.imports = [*party.imports, import_id]
-        ndb.put_multi([party, row, run])
+        _save(party, row, run)
         return True
 
     is_new = transact(begin)
@@ -331,11 +344,12 @@ def _send_draft(clients: Clients, seen: Party, page_size: int | None) -> Sent | 
         party = party_of(party_id)
         for old in party.sends:
             if old["run_id"] == run.key.id():
-                return Sent(old["run_id"], False, 0)
+                is_new = _is_saved_here(party)
+                return Sent(old["run_id"], is_new, plan["guests"] if is_new else 0)
         if (party.change, party.sends) != (seen.change, seen.sends):
             return None  # Another send tells some of these guests, or the news are old.
         party.sends = [*map(_without_note, party.sends[-MOST_SENDS_KEPT:]), plan]
-        ndb.put_multi([party, run])
+        _save(party, run)
         return Sent(run.key.id(), True, plan["guests"])
 
     if not plan["guests"]:

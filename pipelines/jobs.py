@@ -78,6 +78,10 @@ class Job(Generic[A, I]):
     lease_s: float = LEASE_S
     deadline_s: float = DEADLINE_S  # Of an attempt: so long it may keep its lease by heartbeats.
 
+    def __post_init__(self) -> None:
+        if not self.retry_delays_s or min(self.retry_delays_s) < 0:
+            raise ValueError(f"job {self.name} needs delays of 0 s or more: {self.retry_delays_s}")
+
     @cached_property
     def _adapter(self) -> TypeAdapter[A]:
         return TypeAdapter(self.args)

@@ -93,6 +93,8 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     )
     if run is None:
         raise Park(f"there is no run {args.run_id}")
+    if run.job != job.name:
+        raise Park(f"run {args.run_id} is of job {run.job}")
     if run.state == FINISHED and run.totals is None:
         _finish(clients, job, run)  # Who ended the run did not get that far.
     if run.state != RUNNING:
@@ -258,7 +260,7 @@ class _Attempt:
     def _is_alive(self, page: ContinuationPage, ends: datetime.datetime | None) -> bool:
         now = naive(self.clients.clock.now())
         # A lease beyond that is from a clock that was far ahead, and means nothing.
-        longest = now + datetime.timedelta(seconds=2 * self._length_s(page))
+        longest = now + datetime.timedelta(seconds=self._length_s(page) + CLOCK_SKEW_S)
         return ends is not None and now < ends <= longest
 
     def _length_s(self, page: ContinuationPage) -> float:
@@ -342,8 +344,9 @@ class _Attempt:
         now = naive(self.clients.clock.now())
         if now >= self.ends:
             raise Wait(f"page {self.key.id()} takes longer than an attempt may")
-        if not self._has_lease(now):
-            self._commit()  # Renews the lease, unless another attempt has taken it.
+        # A commit renews the lease, unless another attempt has taken it, or the run was cancelled.
+        if not self._has_lease(now) and self._commit().owner is None:
+            raise Wait(f"run {self.args.run_id} was cancelled")
 
     def _apply_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
         """Apply all items in one commit; when an item breaks that, find it by halving."""
@@ -603,7 +606,7 @@ def _end_chain(clients: Clients, run_id: str, chain: int) -> bool:
     if chain not in run.chains_ended:
         run.chains_ended = [*run.chains_ended, chain]
         if len(run.chains_ended) == len(run.spans):
-            run.state = FINISHED
+            run.state, run.untold = FINISHED, True
             run.ended = naive(clients.clock.now())
         run.put()
     return run.state == FINISHED and run.totals is None

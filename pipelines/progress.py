@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from models.continuations import (
     DONE,
     FAILED,
     FINISHED,
+    PAGES_KEPT_FOR,
     RETRYING,
     RUNNING,
     SKIPPED,
@@ -32,6 +34,9 @@ OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
 
 # What follows a page's last commit, at least: a look whether it is closed.
 _CLOSING = Cost(reads=1, round_trips=1)
+
+
+MOST_UNTIL_ENDED = 0.99
 
 
 @dataclass(frozen=True)
@@ -57,22 +62,31 @@ class Totals:
     cost: Cost
 
     @classmethod
-    def of(cls, pages: Sequence[ContinuationPage], chains: int) -> Totals:
-        """Add up pages."""
-        letters = "".join(page.receipts for page in pages)
+    def of(cls, pages: Iterable[ContinuationPage], chains: int) -> Totals:
+        """Add up pages, one at a time: there may be more than fit into memory."""
+        letters: Counter[str] = Counter()
         cost = Cost(writes=1, tasks=chains)
+        in_doubt = count = 0
         for page in pages:
+            letters.update(page.receipts)
             cost += Cost(**page.cost) + _CLOSING
+            in_doubt += page.in_doubt
+            count += 1
         return cls(
-            done=letters.count(DONE),
-            skipped=letters.count(SKIPPED),
-            failed=letters.count(FAILED),
-            retrying=letters.count(RETRYING),
-            waiting=letters.count(WAITING),
-            in_doubt=sum(page.in_doubt for page in pages),
-            pages=len(pages),
+            done=letters[DONE],
+            skipped=letters[SKIPPED],
+            failed=letters[FAILED],
+            retrying=letters[RETRYING],
+            waiting=letters[WAITING],
+            in_doubt=in_doubt,
+            pages=count,
             cost=cost,
         )
+
+    @classmethod
+    def kept(cls, run: ContinuationRun) -> Totals:
+        """Return the totals that an ended run keeps."""
+        return cls(**{**run.totals, "cost": Cost(**run.totals["cost"])})
 
     @property
     def ended(self) -> int:
@@ -103,8 +117,14 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """The part of the items that has ended, 0 to 1."""
-        return self.totals.ended / self.expected if self.expected else 1.0
+        """The part of the items that has ended, 0 to 1; 1 only when the run has.
+
+        Before, there may be more items than pages have been read.
+        """
+        if self.state == FINISHED:
+            return 1.0
+        share = self.totals.ended / self.expected if self.expected else 0.0
+        return min(share, MOST_UNTIL_ENDED)
 
     @property
     def rate(self) -> float:
@@ -124,52 +144,58 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
 
     Args:
         now: Until when to count the time of a run that goes on.
-        dots: Also return each page's receipts, for which its pages must be read.
+        dots: Also return each page's receipts, for which its pages must be read. A run that
+            finished 30 days ago has no pages any more.
 
     Raises:
         UnknownRunError: there is no such run.
     """
     run = run_of(run_id)
-    pages: list[ContinuationPage] = []
-    if run.totals and not dots:
-        totals = Totals(**{**run.totals, "cost": Cost(**run.totals["cost"])})
-    else:
-        pages = list(pages_of(run_id))
-        totals = Totals.of(pages, len(run.spans))
+    receipts: list[str] = []
+    touched = run.started
+
+    def pages() -> Iterator[ContinuationPage]:
+        nonlocal touched
+        for page in pages_of(run_id):
+            receipts.append(page.receipts)
+            touched = max(touched, page.touched)
+            yield page
+
+    if dots or not run.totals:
+        totals = Totals.of(pages(), len(run.spans))
+    if run.totals:
+        totals = Totals.kept(run)
     is_over = run.state == FINISHED
     return Progress(
         run_id=run_id,
         state=run.state,
         expected=totals.known if is_over else max(totals.known, run.expected or 0),
         totals=totals,
-        elapsed_s=max(0.0, (_end(run, pages, now) - run.started).total_seconds()),
-        dots=[page.receipts for page in pages],
+        elapsed_s=max(0.0, (_end(run, touched, now) - run.started).total_seconds()),
+        dots=receipts,
         retry_of=run.retry_of,
         retried_by=run.retried_by,
     )
 
 
 def _end(
-    run: ContinuationRun, pages: Sequence[ContinuationPage], now: datetime.datetime | None
+    run: ContinuationRun, touched: datetime.datetime, now: datetime.datetime | None
 ) -> datetime.datetime:
-    end: datetime.datetime
+    """Return until when a run's time counts; one that was cancelled stands still."""
     if run.ended is not None:
-        end = run.ended
-    elif now is not None and run.state == RUNNING:
-        end = naive(now)
-    else:
-        end = max([page.touched for page in pages], default=run.started)
-    return end
+        return run.ended  # type: ignore[no-any-return]
+    return naive(now) if now is not None and run.state == RUNNING else touched
 
 
 def keep_totals(run_id: str) -> None:
     """Store the totals of a run that has finished: its pages change no more."""
-    totals = asdict(Totals.of(list(pages_of(run_id)), len(run_of(run_id).spans)))
+    totals = asdict(Totals.of(pages_of(run_id), len(run_of(run_id).spans)))
 
     def keep() -> None:
         run = run_of(run_id)
-        if run.totals != totals:
-            run.totals = totals
+        if run.untold or run.totals != totals:
+            run.totals, run.untold = totals, False
+            run.pages_until = run.ended + PAGES_KEPT_FOR
             run.put()
 
     transact(keep)

@@ -95,7 +95,7 @@ class EntitySource:
 
     def read(self, span: Span, size: int) -> Slice[Any]:
         # One more than asked tells the end; what the query says of it cannot be relied on.
-        found = self._query(span).fetch(size + 1)
+        found = self._first(self._query(span), size + 1)
         items = found[:size]
         names = [self._name(item.key) for item in items]
         return Slice(names, items, "", names[-1] if len(found) > size else None)
@@ -103,13 +103,28 @@ class EntitySource:
     def load(self, origin: str, names: Sequence[str]) -> Sequence[Any]:
         return ndb.get_multi([self._key(name) for name in names])  # type: ignore[no-any-return]
 
+    def _first(self, query: Any, most: int) -> list[Any]:
+        """Return the first entities of a query that are items."""
+        if self._named is None:
+            return query.fetch(most)  # type: ignore[no-any-return]
+        found: list[Any] = []
+        rest = query
+        while len(found) < most:
+            read = rest.fetch(most)
+            # Below a name there may be entities of the same kind; a name alone is not their key.
+            found += [each for each in read if each.key.parent() is None]
+            if len(read) < most:
+                break
+            rest = query.filter(self._kind._key > read[-1].key)
+        return found[:most]
+
     def _query(self, span: Span) -> Any:
         key = self._kind._key
         query = self._kind.query(*self._filters).order(key)
         if self._between is not None:
             first, beyond = self._between
             query = query.filter(key > first, key < beyond)
-        if after := self._bound(span.after, self._named):
+        if after := self._bound(span.after, _BEFORE_HEX if self._named == "" else self._named):
             query = query.filter(key > after)
         # ":" + "\U0010ffff" sorts behind every name that begins with ":".
         last = None if self._named is None else self._named + "\U0010ffff"
@@ -147,9 +162,18 @@ class EntitySource:
             return []
         scatter = ndb.query.PropertyOrder("__scatter__")
         query = self._kind.query(order_by=[scatter])
-        sample = sorted(query.fetch(most * SAMPLES_PER_CHAIN, keys_only=True))
+        sample = sorted(query.fetch(most * SAMPLES_PER_CHAIN, keys_only=True), key=_order)
         every = max(1, len(sample) // most)
         return [self._name(key) for key in sample[every::every]][: most - 1]
+
+
+# Sorts behind all numbers and before each name that begins with a digit in hex.
+_BEFORE_HEX = "/"
+
+
+def _order(key: Any) -> list[tuple[str, bool, Any]]:
+    """Return what keys sort by in Datastore: at each step of their path numbers before names."""
+    return [(kind, isinstance(id_, str), id_) for kind, id_ in key.pairs()]
 
 
 class NumberSource:

@@ -507,7 +507,8 @@ def queries_of(module: Any) -> Iterator[Any]:
         if (getattr(function, "__doc__", None) or "").startswith("Return the query"):
             parameters = inspect.signature(function).parameters.values()
             needed = [each.name for each in parameters if each.default is each.empty]
-            samples = {"row": ndb.Key("ViewRow", "x"), "now": datetime.datetime(2030, 5, 1)}  # noqa: DTZ001
+            now = datetime.datetime(2030, 5, 1)  # noqa: DTZ001
+            samples = {"row": ndb.Key("ViewRow", "x"), "now": now, "chain": 0, "first": 0}
             yield function(*[samples.get(name, "x") for name in needed])
 
 

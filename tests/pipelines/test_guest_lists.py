@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.csv_files import MOST_BYTES, MOST_ROW_BYTES, BadFileError, normalized
+from models.uploads import UploadGoneError
+from pipelines.csv_files import GONE, MOST_BYTES, MOST_ROW_BYTES, BadFileError, normalized
 from pipelines.guest_lists import MOST_NAME_CHARS, Row, guest_rows, layout_of
 from pipelines.sources import Span
 
@@ -265,3 +267,32 @@ def test_a_row_across_two_chunks_is_one_row(shift: int) -> None:
 
     assert [row.name for row in found[-2:]] == ["佐藤 花子", "Bob"]
     assert not any(row.problem for row in found)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("read", [0, 2])
+def test_a_file_that_was_deleted_is_a_row_that_says_so(size: int, read: int) -> None:
+    """Its walk ends, with a problem instead of silence; rows that were pinned have it, too."""
+    lines = [b"Ann,ann@example.com\n", b"Bob,bob@example.com\n"]
+    layout = layout_of(b"".join(lines))
+
+    def chunks_from(offset: int) -> Iterator[bytes]:
+        if rest := b"".join(lines[:read])[offset:]:
+            yield rest
+        raise UploadGoneError
+
+    source = guest_rows(chunks_from, layout)
+    rows: list[Row | None] = []
+    position: str | None = layout.start
+    while position is not None:
+        page = source.read(Span(after=position), size)
+        rows += page.items
+        position = page.next
+    again = source.load("0:1", ["1", "2", "7"])
+
+    assert [row.problem for row in rows if row] == [""] * read + [GONE]
+    assert [(row.line, row.problem) for row in again if row] == [
+        (1, "" if read else GONE),
+        (2, "" if read else GONE),
+        (7, GONE),
+    ]

@@ -6,12 +6,14 @@ import datetime
 import email
 import email.policy
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from email.message import EmailMessage
 from typing import Any
 
+import grpc
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
@@ -868,3 +870,85 @@ def test_another_file_under_the_same_form_does_not_mix_with_the_first(world: Wor
 
     with world.context():
         assert [guest.address for guest in guests_of("p" * 32)] == ["ann@example.com"]
+
+
+def test_a_party_never_grows_too_large_to_send(host: Host) -> None:
+    """What the party keeps of its sends fits into its row, in the widest letters there are."""
+    wide = Details(
+        "\U0001f389" * 120, "\U0001f389" * 120, "\U0001f389" * 200, DETAILS.when, "n" * 9000
+    )
+    host.change(**asdict(wide))
+    host.invite("name,email\nAnn,ann@example.com\n")
+    with host.world.context():
+        party = host.party
+        note = {"guests": 1, "imports": 1, "told": invitations._as_words(wide)}
+        party.sends = [{"run_id": f"{n:040}", "change": n, **note} for n in range(60)]
+        party.change = 61
+        party.put()
+
+    sent = host.press_send()
+
+    with host.world.context():
+        kept = host.party.sends
+    assert sent.is_new
+    assert len(kept) == 51
+    assert len(json.dumps(kept)) < 400_000
+    assert kept[-1]["run_id"] == sent.run_id
+
+
+@pytest.mark.parametrize("what", ["create", "change", "send", "import"])
+def test_a_lost_reply_does_not_tell_the_host_that_nothing_was_done(host: Host, what: str) -> None:
+    """The body that runs again finds what it has saved itself, and says that it was this call."""
+    acts: dict[str, Callable[[], Any]] = {
+        "create": lambda: Host(host.world, "p2").create(),
+        "import": lambda: host.start_import("name,email\nAnn,ann@example.com\n", "i1"),
+        "change": lambda: host.change(title="Another"),
+        "send": lambda: host.press_send(),
+    }
+    for each in ["create", "import", "change", "send"]:
+        if each == what:
+            break
+        acts[each]()
+        host.world.settle()
+    fired = lose_reply(host.world)
+
+    told = acts[what]()
+
+    assert fired == ["Commit"]
+    if what == "send":
+        told = told.is_new and told.guests == 1
+    assert told
+    again = acts[what]()
+    assert not (again.is_new if what == "send" else again)
+
+
+def lose_reply(world: World) -> list[str]:
+    """Lose the reply of the next transaction's commit; the list tells when that was done."""
+    plan, around = world.plan, world.plan.around
+    seen: list[str] = []
+    fired: list[str] = []
+
+    def lose(name, effect, error):  # type: ignore[no-untyped-def]
+        answer = around(name, effect, error)
+        seen.append(name)
+        if name == "Commit" and "BeginTransaction" in seen and not fired:
+            fired.append(name)
+            raise error(grpc.StatusCode.UNAVAILABLE)
+        return answer
+
+    plan.around = lose  # type: ignore[method-assign]
+    return fired
+
+
+def test_an_import_under_way_is_not_at_its_end(host: Host) -> None:
+    """The bar is full when the import is over: before, the file says how much there is."""
+    rows = "".join(f"Guest {i},g{i}@example.com\n" for i in range(600))
+    host.start_import("name,email\n" + rows, "i1")
+    shares = []
+    while due := host.world.engine.due():
+        with host.world.context():
+            shares.append(progress("i1").share)
+        host.world.deliver(due[0].task_name)
+
+    assert shares == pytest.approx([0, 250 / 600, 500 / 600], abs=0.01)
+    assert host.run("i1").share == 1

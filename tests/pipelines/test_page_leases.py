@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from models.continuations import CANCELLED, FINISHED, pages_of
+from models.continuations import CANCELLED, FINISHED, ContinuationPage, page_key, pages_of
 from pipelines import continuations
 from pipelines.clients import Clients
+from pipelines.clock import naive
 from pipelines.jobs import ItemError, Job
 from pipelines.pages import PageArgs, page_task
 from pipelines.progress import progress
@@ -289,3 +291,37 @@ class HeldUp:
 
     def load(self, origin: str, names: Sequence[str]) -> Sequence[Item]:
         return self.items.load(origin, names)
+
+
+@pytest.mark.parametrize(("ahead_s", "is_taken"), [(30, False), (120, True)])
+def test_a_lease_of_a_clock_far_ahead_means_nothing(
+    services: Services, ahead_s: float, is_taken: bool
+) -> None:
+    """H2: up to a minute is honoured, as nobody can tell; a lease of days would stop the page."""
+    slow = Slow(seconds=0)
+    world = begin(services, slow.deliver_job(), 2)
+    with world.context():
+        now = naive(world.clock.now())
+        names = sorted(key.id() for key in Item.query().fetch(keys_only=True))
+        ContinuationPage(
+            key=page_key("run", 0, 0),
+            after="",
+            origin="",
+            items=names,
+            receipts="..",
+            touched=now,
+            moved=now,
+            owner="somebody",
+            lease_ends=now + datetime.timedelta(seconds=ahead_s),
+        ).put()
+
+    assert world.deliver(world.engine.due()[0].task_name) == 204
+
+    assert len(slow.begun) == (2 if is_taken else 0)
+
+
+@pytest.mark.parametrize("wrong", [(), (-1.0,)])
+def test_a_job_without_delays_is_refused(wrong: tuple[float, ...]) -> None:
+    """It would break at its first deferred item, in the commit that keeps the receipts."""
+    with pytest.raises(ValueError, match="delays"):
+        dataclasses.replace(APPLY, retry_delays_s=wrong)
