@@ -332,9 +332,16 @@ class Builds:
         return [each for each in self.views.views.values() if each.source is view]
 
     def _put(self, catalog: Catalog) -> None:
-        views, begun_with = dict(catalog.views), dict(catalog.begun_with)
+        """Store the catalog in all its copies, in a transaction.
+
+        They are read before: each keeps what only another version of the code knows of it.
+        """
         keys = catalog_keys(self.views.group)
-        ndb.put_multi([ViewCatalog(key=key, views=views, begun_with=begun_with) for key in keys])
+        both = zip(keys, ndb.get_multi(keys), strict=True)
+        copies = [copy or ViewCatalog(key=key) for key, copy in both]
+        for copy in copies:
+            copy.populate(views=dict(catalog.views), begun_with=dict(catalog.begun_with))
+        ndb.put_multi(copies)
 
     def _walks(self, catalog: Catalog, view: type[View], table: str) -> list[Walk]:
         """Return a walk for each kind of source that a table was begun with."""
