@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from google.cloud import ndb
 
+from models.dead_tasks import DeadTask
 from models.fork_join import WorkPack
 from models.materialized_views import (
     RowMarker,
@@ -249,6 +250,32 @@ def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World
 
 def held_in(attempt: Any) -> bool:
     return b'"held"' in attempt.body
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world: World) -> None:
+    """C1: nobody asks for it every ten seconds for days, and nothing is parked."""
+    new = group(NewByGrade)
+    built(world, new, NewByGrade)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 5))
+    deploy(world, OLD)
+    (due,) = world.engine.due()
+    answers = []
+    for wait_s in (10, 3_500, 100):
+        world.clock.sleep(wait_s)
+        answers.append(world.deliver(due.task_name))
+    with world.context():
+        waits = new.views.is_waiting(NewByGrade)
+    left = world.engine.due()
+    deploy(world, new)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert (answers, left, waits) == ([429, 429, 204], [], True)
+        assert DeadTask.query().fetch() == []
+        assert differences(new.views) == []
 
 
 # Deletes
