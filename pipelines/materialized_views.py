@@ -38,6 +38,7 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 from __future__ import annotations
 
 import datetime
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -116,6 +117,8 @@ from pipelines.view_updates import (
 
 __all__ = ["BadContributionError", "Contributions", "Row", "Token", "View", "Views"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 # In a row marker's key; Datastore takes 1,500 bytes.
@@ -125,8 +128,14 @@ LOOK_AGAIN_S = 0.02
 MOST_JOINED = 150
 # An item of a fork-join queue, less what stands around the measures: the source's name, mostly.
 MOST_FAN_IN_BYTES = MOST_ITEM_BYTES - 6_000
+# A deployment mostly takes less. What waits longer has a row that the sweep finds.
+WAITS_FOR_A_VERSION = datetime.timedelta(hours=1)
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
+
+
+class UnknownTableError(Wait):
+    """A table is of another version of this code."""
 
 
 class Views:
@@ -403,17 +412,23 @@ class Views:
 
         Raises:
             Park: the row cannot hold it. Replay it when the row has room.
-            Wait: this code does not know the table: another version of it will come along.
+            Wait: this code does not know the table: another version of it will come along. After
+                an hour the task ends and leaves that to the sweep, which asks again each hour.
         """
+        saved = RowId.parse(args.held).created
 
         def body() -> None:
             outbox.release(args.held)
-            self._apply(clients, args, RowId.parse(args.held).created)
+            self._apply(clients, args, saved)
 
         try:
             transact(body)
         except BadContributionError as error:
             raise Park(str(error)) from error
+        except UnknownTableError as error:
+            if naive(clients.clock.now()) - saved < WAITS_FOR_A_VERSION:
+                raise
+            log.warning("%s: it is left to the sweep", error)
 
     def _join(self, clients: Clients, batch: Batch, items: Sequence[Sent]) -> None:
         """Apply all updates of a row that have come together; the join of the fan-in."""
@@ -443,11 +458,13 @@ class Views:
         """Return the view of a table that this code may write.
 
         Raises:
-            Wait: it may not: only another version knows all that the table has.
+            UnknownTableError: it may not: only another version knows all that the table has.
         """
         view = self.views.get(view_name(table))
         if view is None or not catalog.is_known(view, table):
-            raise Wait(f"{table} is of another version of this code, which will come along")
+            raise UnknownTableError(
+                f"{table} is of another version of this code, which will come along"
+            )
         return view
 
     # Follow

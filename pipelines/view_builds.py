@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from google.cloud import ndb
@@ -43,7 +44,7 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
-from models.transactions import transact
+from models.transactions import TRANSIENT, transact
 from pipelines import continuations
 from pipelines.clients import Clients
 from pipelines.jobs import (
@@ -202,8 +203,15 @@ class Builds:
     def advance(self, clients: Clients, view: type[View]) -> None:
         """Take the next steps that are due in a view's build; doing it again does no harm."""
         catalog = self.views.catalog()
-        for old in catalog.dropping(view):
-            self._start(clients, DROP, Walk(view.name, old, ROWS))
+        drops = self._drops(clients, catalog, view.name)
+        _each([*drops, lambda: self._go_on(clients, catalog, view)])
+
+    def _drops(self, clients: Clients, catalog: Catalog, view: str) -> list[Callable[[], None]]:
+        """Return what there is to do about the tables of a view that are on their way out."""
+        walks = [Walk(view, table, ROWS) for table in catalog.dropping(view)]
+        return [partial(self._start, clients, DROP, walk) for walk in walks]
+
+    def _go_on(self, clients: Clients, catalog: Catalog, view: type[View]) -> None:
         table = catalog.building(view)
         if table is None or not catalog.is_known(view, table):
             return  # There is nothing to build, or only another version knows how.
@@ -217,25 +225,57 @@ class Builds:
         if not self._is_done(clients, walks, CONFIRM):
             return
         if transact(lambda: self._swap(view, table)):
-            for each in (view, *self._followers(view)):
-                self.advance(clients, each)
+            each = (view, *self._followers(view))
+            _each([partial(self.advance, clients, one) for one in each])
 
     def sweep(self, clients: Clients) -> int:
         """Go on with what is being built or dropped; return how many views that is.
 
-        A view that is new is listed: a later definition of it knows then that it has a table.
+        A view that is new is listed: a later definition of it knows then that it has a table. One
+        that this code does not know is told of: nobody ends what waits for it. What fails is left
+        to the next sweep, and stops none of the others.
         """
         catalog = self.views.catalog()
-        if not self.views.views.keys() <= catalog.views.keys():
-            transact(self._list)
-        busy = [
-            view
-            for view in self.views.views.values()
-            if catalog.building(view) or catalog.dropping(view)
-        ]
-        for view in busy:
-            self.advance(clients, view)
+        known = self.views.views
+        acts: list[Callable[[], Any]] = []
+        if not known.keys() <= catalog.views.keys():
+            acts.append(lambda: transact(self._list))
+        busy = [v for v in known.values() if catalog.building(v) or catalog.dropping(v.name)]
+        acts += [partial(self.advance, clients, view) for view in busy]
+        others = catalog.views.keys() - known.keys()
+        for other in others:
+            acts += self._drops(clients, catalog, other)
+        if strangers := sorted(view for view in others if not catalog.is_retired(view)):
+            log.warning("not in this version: %s; taken out for good, `retire` it", strangers)
+        try:
+            _each(acts)
+        except TRANSIENT as error:  # Other groups have their turn all the same.
+            log.warning("builds of %s are left to the next sweep: %s", self.views.group, error)
         return len(busy)
+
+    def retire(self, clients: Clients, view: str) -> None:
+        """Let go of a view that was taken out of the code: its tables are dropped.
+
+        What waits for them ends when it is delivered next.
+
+        Args:
+            view: Its name, as the sweep tells it.
+
+        Raises:
+            ValueError: this code has the view.
+            LookupError: there is no such view in the catalog.
+        """
+        if view in self.views.views:
+            raise ValueError(f"{view} is in the code: take it out and deploy that first")
+        if view not in self.views.catalog().views:
+            raise LookupError(f"the group {self.views.group} has no view {view}")
+        transact(lambda: self._retire(view))
+        _each(self._drops(clients, self.views.catalog(), view))
+
+    def _retire(self, view: str) -> None:
+        catalog = self.views.catalog()
+        if not catalog.is_retired(view):
+            self._put(catalog.retiring(view))
 
     def _list(self) -> None:
         """List the views that are new, in a transaction, each with the table it has by itself."""
@@ -292,9 +332,16 @@ class Builds:
         return [each for each in self.views.views.values() if each.source is view]
 
     def _put(self, catalog: Catalog) -> None:
-        views, begun_with = dict(catalog.views), dict(catalog.begun_with)
+        """Store the catalog in all its copies, in a transaction.
+
+        They are read before: each keeps what only another version of the code knows of it.
+        """
         keys = catalog_keys(self.views.group)
-        ndb.put_multi([ViewCatalog(key=key, views=views, begun_with=begun_with) for key in keys])
+        both = zip(keys, ndb.get_multi(keys), strict=True)
+        copies = [copy or ViewCatalog(key=key) for key, copy in both]
+        for copy in copies:
+            copy.populate(views=dict(catalog.views), begun_with=dict(catalog.begun_with))
+        ndb.put_multi(copies)
 
     def _walks(self, catalog: Catalog, view: type[View], table: str) -> list[Walk]:
         """Return a walk for each kind of source that a table was begun with."""
@@ -354,14 +401,12 @@ class Builds:
         if walk.kind == ROWS:
             self._start(clients, DROP, Walk(walk.view, walk.table, MARKERS))
             return
-        transact(lambda: self._forget(self.views.views[walk.view], walk.table))
+        transact(lambda: self._forget(walk))
 
-    def _forget(self, view: type[View], table: str) -> None:
+    def _forget(self, walk: Walk) -> None:
         catalog = self.views.catalog()
-        dropping = catalog.dropping(view)
-        if table in dropping:
-            rest = [other for other in dropping if other != table]
-            self._put(catalog.changed(view, dropping=rest))
+        if walk.table in catalog.dropping(walk.view):
+            self._put(catalog.without(walk.view, walk.table))
 
     def _fill(
         self, clients: Clients, walk: Walk, items: Sequence[Any]
@@ -491,7 +536,17 @@ class Builds:
         return doubts
 
     def _look_at_rows(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, _Doubt | None]:
-        return {key: self._doubt_row(walk, key) for key in keys}
+        return {key: self._doubt_of(walk, key) for key in keys}
+
+    def _doubt_of(self, walk: Walk, key: Any) -> _Doubt | None:
+        """Compare a row; one that cannot even be read is a difference and stops no other."""
+        try:
+            return self._doubt_row(walk, key)
+        except TRANSIENT:
+            raise
+        except Exception as error:
+            name = key.id().partition(":")[2]
+            return _Doubt(f"row {name} cannot be read: {type(error).__name__}: {error}", None)
 
     def _doubt_row(self, walk: Walk, key: Any) -> _Doubt | None:
         """Compare a row with what its markers add up to, and those with their sources."""
@@ -538,6 +593,24 @@ class Builds:
         if not walk.source_table or identity.kind() != view_name(walk.source_table):
             return identity
         return row_key(walk.source_table, identity.id())
+
+
+def _each(acts: Sequence[Callable[[], Any]]) -> None:
+    """Do all of some acts, whichever of them fail: what is broken is left to the next sweep.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPIError: a service was unwell; said when all are done.
+    """
+    unwell = None
+    for act in acts:
+        try:
+            act()
+        except TRANSIENT as error:
+            unwell = error
+        except Exception:
+            log.exception("a step of a build is left to the next sweep")
+    if unwell is not None:
+        raise unwell
 
 
 def _is_ours(catalog: Catalog, view: type[View], table: str) -> bool:

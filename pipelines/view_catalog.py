@@ -12,6 +12,8 @@ from pipelines.view_rows import Contributions
 
 # As in the pattern of Apply.table. It stands in keys beside a row's name.
 _NAME = re.compile(r"[a-z0-9_]{1,100}")
+# The definition of the empty table of a view that was let go. A view's own begin at 1.
+RETIRED = 0
 
 
 class View:
@@ -62,6 +64,8 @@ def check_views(views: Sequence[type[View]]) -> None:
             raise TypeError(f"{view.name!r} names tables: {words}")
         if names.count(view.name) > 1:
             raise TypeError(f"two views are called {view.name}: give one of them another `name`")
+        if view.definition <= RETIRED:
+            raise TypeError(f"{view.name} has definition {view.definition}: they begin at 1")
         if any(map(is_view, view.joins)):
             raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
         if is_view(view.source) and view.source not in views:
@@ -150,9 +154,14 @@ class Catalog:
         """Return the table that is being built, if one is."""
         return self.entry(view).building
 
-    def dropping(self, view: type[View]) -> Sequence[str]:
-        """Return the tables that are on their way out."""
-        return self.entry(view).dropping
+    def dropping(self, view: str) -> Sequence[str]:
+        """Return the tables of a view that are on their way out, known here or not."""
+        stored = self.views.get(view)
+        return Entry.of(stored).dropping if stored else ()
+
+    def is_retired(self, view: str) -> bool:
+        """Tell whether a view has been let go: its table is of no definition that there is."""
+        return definition_of(self.views[view]["live"]) == RETIRED
 
     def tables(self, view: type[View]) -> list[str]:
         """Return the tables that take what this definition of the view contributes."""
@@ -232,6 +241,23 @@ class Catalog:
         if view.name in self.views:
             return self
         return self.changed(view)._knowing(self.live(view), Begun.by(view))
+
+    def without(self, view: str, table: str) -> Catalog:
+        """Return a catalog in which a table of a view is not on its way out any more."""
+        entry = Entry.of(self.views[view])
+        rest = [other for other in entry.dropping if other != table]
+        return self._with(view, replace(entry, dropping=rest))
+
+    def retiring(self, view: str) -> Catalog:
+        """Return a catalog in which all tables of a view are on their way out.
+
+        What is read is an empty one that nobody fills: the view may come back, and is rebuilt then.
+        """
+        entry = Entry.of(self.views[view])
+        out = [table for table in (entry.live, entry.building) if table]
+        build = entry.builds + 1
+        live, dropping = table_name(view, RETIRED, build), [*entry.dropping, *out]
+        return self._with(view, Entry(live, builds=build, dropping=dropping))
 
     def with_next(self, view: type[View]) -> Catalog:
         """Return a catalog in which a view's next table is being built, and no other one is."""

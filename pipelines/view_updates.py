@@ -182,8 +182,9 @@ class Change:
             return self.marker
         if self.marker is None and not self.after:
             return None
-        marker = SourceMarker(
-            key=marker_key(self.source),
+        # One that was read keeps what only another version of the code knows of it.
+        marker = self.marker or SourceMarker(key=marker_key(self.source))
+        marker.populate(
             sequence=self.sequence,
             contributions=self.after,
             sent={**self._remembered(), **sent},

@@ -16,6 +16,7 @@ from handlers.security import CONTENT_SECURITY_POLICY
 from models.grades import Student, school_key, student_key, teachers_of
 from pipelines import grades
 from pipelines.grades import DEMO, GRADES, StudentsByGrade
+from pipelines.student_lists import Details
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.test_pages import TOO_LARGE, XSS, tags
 from tests.world import World
@@ -462,6 +463,23 @@ def test_verify_says_that_nothing_drifts_and_rebuild_changes_the_table(
     text = browser.get("/grades").text
     assert "from <code>students_by_grade.1.2</code>" in text
     assert bars(text) == {7: 1}
+
+
+def test_a_verification_says_what_it_waits_for(
+    world: World, browser: Browser, ada: TestResponse
+) -> None:
+    """A change on its way, and not just that it goes on."""
+    with world.context():
+        grades.change_student(world.clients, DEMO, ADA, Details("Ada", 7, 1))
+    browser.post("/grades/verify", {"id": "c" * 32})
+    for due in world.engine.due():
+        if "verify" in world.engine.get_task(due.task_name).http_request.url:
+            world.deliver(due.task_name)
+
+    text = browser.get("/grades/stage").text
+    assert "looks again at 2: a change is on its way" in text
+    world.settle()
+    assert "Drift 0" in browser.get("/grades/stage").text
 
 
 def test_what_drifts_is_shown(world: World, browser: Browser, ada: TestResponse) -> None:

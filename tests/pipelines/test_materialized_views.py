@@ -18,6 +18,7 @@ from google.cloud import ndb
 
 import main
 from devserver.cloudtasks import messages
+from handlers import recovery
 from handlers.registry import APP, Registry
 from models.dead_tasks import DeadTask
 from models.materialized_views import (
@@ -28,9 +29,9 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
-from models.outbox import OutboxTask
+from models.outbox import OutboxTask, RowId
 from models.transactions import transact
-from pipelines import materialized_views, view_reads
+from pipelines import materialized_views, view_builds, view_reads
 from pipelines.cache import NoCache
 from pipelines.dead_tasks import Replay
 from pipelines.materialized_views import (
@@ -59,7 +60,7 @@ from tests.pipelines.school import (
     differences,
     facts,
 )
-from tests.world import Services, World
+from tests.world import SWEPT_EVERY_S, Services, World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -987,6 +988,55 @@ def test_a_bad_token_is_refused(text: str) -> None:
         Token.parse(text)
 
 
+def test_an_update_that_is_applied_between_two_reads_is_told_or_in_a_row(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: what waits is read before the rows, so a change is never in neither."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    (held,) = [row for row in OutboxTask.query().fetch() if row.topic.startswith("by_grade.")]
+    update = SCHOOL.task.read(held.body.encode())
+    looks: list[str] = []
+
+    def between(name: str) -> None:
+        sound = getattr(materialized_views, name)
+
+        def look(*args: Any) -> Any:
+            looks.append(name)
+            if len(looks) == 2:
+                SCHOOL.apply(here.clients, update)
+            return sound(*args)
+
+        monkeypatch.setattr(materialized_views, name, look)
+
+    between("waiting_for_rows")
+    between("rows_from")
+    reading = SCHOOL.read(here.clients, ByGrade)
+
+    assert sorted(looks) == ["rows_from", "waiting_for_rows"]
+    assert (reading.freshness.waiting, len(reading.rows)) == (1, 1)
+
+
+@one_emulator
+def test_a_row_says_how_new_its_newest_change_is_in_whatever_order_they_come(here: World) -> None:
+    """An older save that is applied later does not make it older."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    here.clock.sleep(10)
+    SCHOOL.save(here.clients, pupil("bob", 1))
+    here.clock.sleep(5)
+    held = {
+        RowId.parse(row.key.id()).created: SCHOOL.task.read(row.body.encode())
+        for row in OutboxTask.query().fetch()
+        if row.topic.startswith("by_grade.")
+    }
+
+    for created in sorted(held, reverse=True):
+        SCHOOL.apply(here.clients, held[created])
+
+    newest_s = SCHOOL.freshness(here.clients, ByGrade, 1).newest_s
+    assert len(held) == 2
+    assert newest_s == pytest.approx(5, abs=0.5)
+
+
 def test_freshness_tells_what_waits_and_how_old_the_newest_change_is(here: World) -> None:
     """Of a view, and of one row of it."""
     clients = here.clients
@@ -1392,7 +1442,7 @@ def without_prints(rows: dict[Any, Any]) -> dict[Any, Any]:
 
 def busy(views: Views, view: type[View]) -> bool:
     catalog = views.catalog()
-    return bool(catalog.building(view) or catalog.dropping(view))
+    return bool(catalog.building(view) or catalog.dropping(view.name))
 
 
 def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> None:
@@ -1497,7 +1547,7 @@ def test_a_changed_definition_is_swapped_in_at_one_go(world: World) -> None:
 
         assert seen == [{1: 2, 2: 3}, {1: 4, 2: 6}]
         assert NEWER.catalog().live(NewByGrade) == "by_grade.2.3"
-        assert not NEWER.catalog().dropping(NewByGrade)
+        assert not NEWER.catalog().dropping("by_grade")
         assert not row_markers("by_grade.1.2")
         assert differences_of(NEWER) == []
 
@@ -1726,6 +1776,38 @@ def test_the_sweep_goes_on_after_a_crash_behind_the_first_commit(world: World) -
         assert differences() == []
 
 
+@one_emulator
+@pytest.mark.parametrize("what", ["save", "rebuild"])
+def test_a_worker_that_starts_goes_on_with_what_a_dead_one_left(world: World, what: str) -> None:
+    """C1, C5: it died behind its first commit; no sweep of cron is needed."""
+    world.flush()
+    with world.context():
+        SCHOOL.save(world.clients, pupil("ada", 1))
+    world.settle()
+    # A transaction: begin, lookup, commit; a rebuild looks at the catalog before it.
+    at, act = {
+        "save": (2, lambda: SCHOOL.save(world.clients, pupil("ada", 2))),
+        "rebuild": (3, lambda: BUILDS.rebuild(world.clients, ByGrade)),
+    }[what]
+    world.plan.kind, world.plan.at = CRASH_AFTER, at
+    with world.clients.context(), world.plan.watched(), pytest.raises(Crash):
+        act()
+    assert "Commit" in world.plan.fired
+    world.bury()
+    began = world.clock.time_s
+
+    with world.context():
+        recovery.recover(world.clients, world.registry)
+    world.settle(patience_s=SWEPT_EVERY_S)
+
+    assert world.clock.time_s - began <= 10
+    with world.context():
+        assert counts(world) == {2 if what == "save" else 1: 1}
+        assert not busy(SCHOOL, ByGrade)
+        assert SCHOOL.catalog().live(ByGrade) == f"by_grade.1.{1 if what == 'save' else 2}"
+        assert differences() == []
+
+
 # Verify
 
 
@@ -1778,6 +1860,40 @@ def test_verify_lists_a_row_that_was_deleted(grown: World) -> None:
 
     assert len(found) == 2
     assert all("row 1 is not there" in words for words in found)
+
+
+def test_verify_lists_a_row_that_cannot_be_read(grown: World) -> None:
+    """C5: and goes on with the others."""
+
+    def act() -> None:
+        row = row_key("by_grade.1.1", "1")
+        RowMarker(id="nonsense", parent=row, sequence=1, measures={}).put()
+        edited = row_key("by_grade.1.1", "2").get()
+        edited.counts = {"Pupil": 7}
+        edited.put()
+
+    found = " ".join(by_hand(grown, act))
+    assert "row 1 cannot be read" in found
+    assert "row 2 says" in found
+
+
+def test_verify_reads_all_markers_of_a_row(grown: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C5: of five hundred a page; here of three, so that a row has many, and a full last one."""
+    monkeypatch.setattr(view_builds, "SCANNED", 3)
+    with grown.context():
+        SCHOOL.save(grown.clients, *[pupil(f"q{n}", 9, n) for n in range(6)])
+    grown.settle()
+    sound = verified(grown, SCHOOL, BUILDS, ByGrade, "before")
+    with grown.context():
+        markers = RowMarker.query(ancestor=row_key("by_grade.1.1", "9")).order(RowMarker._key)
+        last = markers.fetch()[-1]
+        last.measures = {**last.measures, "points": 77.0}
+        last.put()
+
+    found = verified(grown, SCHOOL, BUILDS, ByGrade, "after")
+
+    assert sound == []
+    assert any("row 9 says" in words for words in found)
 
 
 def test_verify_lists_a_source_that_was_put_past_the_view(grown: World) -> None:

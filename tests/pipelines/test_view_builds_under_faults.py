@@ -38,7 +38,7 @@ class BuildScenario(SaveScenario):
     def is_done(self, tag: str) -> bool:
         catalog = SCHOOL.catalog()
         views = (ByGrade, GradesBySize)
-        busy = [catalog.building(view) or catalog.dropping(view) for view in views]
+        busy = [catalog.building(view) or catalog.dropping(view.name) for view in views]
         built = [catalog.live(view) for view in views]
         is_built = "by_grade.1.1" not in built and "grades_by_size.1.1" not in built
         return is_built and not any(busy) and super().is_done(tag)

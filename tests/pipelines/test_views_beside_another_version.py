@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import ViewCatalog, ViewRow
+from models.dead_tasks import DeadTask
+from models.fork_join import WorkPack
+from models.materialized_views import (
+    RowMarker,
+    SourceMarker,
+    ViewCatalog,
+    ViewRow,
+    marker_key,
+)
 from models.outbox import OutboxTask
+from models.transactions import transact
 from pipelines import view_builds
 from pipelines.materialized_views import Contributions, Row, View, Views
-from pipelines.view_builds import FILL, Builds, Walk
+from pipelines.view_builds import DROP, FILL, Builds, Walk
 from tests.pipelines.school import Pupil, Tutor, differences
 from tests.pipelines.test_materialized_views import busy, deploy
 from tests.world import Services, World
@@ -242,6 +252,32 @@ def held_in(attempt: Any) -> bool:
     return b'"held"' in attempt.body
 
 
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world: World) -> None:
+    """C1: nobody asks for it every ten seconds for days, and nothing is parked."""
+    new = group(NewByGrade)
+    built(world, new, NewByGrade)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 5))
+    deploy(world, OLD)
+    (due,) = world.engine.due()
+    answers = []
+    for wait_s in (10, 3_500, 100):
+        world.clock.sleep(wait_s)
+        answers.append(world.deliver(due.task_name))
+    with world.context():
+        waits = new.views.is_waiting(NewByGrade)
+    left = world.engine.due()
+    deploy(world, new)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert (answers, left, waits) == ([429, 429, 204], [], True)
+        assert DeadTask.query().fetch() == []
+        assert differences(new.views) == []
+
+
 # Deletes
 
 
@@ -305,3 +341,152 @@ def test_a_catalog_of_the_version_before_is_read(world: World) -> None:
         assert differences(new.views) == []
         tables = {row.key.id().partition(":")[0] for row in ViewRow.query().fetch()}
         assert tables == {"by_grade.1.3", "sizes.1.3"}
+
+
+# Views that were taken out of the code
+
+
+class ByName(View):
+    """Pupils, each in a row of its own."""
+
+    source = Pupil
+    row_rate = None
+
+    @staticmethod
+    def contributions(pupil: Pupil) -> Contributions:
+        return {pupil.key.id(): {}}
+
+
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fan_in: bool,
+) -> None:
+    """C1: what waits for it waits until somebody says that it is gone for good, and then ends."""
+    monkeypatch.setattr(ByName, "fan_in", fan_in)
+    new = group(OldByGrade, ByName)
+    built(world, new, ByName)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 5))
+        stored = OutboxTask.query().fetch() + WorkPack.query().fetch()
+    deploy(world, OLD)
+    deliver(world, 3)
+    world.sweep()
+    told = [record.getMessage() for record in caplog.records if "by_name" in record.getMessage()]
+
+    with world.context():
+        waits = new.views.is_waiting(ByName)
+        OLD.retire(world.clients, "by_name")
+        OLD.retire(world.clients, "by_name")
+    world.settle()
+    caplog.clear()
+    world.sweep()
+
+    with world.context():
+        assert stored
+        assert waits
+        assert any("not in this version: ['by_name']" in words for words in told)
+        assert OutboxTask.query().fetch() + WorkPack.query().fetch() == []
+        assert all(row.key.id().startswith("by_grade.") for row in ViewRow.query().fetch())
+        markers = RowMarker.query().fetch(keys_only=True)
+        assert all(key.parent().id().startswith("by_grade.") for key in markers)
+        assert not any("by_name" in record.getMessage() for record in caplog.records)
+        assert differences(OLD.views) == []
+
+
+def test_a_view_that_was_let_go_may_come_back(world: World) -> None:
+    """C5: it stands empty, and says so, until it is rebuilt."""
+    new = group(OldByGrade, ByName)
+    built(world, new, ByName)
+    deploy(world, OLD)
+    with world.context():
+        OLD.retire(world.clients, "by_name")
+    world.settle()
+    deploy(world, new)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 5))
+        before = new.views.read(world.clients, ByName)
+    built(world, new, ByName)
+
+    with world.context():
+        assert ([row.name for row in before.rows], before.freshness.is_frozen) == ([], True)
+        rows = new.views.read(world.clients, ByName).rows
+        assert [row.name for row in rows] == ["ada", "bob", "eve"]
+        assert differences(new.views) == []
+
+
+def test_only_a_view_that_is_out_of_the_code_can_be_let_go(world: World) -> None:
+    """C1: its saves would go on to a table that is dropped."""
+    with world.context():
+        with pytest.raises(ValueError, match="by_grade is in the code"):
+            OLD.retire(world.clients, "by_grade")
+        with pytest.raises(LookupError):
+            OLD.retire(world.clients, "nothing")
+
+
+def test_a_build_that_cannot_go_on_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: neither in the sweep nor beside a table that cannot be dropped."""
+    new = group(OldByGrade, ByName)
+    deploy(world, new)
+    with world.context():
+        for view in (OldByGrade, ByName):
+            transact(lambda view=view: new._begin(view, None))
+        transact(lambda: new._put(new.views.catalog().changed(ByName, dropping=["by_name.1.0"])))
+    sound = Builds._start
+
+    def start(self: Builds, clients: Any, step: str, walk: Walk) -> None:
+        if walk.view == "by_grade" or step == DROP:
+            raise ZeroDivisionError(walk)
+        sound(self, clients, step, walk)
+
+    monkeypatch.setattr(Builds, "_start", start)
+    world.sweep()
+    world.settle(patience_s=60)
+
+    with world.context():
+        assert new.views.catalog().live(ByName) == "by_name.1.2"
+        assert new.views.catalog().live(OldByGrade) == "by_grade.1.2"
+
+
+def test_what_a_later_version_adds_is_not_erased(world: World) -> None:
+    """C5: in the catalog and in markers, which both versions change; in an entry as well."""
+    with world.context():
+        copies = ViewCatalog.query().fetch()
+        for copy in copies:
+            copy.views = {"by_grade": {**copy.views["by_grade"], "since": "noon"}}
+        ndb.put_multi(copies)
+        marker = marker_key(ndb.Key(Pupil, "ada"))
+        with later_models():
+            for key in [*[copy.key for copy in copies], marker]:
+                stored = key.get()
+                stored.later = "kept"
+                stored.put()
+
+    with world.context():
+        OLD.views.save(world.clients, pupil("ada", 3, grade=2))
+        OLD.rebuild(world.clients, OldByGrade)
+    heal(world, OLD)
+
+    with world.context():
+        assert OLD.views.catalog().live(OldByGrade) == "by_grade.1.3"
+        assert OLD.views.catalog().views["by_grade"]["since"] == "noon"
+        with later_models():
+            stored = ndb.get_multi([*[copy.key for copy in copies], marker])
+            assert {getattr(each, "later", None) for each in stored} == {"kept"}
+        assert differences(OLD.views) == []
+
+
+@contextmanager
+def later_models() -> Iterator[None]:
+    """Let ndb know the kinds as a later version does, which has more properties."""
+    here = {"ViewCatalog": ViewCatalog, "SourceMarker": SourceMarker}
+    for kind in here:
+        type(f"Later{kind}", (ndb.Expando,), {"_get_kind": classmethod(lambda cls, k=kind: k)})
+    try:
+        yield
+    finally:
+        ndb.Model._kind_map.update(here)
