@@ -61,7 +61,7 @@ def _sweep(clients: Clients, registry: Registry) -> None:
     """Run every sweep, for what is a second old; one that fails stops none behind it."""
     sweeps: list[tuple[str, Callable[[], object]]] = [
         ("outbox", lambda: outbox.sweep(clients, stale_s=STALE_S)),
-        ("continuations", lambda: continuations.sweep(clients, registry.jobs)),
+        ("continuations", lambda: continuations.sweep(clients, registry.jobs, stale_s=STALE_S)),
         (
             "fork-join",
             lambda: fork_join_sweeps.sweep_all(clients, registry.fork_joins, stale_s=STALE_S),

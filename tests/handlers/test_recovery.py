@@ -9,10 +9,12 @@ import pytest
 
 from handlers import recovery
 from models.transactions import transact
+from pipelines import continuations
 from pipelines.fork_join import ForkJoin
+from pipelines.progress import progress
 from tests.pipelines.orders import STEPS, TASKS, dying, place, ran, waiting
 from tests.pipelines.tallies import TALLIES, Mark, packs, tallied
-from tests.pipelines.walks import APPLY
+from tests.pipelines.walks import APPLY, Walk, put_items
 from tests.world import Services, World
 
 
@@ -57,6 +59,21 @@ def test_a_batch_whose_writer_died_is_folded(home: World, monkeypatch: pytest.Mo
     with home.context():
         assert tallied("k") == {"a": 1}
         assert packs() == []
+
+
+def test_a_run_whose_task_is_gone_goes_on(home: World) -> None:
+    """A1: no cron is needed for a page whose task was never created."""
+    put_items(home, 3)
+    with home.context():
+        continuations.start(home.clients, APPLY, Walk("run"), run_id="run")
+    home.engine.reset()
+    home.clock.sleep(3)
+
+    start_worker(home)
+    home.settle(patience_s=60)
+
+    with home.context():
+        assert progress("run").state == "finished"
 
 
 def test_workers_that_start_together_share_a_look(home: World) -> None:

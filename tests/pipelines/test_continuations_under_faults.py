@@ -16,7 +16,7 @@ from pipelines.clients import Clients
 from pipelines.jobs import ItemError, Job
 from pipelines.progress import UnknownRunError, progress
 from pipelines.tasks import Unwell, Wait
-from tests.explorer import Explorer
+from tests.explorer import NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.walks import (
     APPLY,
@@ -89,20 +89,20 @@ def scenario(
 @pytest.mark.parametrize("kind", [*KINDS, FLUSH])
 def test_each_item_ends_once_with_a_fault_at_any_call(scenario: WalkScenario, kind: str) -> None:
     """A1, A3: a fault or a flushed cache at each call; in Datastore once, outside accounted."""
-    Explorer(scenario.world, scenario).explore([kind])
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([kind])
 
 
 def test_each_item_ends_once_when_deliveries_overlap_at_any_call(scenario: WalkScenario) -> None:
     """A1: a second delivery runs from start to end inside the first, at each of its calls."""
     if scenario.world.services.datastore_kind == "firestore":
         pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
-    Explorer(scenario.world, scenario).explore([OVERLAP])
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([OVERLAP])
 
 
 def test_each_item_ends_once_with_every_delivery_doubled(scenario: WalkScenario) -> None:
     """A1: every task delivered twice, one after the other."""
     scenario.world.doubles = True
-    Explorer(scenario.world, scenario).play()
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -110,14 +110,14 @@ def test_each_item_ends_once_in_any_order(scenario: WalkScenario, seed: int) -> 
     """A1: every task delivered twice, in a shuffled order."""
     scenario.world.doubles = True
     scenario.world.order = random.Random(seed)
-    Explorer(scenario.world, scenario).play()
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
 
 
 def test_each_item_ends_once_with_all_deliveries_side_by_side(scenario: WalkScenario) -> None:
     """A1: all tasks that are due run at once, each of them twice, on threads."""
     scenario.world.overlaps = True
     for _ in range(3):
-        Explorer(scenario.world, scenario).play()
+        Explorer(scenario.world, scenario, NO_SWEEPS).play()
 
 
 def test_an_attempt_that_outlives_its_lease_stops(services: Services) -> None:
@@ -253,7 +253,7 @@ def test_the_faults_bite(
     monkeypatch.setattr(pages._Attempt, planted, _PLANTED[planted])
 
     with pytest.raises(AssertionError):
-        Explorer(scenario.world, scenario).explore(kinds)
+        Explorer(scenario.world, scenario, NO_SWEEPS).explore(kinds)
 
 
 def _never_pinned(

@@ -19,7 +19,7 @@ from pipelines.clients import Clients
 from pipelines.fork_join import Batch, ForkJoin, Join, NotAcceptedError, fork_join
 from pipelines.fork_join_sweeps import Swept
 from pipelines.tasks import Message, Park
-from tests.explorer import Explorer
+from tests.explorer import NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.tallies import (
     AT_ONCE,
@@ -140,7 +140,7 @@ def test_each_item_is_folded_once_when_deliveries_overlap_at_any_call(
     """D1, D4: a second delivery runs from start to end inside the first, at each of its calls."""
     if scenario.world.services.datastore_kind == "firestore":
         pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
-    Explorer(scenario.world, scenario).explore([OVERLAP])
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([OVERLAP])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,7 +148,7 @@ def test_each_item_is_folded_once_in_any_order(scenario: InsertScenario, seed: i
     """D1: every task delivered twice, in a shuffled order."""
     scenario.world.doubles = True
     scenario.world.order = random.Random(seed)
-    Explorer(scenario.world, scenario).play()
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
 
 
 def test_each_item_is_folded_once_with_all_deliveries_side_by_side(
@@ -157,7 +157,7 @@ def test_each_item_is_folded_once_with_all_deliveries_side_by_side(
     """D1, D4: all tasks that are due run at once, each of them twice, on threads."""
     scenario.world.overlaps = True
     for _ in range(3):
-        Explorer(scenario.world, scenario).play()
+        Explorer(scenario.world, scenario, NO_SWEEPS).play()
 
 
 class UnguardedScenario(InsertScenario):
@@ -236,7 +236,7 @@ def test_a_replay_counts_once_with_a_fault_at_any_call(
     scenario = ReplayScenario(services)
     scenario.world.doubles = doubles
 
-    assert Explorer(scenario.world, scenario).explore([kind])
+    assert Explorer(scenario.world, scenario, NO_SWEEPS).explore([kind])
 
 
 @pytest.mark.parametrize("kind", [*KINDS, FLUSH])
@@ -255,7 +255,7 @@ def test_without_a_request_id_an_item_counts_at_most_once(
             raise rpc_errors.ServiceUnavailable("the visitor sees a 503") from error
 
     monkeypatch.setattr(scenario, "begin", begin_or_be_refused)
-    Explorer(world, scenario).explore([kind])
+    Explorer(world, scenario, NO_SWEEPS).explore([kind])
 
 
 def test_a_lost_reply_is_found_out(services: Services) -> None:
@@ -339,4 +339,4 @@ def test_the_faults_bite(
     plant(monkeypatch)
 
     with pytest.raises(AssertionError):
-        Explorer(scenario.world, scenario).explore()
+        Explorer(scenario.world, scenario, NO_SWEEPS).explore()
