@@ -33,9 +33,9 @@ from tests.world import SWEPT_EVERY_S, World, in_threads
 IS_EXHAUSTIVE = os.environ.get("SOAK") == "1"
 CODES = {ERROR: FAILURES, REPLY_LOST: UNKNOWN_OUTCOMES}
 PAIRS = 4  # Pairs of faults in `make test`, of each scenario.
-# How many sweeps may pass until all is right, by kind of fault. What is missing takes none: a worker
-# that starts in the place of a dead one looks for what that left. But the world's outbox relays as a
-# script does, at once and only once: what Cloud Tasks did not answer for is left to the sweep.
+# How many sweeps may pass until all is right, by kind of fault. What is missing takes none: a
+# worker that starts in the place of a dead one looks for what that left. But the world's outbox
+# relays as a script does, only once: what Cloud Tasks did not answer for is left to the sweep.
 MOST_SWEEPS = {ERROR: 1, REPLY_LOST: 1}
 NO_SWEEPS: Mapping[str, int] = {}
 
