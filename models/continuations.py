@@ -143,11 +143,11 @@ def pages_of(run_id: str, *, after: str = "") -> Any:
     return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
 
 
-def pages_of_chain(run_id: str, chain: int, first: int) -> Any:
+def pages_of_chain(run_id: str, chain: int, from_number: int) -> Any:
     """Return the query for the pages of a chain, in order, from a number on."""
     beyond = ndb.Key(ContinuationPage, f"{run_id}:{chain:04d};")
     kind = ContinuationPage
-    query = kind.query(kind._key >= page_key(run_id, chain, first), kind._key < beyond)
+    query = kind.query(kind._key >= page_key(run_id, chain, from_number), kind._key < beyond)
     return query.order(kind._key)
 
 

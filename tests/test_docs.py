@@ -508,7 +508,7 @@ def queries_of(module: Any) -> Iterator[Any]:
             parameters = inspect.signature(function).parameters.values()
             needed = [each.name for each in parameters if each.default is each.empty]
             now = datetime.datetime(2030, 5, 1)  # noqa: DTZ001
-            samples = {"row": ndb.Key("ViewRow", "x"), "now": now, "chain": 0, "first": 0}
+            samples = {"row": ndb.Key("ViewRow", "x"), "now": now, "chain": 0, "from_number": 0}
             yield function(*[samples.get(name, "x") for name in needed])
 
 

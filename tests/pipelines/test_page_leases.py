@@ -134,7 +134,7 @@ def test_without_a_heart_a_slow_line_is_no_reason_to_begin_anew(services: Servic
 
 
 def test_a_page_goes_on_within_ten_seconds_after_its_worker_was_killed(services: Services) -> None:
-    """H2: heartbeats end with their process, and the next delivery takes over."""
+    """H4: heartbeats end with their process, and the next delivery takes over."""
     slow = Slow(seconds=25, dies_at=1)
     world = begin(services, slow.deliver_job(), 3)
 
