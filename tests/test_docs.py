@@ -506,10 +506,11 @@ def queries_of(module: Any) -> Iterator[Any]:
     for function in vars(module).values():
         if (getattr(function, "__doc__", None) or "").startswith("Return the query"):
             parameters = inspect.signature(function).parameters.values()
-            needed = [each.name for each in parameters if each.default is each.empty]
             now = datetime.datetime(2030, 5, 1)  # noqa: DTZ001
-            samples = {"row": ndb.Key("ViewRow", "x"), "now": now, "chain": 0, "from_number": 0}
-            yield function(*[samples.get(name, "x") for name in needed])
+            samples: dict[str, Any] = {"datetime.datetime": now, "int": 1, "str": "x"}
+            samples["Any"] = ndb.Key("ViewRow", "x")
+            needed = [each.annotation for each in parameters if each.default is each.empty]
+            yield function(*[samples[annotation] for annotation in needed])
 
 
 def needs_composite_index(query: Any) -> bool:
