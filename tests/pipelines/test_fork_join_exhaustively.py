@@ -182,7 +182,7 @@ def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: s
     walk(searched(queue, fault), queue, at_least=3_000)
 
 
-@pytest.mark.timeout(300)  # Half a million states.
+@pytest.mark.timeout(300)  # More than 300,000 states.
 @pytest.mark.usefixtures("no_turns")
 def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
     """D1, D4: also a sweep whose clock is ahead, while writers are still inside."""
