@@ -16,11 +16,12 @@ WorkReceipt
     Key: a digest of the queue, the key and the caller's request id. Inserted with the pack, so a
     second commit with the same request is refused.
     Queries: expires < ..., by partition. Single-property index.
-    Growth: one row for each request with an id; swept a day later.
+    Growth: one row for each request with an id, for 24 hours; then the sweep deletes it, within
+    some two hours.
 
 WorkOutcome
     Key: that of a pack whose callers asked what became of their items: the join function's results.
-    Queries: as for receipts. Growth: one row for each such pack; swept an hour later.
+    Queries: as for receipts. Growth: one row for each such pack, for an hour, deleted likewise.
 """
 
 from __future__ import annotations
