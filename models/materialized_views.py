@@ -90,10 +90,10 @@ def row_marker_key(row: Any, source: str) -> Any:
     return ndb.Key(RowMarker, source, parent=row)
 
 
-def rows_from(first: str) -> Any:
+def rows_from(prefix: str) -> Any:
     """Return the query for the rows whose names begin with a text: "<table>:" for a table's."""
     key = ViewRow._key
-    query = ViewRow.query(key > ndb.Key(ViewRow, first), key < ndb.Key(ViewRow, first + _LAST))
+    query = ViewRow.query(key > ndb.Key(ViewRow, prefix), key < ndb.Key(ViewRow, prefix + _LAST))
     return query.order(key)
 
 

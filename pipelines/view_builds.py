@@ -78,11 +78,11 @@ CONFIRM = "confirm"  # The settle's walk once more.
 ROWS = "rows"  # In place of a kind of source: the table's own rows.
 MARKERS = "markers"  # The markers of its rows.
 SCANNED = 500
-# What is on its way is mostly there a moment later. Whenever it comes, who looks again has then
-# waited no more than twice as long.
-LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-# Nine minutes: what still is on its way then, a person should hear of.
-VERIFY_PASSES = 10
+# What is on its way is mostly there a moment later, and after a crash within a sweep's minute. What
+# takes longer, as updates that take turns do, is looked at ever more rarely.
+LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, *[15.0] * 4, 90.0, 90.0, 120.0, 300.0, 600.0)
+# Eleven minutes: what still is on its way then, a person should hear of.
+VERIFY_PASSES = 13
 # Some fifteen hours: updates of a busy row take turns.
 SETTLE_PASSES = 100
 FAILED = "failed"

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from models.continuations import FINISHED
+from pipelines.materialized_views import Token
 from tests.explorer import Explorer
 from tests.faults import KINDS
 from tests.pipelines.school import (
@@ -19,6 +20,7 @@ from tests.pipelines.school import (
     school_world,
     wipe,
 )
+from tests.pipelines.test_materialized_views import Beside
 from tests.pipelines.test_materialized_views_under_faults import SaveScenario, pupil
 from tests.world import Services
 
@@ -77,3 +79,39 @@ def test_a_verification_ends_with_nothing_found_after_all_that(services: Service
             found = BUILDS.verification(world.clients, view, "v")
             assert (found.state, found.differences) == (FINISHED, [])
             assert found.checked == found.expected > 0
+
+
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
+    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool
+) -> None:
+    """C1, C5: rows that are read hold all that any reader was told before, in any order."""
+    for view in SCHOOL.views.values():
+        monkeypatch.setattr(view, "fan_in", fan_in)
+    world, chance = Beside(services, builds=[BUILDS]), random.Random(7)
+    world.order = chance
+    waiting: list[Token] = []
+    met = Token()
+    told = saved = swaps = 0
+    with world.context():
+        live = SCHOOL.catalog().live(ByHouse)
+        for step in range(220):
+            if step % 100 == 10:
+                BUILDS.rebuild(world.clients, ByHouse)
+            if step % 8 == 0:
+                waiting.append(SCHOOL.save(world.clients, pupil(f"p{saved}", 1, 1)))
+                saved += 1
+            if due := world.engine.due():
+                world.deliver(chance.choice(due).task_name)
+            elif (wake_at := world.engine.wake_at()) is not None:
+                world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
+            if waiting and SCHOOL.wait(world.clients, waiting[0], 0):
+                met, told = Token.of_all([met, waiting.pop(0)]), told + 1
+            swaps += live != (live := SCHOOL.catalog().live(ByHouse))
+
+            reading = SCHOOL.read(world.clients, ByHouse, at_least=met, within_s=0)
+
+            assert reading.is_met, step
+            assert sum(row.count for row in reading.rows) >= told, step
+    assert swaps >= 2
+    assert told > 10
