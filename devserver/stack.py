@@ -11,8 +11,8 @@ A stop loses nothing that was accepted: deliveries begin no more; the app takes 
 more and ends those under way; Cloud Tasks keeps what the last of them enqueued; then Datastore
 is saved. hurry() does not wait for the app, abandon() does not save.
 
-After a kill Datastore goes back to its last save, Cloud Tasks does not: tasks that ended since
-then are delivered again, since what they did is gone.
+After a kill Datastore goes back to its last save, and Cloud Tasks with it: tasks that ended since
+then are delivered again, those that were created since then are dropped.
 
 A service that the environment names (DATASTORE_EMULATOR_HOST, MEMCACHE_HOSTS) is used,
 not started. What is started listens on the loopback interface only.
@@ -276,10 +276,10 @@ class Stack:
         await asyncio.to_thread(datastore.start)
         self._stops.append(("datastore", lambda: self._stop_datastore(datastore)))
         if datastore.saved is not None:
-            revived = self.tasks.engine.revive_ended(datastore.saved.as_of)
-            if revived:
+            undone = self.tasks.engine.go_back(datastore.saved.as_of)
+            if undone:
                 at = _clock_time(datastore.saved.real_time)
-                words = f"Datastore is as it was at {at}: {revived} tasks since then come again"
+                words = f"as of {at}, as Datastore: {undone} tasks were done or created since then"
                 self.terminal.say("tasks", words)
 
     async def _stop_datastore(self, datastore: DatastoreEmulator) -> None:

@@ -470,20 +470,31 @@ class Engine:
             self._store.update_task(task)
             return _shown(task, messages.Task.FromString(task.spec), view)
 
-    def revive_ended(self, since: float) -> int:
-        """Let the tasks live again that ended at `since` or later; return how many.
+    def go_back(self, since: float) -> int:
+        """Undo what came of tasks from a moment on; return how many are due again or dropped.
 
-        For a store behind the handlers that has gone back to that time: what these tasks did
-        is not in it any more. Tasks that somebody deleted stay deleted.
+        For a store behind the handlers that has gone back to that moment. Tasks that ended live
+        again: what they did is gone. Tasks that were created are dropped and their names free:
+        what asked for them is gone, or asks again. Tasks that somebody deleted stay deleted.
         """
         with self._change():
-            revived = 0
-            for task in self._store.tasks_ended(since, (DONE, FAILED)):
-                lane = self._lanes.get(task.queue)
-                if lane is not None and task.name not in lane.tasks:
-                    self._make_due(lane, task)
-                    revived += 1
-            return revived
+            dropped = [
+                (lane, task)
+                for lane in self._lanes.values()
+                for task in lane.tasks.values()
+                if task.created_at >= since
+            ]
+            for lane, task in dropped:
+                self._finish(lane, task, DELETED)
+            self._store.free_names(since)
+            revived = [
+                task
+                for task in self._store.tasks_ended(since, (DONE, FAILED))
+                if task.created_at < since and task.queue in self._lanes
+            ]
+            for task in revived:
+                self._make_due(self._lanes[task.queue], task)
+            return len(dropped) + len(revived)
 
     def retry_task(self, name: str) -> None:
         """Put a task back to work: a window of the emulator, not of the service.

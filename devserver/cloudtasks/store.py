@@ -176,6 +176,13 @@ class Store:
         """Block a name."""
         self._write("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (name, expires_at))
 
+    def free_names(self, since: float) -> None:
+        """Unblock the names of tasks that were created at a time or later."""
+        self._write(
+            "DELETE FROM tombstones WHERE name IN (SELECT name FROM tasks WHERE created_at >= ?)",
+            (since,),
+        )
+
     # --- tasks ------------------------------------------------------------
 
     def last_ids(self) -> tuple[int, int]:

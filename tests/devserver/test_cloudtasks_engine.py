@@ -510,8 +510,8 @@ def test_everything_survives_a_restart(tmp_path):
     after.close()
 
 
-def test_tasks_that_ended_since_a_moment_live_again(tmp_path):
-    """Done or given up: they are due at once, once, keep their names and their counts."""
+def test_going_back_revives_what_ended_and_drops_what_was_created(tmp_path):
+    """Ended ones are due at once, once, with names and counts; newer ones are as if never made."""
     path = tmp_path / "tasks.sqlite3"
     engine = make_engine(path)
     engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
@@ -524,17 +524,23 @@ def test_tasks_that_ended_since_a_moment_live_again(tmp_path):
     engine.end_attempt(late.id, status=200)
     engine.end_attempt(failed.id, status=500)
     engine.delete_task(gone.task.name)
+    add(engine, "newer")
+    finish(engine)
+    add(engine, "newest")
     engine.close()
 
     again = make_engine(path)
-    assert again.revive_ended(since) == 2
-    assert again.revive_ended(since) == 0
+    assert again.go_back(since) == 3
+    assert again.go_back(since) == 0
     begun = again.begin_ready()
 
     assert sorted(ids(begun)) == ["failed", "late"]
     assert [attempt.headers["X-CloudTasks-TaskRetryCount"] for attempt in begun] == ["1", "1"]
     with pytest.raises(Refused, match="already exists"):
         add(again, "late")
+    add(again, "newer")
+    add(again, "newest")
+    begun += again.begin_ready()
     for attempt in begun:
         again.end_attempt(attempt.id, status=200)
     assert again.is_idle(with_scheduled=True)

@@ -124,8 +124,9 @@ for count in range(1_000_000):
 
 @pytest.mark.services
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_save_is_of_one_moment(tmp_path, kind):
+def test_a_save_is_of_one_moment(tmp_path, kind, monkeypatch):
     """Made while a writer is held in the middle, it has each commit whole, and all that ended."""
+    monkeypatch.setattr("devserver.datastore._IDLE_WITHIN_S", 60.0)
     committed, saves = -1, []
     with emulator(tmp_path, kind) as running:
         command = [sys.executable, "-c", WRITER, f"http://{running.address}"]

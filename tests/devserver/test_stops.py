@@ -185,10 +185,11 @@ def test_a_third_ctrl_c_says_what_is_lost(server):
 
 def test_after_a_kill_tasks_come_again_that_ended_since_the_last_save(server):
     """Datastore goes back to its save, and the work that is gone with it is done again."""
+    server.enqueue("/slow")
+    eventually(lambda: server.says("begun"), "the task has begun")
     put(server.addresses, "saved")
     eventually(lambda: "saved at" in server.row_of("Datastore")["note"], "a save", 60)
     (server.folder / "go").touch()
-    server.enqueue("/slow")
     eventually(lambda: server.says("after"), "both tasks have ended")
     (server.folder / "after").unlink()
 
