@@ -211,20 +211,26 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
 
 
 def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
-    """A3: the names of wakes do not run out: one for each doubling, then one an hour."""
+    """A3: the names of wakes do not run out: one for each doubling, then one an hour.
+
+    No name comes twice: it may be remembered for days, and the wake would not be created.
+    """
     put_items(world, 1)
     store_run(world, "run")
     woken: list[int] = []
+    names: list[str] = []
     for minute in range(1, 301):
         world.clock.sleep(60)
         with world.context():
             if continuations.sweep(world.clients, {"apply": APPLY}):
                 woken.append(minute)
+        names += [live.name for live in world.live_tasks(APPLY.queue)]
         purge(world)
 
     assert woken[:4] == [1, 2, 3, 6]
-    assert max(later - earlier for earlier, later in itertools.pairwise(woken)) <= 60
+    assert max(later - earlier for earlier, later in itertools.pairwise([*woken, 301])) <= 60
     assert len(woken) <= 12
+    assert len(set(names)) == len(names) == len(woken)
 
 
 def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
