@@ -18,6 +18,7 @@ from models.continuations import RUNNING
 from models.grades import School, Student, Teacher, school_key, student_key, teachers_of
 from pipelines import comparisons, grades
 from pipelines.comparisons import SAMPLES, Standing, grade_of
+from pipelines.continuations import OtherJobError
 from pipelines.csv_files import MOST_BYTES, BadFileError
 from pipelines.grades import (
     BUILDS,
@@ -179,6 +180,8 @@ def make_up() -> ResponseReturnValue:
         grades.add_many(clients(), DEMO, id_in_form(), MADE_UP)
     except ListGoingOnError:
         return _page({}, {"list": LIST_GOES_ON}, 409)
+    except OtherJobError:
+        return _page({}, {"list": "This form was sent as another one before. Try again."}, 400)
     return _back()
 
 

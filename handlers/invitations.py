@@ -193,6 +193,8 @@ def steer(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
             continuations.retry_failed(clients(), registry().jobs, run_id)
     except continuations.NotEndedError:
         flash("It has not finished: failed mails can be sent again when it has.")
+    except continuations.PagesGoneError:
+        flash("It finished over 30 days ago: which mails failed is not known any more.")
     return _to_party(party_id)
 
 

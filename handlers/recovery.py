@@ -19,10 +19,11 @@ from functools import partial
 from handlers.registry import Registry
 from pipelines import continuations, fork_join_sweeps, outbox
 from pipelines.clients import Clients
+from pipelines.jobs import LEASE_S
 
 log = logging.getLogger(__name__)
 
-# A living worker cares for what is younger.
+# A living worker cares for what is younger; for the pages of a run as long as their lease.
 STALE_S = 1.0
 # When a worker looks, after its start.
 LOOKS_S = (1.0, 6.0)
@@ -61,7 +62,7 @@ def _sweep(clients: Clients, registry: Registry) -> None:
     """Run every sweep, for what is a second old; one that fails stops none behind it."""
     sweeps: list[tuple[str, Callable[[], object]]] = [
         ("outbox", lambda: outbox.sweep(clients, stale_s=STALE_S)),
-        ("continuations", lambda: continuations.sweep(clients, registry.jobs, stale_s=STALE_S)),
+        ("continuations", lambda: continuations.sweep(clients, registry.jobs, stale_s=LEASE_S)),
         (
             "fork-join",
             lambda: fork_join_sweeps.sweep_all(clients, registry.fork_joins, stale_s=STALE_S),

@@ -162,7 +162,6 @@ class Builds:
             check=self._verify,
             passes=VERIFY_PASSES,
             retry_delays_s=LOOK_AGAIN_S,
-            lease_s=120.0,
             page_size=50,
         )
         self.jobs = [self.fill, self.settle, self.drop, self.check]

@@ -928,7 +928,7 @@ class Applying:
 def test_a_token_is_judged_by_the_table_that_was_read(
     here: World, monkeypatch: pytest.MonkeyPatch, within_s: float
 ) -> None:
-    """C1: not by the one that was read when the waiting began; with time left it waits on."""
+    """C1, C5: not by the one that was read when the waiting began; with time left it waits on."""
     SCHOOL.save(here.clients, pupil("bob", 1))
     here.settle()
     table = BUILDS.rebuild(here.clients, ByGrade)

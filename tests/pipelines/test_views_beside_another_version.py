@@ -453,7 +453,7 @@ def test_a_build_that_cannot_go_on_stops_no_other(
 
 
 def test_what_a_later_version_adds_is_not_erased(world: World) -> None:
-    """C5: in the catalog and in markers, which both versions change; in an entry as well."""
+    """C1, C5: in the catalog and in markers, which both versions change; in an entry as well."""
     with world.context():
         copies = ViewCatalog.query().fetch()
         for copy in copies:
