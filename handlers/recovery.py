@@ -81,13 +81,17 @@ def _is_my_turn(clients: Clients, due_s: float) -> bool:
     waited_s = 0.0
     while waited_s < LONGEST_WAIT_S:
         now_s = clients.clock.now().timestamp()
-        if clients.cache.add(LAST_LOOK, str(now_s).encode(), ttl_s=int(APART_S)):
+        mine = str(now_s).encode()
+        if clients.cache.add(LAST_LOOK, mine, ttl_s=int(APART_S)):
             return True
         last_s = _number(clients.cache.get(LAST_LOOK))
         if last_s is None:
             return True  # There is no memcached, or something else stands there.
         if due_s <= last_s <= now_s + APART_S:
             return False
+        if last_s + APART_S <= now_s:
+            clients.cache.set(LAST_LOOK, mine, ttl_s=int(APART_S))
+            return True
         clients.clock.sleep(1)
         waited_s += 1
     return True

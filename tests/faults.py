@@ -124,15 +124,23 @@ class FaultPlan:
     more: dict[int, str] = field(
         default_factory=dict
     )  # Further faults: at which call, of which kind.
+    next_call: str = ""  # Break the first call of this name that comes, whichever it is.
     on_fire: Callable[[], None] = lambda: None
     calls: list[str] = field(default_factory=list)
     fired: str = ""
     is_watching: bool = False
     dead_threads: set[int] = field(default_factory=set)
 
-    def reset(self, kind: str = "", at: int | None = None, more: Mapping[int, str] = {}) -> None:
+    def reset(
+        self,
+        kind: str = "",
+        at: int | None = None,
+        *,
+        more: Mapping[int, str] = {},
+        next_call: str = "",
+    ) -> None:
         """Count from zero, and break what is asked for."""
-        self.kind, self.at, self.more = kind, at, dict(more)
+        self.kind, self.at, self.more, self.next_call = kind, at, dict(more), next_call
         self.calls, self.fired = [], ""
 
     def around(
@@ -144,6 +152,8 @@ class FaultPlan:
             return effect()
         index = len(self.calls)
         self.calls.append(name)
+        if name == self.next_call:
+            self.at, self.next_call = index, ""
         kind = self.kind if index == self.at else self.more.get(index)
         if kind is None:
             return effect()

@@ -67,16 +67,7 @@ def no_pause(seconds: float) -> None:
 
 def break_call(world: World, name: str, kind: str) -> None:
     """Break the first remote call of a name that comes next."""
-    plan = world.plan
-    plan.reset(kind)
-    original = plan.around
-
-    def around(called: str, effect, error):  # type: ignore[no-untyped-def]
-        if called == name and not plan.fired:
-            plan.at = len(plan.calls)
-        return original(called, effect, error)
-
-    plan.around = around  # type: ignore[method-assign]
+    world.plan.reset(kind, next_call=name)
 
 
 def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:

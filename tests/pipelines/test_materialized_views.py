@@ -1761,8 +1761,7 @@ def test_the_sweep_goes_on_after_a_crash_behind_the_first_commit(world: World) -
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1))
     world.settle()
-    # A lookup of the catalog; then a transaction: begin, lookup, commit.
-    world.plan.kind, world.plan.at = CRASH_AFTER, 3
+    world.plan.reset(CRASH_AFTER, next_call="Commit")
     with world.clients.context(), world.plan.watched(), pytest.raises(Crash):
         BUILDS.rebuild(world.clients, ByGrade)
     world.bury()
@@ -1784,14 +1783,13 @@ def test_a_worker_that_starts_goes_on_with_what_a_dead_one_left(world: World, wh
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1))
     world.settle()
-    # A transaction: begin, lookup, commit; a rebuild looks at the catalog before it.
-    at, act = {
-        "save": (2, lambda: SCHOOL.save(world.clients, pupil("ada", 2))),
-        "rebuild": (3, lambda: BUILDS.rebuild(world.clients, ByGrade)),
-    }[what]
-    world.plan.kind, world.plan.at = CRASH_AFTER, at
+    act: dict[str, Callable[[], object]] = {
+        "save": lambda: SCHOOL.save(world.clients, pupil("ada", 2)),
+        "rebuild": lambda: BUILDS.rebuild(world.clients, ByGrade),
+    }
+    world.plan.reset(CRASH_AFTER, next_call="Commit")
     with world.clients.context(), world.plan.watched(), pytest.raises(Crash):
-        act()
+        act[what]()
     assert "Commit" in world.plan.fired
     world.bury()
     began = world.clock.time_s
