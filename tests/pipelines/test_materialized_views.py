@@ -2062,8 +2062,7 @@ def stored(entities: Sequence[Any]) -> dict[Any, Any]:
     return found
 
 
-def played_in_memory() -> dict[Any, Any]:
-    now = datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)
+def played_in_memory(now: datetime.datetime) -> dict[Any, Any]:
     clock = SimpleNamespace(now=lambda: now)
     with offline():
         clients = SimpleNamespace(clock=clock, random=random.Random(1), cache=NoCache())
@@ -2081,7 +2080,7 @@ def played_in_memory() -> dict[Any, Any]:
 
 def test_memory_and_both_emulators_agree(world: World) -> None:
     """What the search in memory proves holds where the entities are stored, too."""
-    expected = played_in_memory()
+    expected = played_in_memory(world.clients.clock.now())  # Sequences begin at the time.
 
     with world.context():
         play(world.clients, world.settle)
