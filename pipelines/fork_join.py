@@ -432,7 +432,7 @@ class ForkJoin(Generic[I]):
             open_s = (naive(closed) - EpochId.parse(args.epoch).opened).total_seconds()
             seen = Seen(
                 folded.items,
-                open_s=open_s if open_s > 0 else None,
+                open_s=open_s if open_s >= 0 else None,
                 fold_s=max(0.0, (clients.clock.now() - closed).total_seconds()),
             )
             tunings.note(clients, self._tuning_name(args.key), seen, self.limits)
