@@ -112,7 +112,7 @@ class Explorer:
             if not self._begin(tag):
                 with plan.unwatched():
                     assert self._begin(tag), f"trying again does not help: {plan.fired}"
-            world.settle(patience_s=SWEPT_EVERY_S)
+            world.settle(patience_s=SWEPT_EVERY_S, revives=True)
         calls = list(plan.calls)
         sweeps = world.heal(lambda: self.scenario.is_done(tag))
         with world.context():

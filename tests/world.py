@@ -189,13 +189,19 @@ class World:
                 self.deliver((self.order.choice(due) if self.order else due[0]).task_name)
         raise AssertionError(f"still not idle after {most} deliveries")
 
-    def settle(self, rounds: int = 40, patience_s: float = float("inf")) -> None:
+    def settle(
+        self, rounds: int = 40, patience_s: float = float("inf"), *, revives: bool = False
+    ) -> None:
         """Deliver everything, waiting for what is scheduled, until nothing is left.
 
-        What is further ahead than `patience_s` is left: before then, cron would sweep.
+        What is further ahead than `patience_s` is left: before then, cron would sweep. With
+        `revives` a worker that died is followed by another one, as every platform sees to it.
         """
         for _ in range(rounds):
             self.deliver_due()
+            if revives and self.has_died:
+                self.restart()
+                continue
             wake_at = self.engine.wake_at()
             if wake_at is None or wake_at - self.clock.time_s > patience_s:
                 return
@@ -203,15 +209,10 @@ class World:
         raise AssertionError("tasks keep coming")
 
     def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> int:
-        """Let time pass and the sweep run until all is done; return how many sweeps that took.
-
-        A worker that died is followed by another one first, as every platform sees to it.
-        """
+        """Let time pass and the sweep run until all is done; return how many sweeps that took."""
         self.plan.at, self.plan.more = None, {}
-        if self.has_died:
-            self.restart()
         for sweeps in range(rounds):
-            self.settle(patience_s=SWEPT_EVERY_S)
+            self.settle(patience_s=SWEPT_EVERY_S, revives=True)
             with self.context():
                 if is_done():
                     return sweeps
