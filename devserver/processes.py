@@ -27,8 +27,18 @@ _LAST_LINES = 40
 _LOOK_EVERY_S = 0.02
 _CALM_LOOKS = 3
 _LOG_LIMIT_BYTES = 10_000_000
+_STANDS_S = 5.0  # The longest wait for a process that was told to stand still.
+_AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 LineSink = Callable[[str], None]
+
+
+def _wait_until_it_stands(process: psutil.Process) -> None:
+    """Wait for a process that was told to stand still: it does so when it is next scheduled."""
+    deadline = time.monotonic() + _STANDS_S
+    with contextlib.suppress(psutil.Error):
+        while process.status() not in _AT_REST and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -40,6 +50,8 @@ def suspended(processes: Iterable[psutil.Process]) -> Iterator[None]:
             with contextlib.suppress(psutil.Error):
                 process.suspend()
                 still.append(process)
+        for process in still:
+            _wait_until_it_stands(process)
         yield
     finally:
         for process in still:

@@ -1,8 +1,6 @@
 """The watch over the services: who hangs is named, with what to do, and once."""
 
 import contextlib
-import os
-import signal
 import socket
 import threading
 
@@ -14,6 +12,7 @@ from devserver.cloudtasks.emulator import running
 from devserver.datastore import DatastoreEmulator
 from devserver.errors import NoAnswerError
 from devserver.mail import MailServer
+from devserver.processes import suspended
 from devserver.watch import SILENT_S, Probe, Watch
 from tests.devserver.conftest import recording_app
 
@@ -161,13 +160,10 @@ def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
     emulator.admin.ping()
 
     monkeypatch.setattr("devserver.exports.PING_S", 1.0)
-    java = emulator.process.process().pid
-    os.kill(java, signal.SIGSTOP)
     try:
-        with pytest.raises(NoAnswerError):
+        with suspended([emulator.process.process()]), pytest.raises(NoAnswerError):
             emulator.admin.ping()
     finally:
-        os.kill(java, signal.SIGCONT)
         emulator.stop()
 
 
