@@ -38,6 +38,8 @@ ITEMS = 3  # Two pages of two.
 class WalkScenario:
     """Start a run over a few items of its own, and walk to the end."""
 
+    items = ITEMS
+
     def __init__(self, world: World, job: Job[Walk, Item], outside: Counter[str]) -> None:
         self.world = world
         self.job = job
@@ -47,7 +49,7 @@ class WalkScenario:
     def begin(self, tag: str) -> None:
         if tag not in self.names:
             with self.world.plan.unwatched():
-                self.names[tag] = put_items_here(ITEMS, tag)
+                self.names[tag] = put_items_here(self.items, tag)
         walk = Walk(tag, group=tag)
         continuations.start(self.world.clients, self.job, walk, run_id=tag)
 

@@ -15,22 +15,22 @@ from google.api_core import exceptions as rpc_errors
 from google.api_core.exceptions import DeadlineExceeded
 
 from models import transactions
-from models.continuations import FINISHED
 from models.dead_tasks import DeadTask
 from models.transactions import transact
-from pipelines import continuations, outbox, pages
+from pipelines import outbox, pages
 from pipelines.clients import Clients
 from pipelines.fork_join import NotAcceptedError
 from pipelines.jobs import ItemError, Job
-from pipelines.progress import UnknownRunError, progress
+from pipelines.progress import progress
 from pipelines.tasks import task
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
 from tests.pipelines.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
 from tests.pipelines.school import SCHOOL, school_world
 from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
+from tests.pipelines.test_continuations_under_faults import WalkScenario
 from tests.pipelines.test_materialized_views_under_faults import SaveScenario
-from tests.pipelines.walks import Item, Walk, count_items, items_of, ledger_here, put_items_here
+from tests.pipelines.walks import Item, Walk, count_items, items_of, ledger_here
 from tests.world import Services, World
 
 ITEMS = 5
@@ -53,26 +53,10 @@ def refuse_one(clients: Clients, args: Walk, items: list[Item]) -> list[ItemErro
     return answers
 
 
-class BadItemScenario:
+class BadItemScenario(WalkScenario):
     """Walk over a few items, of which one breaks the commit that it is in."""
 
-    def __init__(self, world: World, job: Job[Walk, Item]) -> None:
-        self.world = world
-        self.job = job
-        self.names: dict[str, list[str]] = {}
-
-    def begin(self, tag: str) -> None:
-        if tag not in self.names:
-            with self.world.plan.unwatched():
-                self.names[tag] = put_items_here(ITEMS, tag)
-        walk = Walk(tag, group=tag)
-        continuations.start(self.world.clients, self.job, walk, run_id=tag)
-
-    def is_done(self, tag: str) -> bool:
-        try:
-            return progress(tag).state == FINISHED
-        except UnknownRunError:
-            return False
+    items = ITEMS
 
     def check(self, tag: str, fault: str) -> None:
         totals = progress(tag).totals
@@ -154,7 +138,7 @@ def scenario(
                 passes=2,
                 retry_delays_s=(1.0,),
             )
-            return BadItemScenario(World(services, [job]), job)
+            return BadItemScenario(World(services, [job]), job, Counter())
         case "bad pack":
             return BadPackScenario(tally_world(services), 1 + seed % ITEMS)
         case "bad row":
