@@ -5,7 +5,8 @@
 
 cosmic-ray makes the bugs and runs the tests; this picks which of both, in a copy of the tree, and
 says what survived, as a diff. Not planted, as they are no bugs: other types in annotations, which
-nothing reads, and a number of tuning (a constant of a module) that is off by one.
+nothing reads, another sign for the `*` of a signature, and a number of tuning (a constant of a
+module) that is off by one.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _plant(name: str, package: Package, tree: Path, args: argparse.Namespace) ->
     tool = Path(sys.executable).parent / "cosmic-ray"
     subprocess.run([tool, "init", config, session], cwd=tree, check=True)
     with use_db(str(session)) as db:
-        picked = _pick(db, args.most, args.seed)
+        picked = _pick(db, tree, args.most, args.seed)
     print(f"{name}: planting {picked} bugs", flush=True)
     subprocess.run([tool, "exec", config, session], cwd=tree, check=True)
     with use_db(str(session)) as db:
@@ -119,10 +120,10 @@ def _found(tree: Path, patterns: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(path for path in found if path.name != "__init__.py"))
 
 
-def _pick(db: WorkDB, most: int, seed: int) -> int:
+def _pick(db: WorkDB, tree: Path, most: int, seed: int) -> int:
     """Leave a sample of the bugs to be planted; return how many."""
     items = sorted(db.pending_work_items, key=lambda item: str(item.mutations))
-    bugs = [item for item in items if _is_bug(item)]
+    bugs = [item for item in items if _is_bug(item, tree)]
     random.Random(seed).shuffle(bugs)
     picked = {item.job_id for item in (bugs[:most] if most else bugs)}
     for item in items:
@@ -131,11 +132,13 @@ def _pick(db: WorkDB, most: int, seed: int) -> int:
     return len(picked)
 
 
-def _is_bug(item: WorkItem) -> bool:
+def _is_bug(item: WorkItem, tree: Path) -> bool:
     mutation = item.mutations[0]
+    line = (tree / mutation.module_path).read_text().splitlines()[mutation.start_pos[0] - 1]
     is_annotation = "BitOr" in mutation.operator_name
+    is_signature = line.strip() == "*,"  # It begins the keyword arguments, and multiplies nothing.
     is_tuning = "NumberReplacer" in mutation.operator_name and not mutation.definition_name
-    return not is_annotation and not is_tuning
+    return not is_annotation and not is_signature and not is_tuning
 
 
 def _report(name: str, db: WorkDB) -> None:
