@@ -16,6 +16,8 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --on
 
 COPY main.py ./
 COPY gunicorn.conf.py ./
+COPY serving.py ./
+COPY demos demos
 COPY handlers handlers
 COPY models models
 COPY pipelines pipelines
@@ -29,8 +31,8 @@ RUN useradd --system --uid 10001 --no-create-home app
 USER 10001
 
 # Exec form, so that SIGTERM reaches gunicorn: it lets running requests finish. Cloud Run kills
-# after 10 seconds. 16 threads: keep --concurrency of the service at 16 or below. No timeout:
-# Cloud Run has its own. Why gthread and the rest: app.yaml.
-CMD ["gunicorn", "main:serve()", "--worker-class", "gthread", "--workers", "1", "--threads", "16", \
+# after 10 seconds. 32 threads: keep --concurrency of the service at 32 or below. No timeout:
+# Cloud Run has its own. Why threads and the rest: app.yaml.
+CMD ["gunicorn", "main:serve()", "--workers", "1", "--threads", "32", \
      "--timeout", "0", "--graceful-timeout", "8", "--forwarded-allow-ips", "*", \
      "--no-control-socket"]

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+worker_class = "serving.PatientWorker"
+
+# By default SCRIPT_NAME and PATH_INFO. No front end of ours sends them, so a caller would.
+forwarder_headers = ""
+
+
+def on_starting(server: Any) -> None:
+    """Refuse arguments by which a caller could forge the headers that prove the queue."""
+    if server.cfg.forwarder_headers or server.cfg.header_map == "dangerous":
+        raise SystemExit(
+            "--header-map=dangerous and --forwarder-headers let any caller forge X-AppEngine-*"
+        )
+
 
 def worker_exit(server: Any, worker: Any) -> None:
     """Let a worker store what it keeps in memory, before Python begins to shut down."""
     app = getattr(worker, "wsgi", None)
     if app is not None:
-        app.extensions["wiring"].clients.memory.end()
+        app.extensions["wiring"].clients.process_state.shutdown()

@@ -16,29 +16,30 @@ from flask import Flask, render_template
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from google.api_core import exceptions as rpc_errors
-from werkzeug.exceptions import HTTPException
+from gunicorn.http.errors import NoMoreData, ParseException
+from werkzeug.exceptions import HTTPException, TooManyRequests
 
 import handlers
-from handlers import recovery, security
+from demos.invitations.mail import Mailer, SmtpMailer
+from demos.registry import APP
+from handlers import limits, security
+from handlers.endpoints import recovery
+from handlers.endpoints.context import Wiring, is_api_path, is_machine_path
 from handlers.problems import problem
-from handlers.registry import APP, Registry
 from handlers.settings import Settings
-from handlers.wiring import Wiring, is_api_path, is_machine_path
 from models.transactions import TRANSIENT
-from pipelines.cache import open_cache
-from pipelines.clients import Clients, open_cloud_tasks, open_datastore
-from pipelines.fork_join import NotAcceptedError
-from pipelines.mail import SmtpMailer
-from pipelines.outbox import Behind
-from pipelines.rpc import Meter
-from pipelines.tasks import CloudTaskQueue
+from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.outbox.outbox import BackgroundRelay
+from pipelines.registry import Registry
+from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.tasks.declaration import CloudTaskQueue
 
 log = logging.getLogger(__name__)
 
 # An upload of 10 MiB in a form, and a little.
-MOST_REQUEST_BYTES = 11 * 1024 * 1024
-MOST_FORM_BYTES = 512 * 1024
-MOST_FORM_PARTS = 50
+MAX_REQUEST_BYTES = 11 * 1024 * 1024
+MAX_FORM_BYTES = 512 * 1024
+MAX_FORM_PARTS = 50
 
 
 def serve() -> Flask:
@@ -63,18 +64,22 @@ def open_clients(settings: Settings) -> Clients:
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=open_cache(settings.memcached),
-        mailer=SmtpMailer(
-            settings.smtp_host,
-            settings.smtp_port,
-            settings.mail_from,
-            settings.smtp_user,
-            settings.smtp_password,
-            settings.smtp_starttls,
-        ),
         meter=meter,
-        relay=Behind(),
+        relay=BackgroundRelay(),
+        services={
+            Mailer: SmtpMailer(
+                settings.smtp_host,
+                settings.smtp_port,
+                settings.mail_from,
+                settings.smtp_user,
+                settings.smtp_password,
+                settings.smtp_starttls,
+            ),
+        },
     )
-    atexit.register(clients.memory.end)  # gunicorn ends a worker by SIGTERM, and Python by this.
+    atexit.register(
+        clients.process_state.shutdown
+    )  # gunicorn ends a worker by SIGTERM, and Python by this.
     return clients
 
 
@@ -88,14 +93,15 @@ def create_app(settings: Settings, clients: Clients, registry: Registry = APP) -
         SESSION_COOKIE_SECURE=not settings.is_local,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Lax",
-        MAX_CONTENT_LENGTH=MOST_REQUEST_BYTES,
-        MAX_FORM_MEMORY_SIZE=MOST_FORM_BYTES,
-        MAX_FORM_PARTS=MOST_FORM_PARTS,
+        MAX_CONTENT_LENGTH=MAX_REQUEST_BYTES,
+        MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
+        MAX_FORM_PARTS=MAX_FORM_PARTS,
         WTF_CSRF_TIME_LIMIT=24 * 3600,
         WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry)
     csrf = CSRFProtect(app)
+    limits.register(app, settings)
     security.register(app, csrf, settings)
     handlers.register(app)
     _map_errors(app)
@@ -125,7 +131,14 @@ def _map_errors(app: Flask) -> None:
         return render_template("error.html", status=status, words=words), status
 
     def http_error(error: HTTPException) -> ResponseReturnValue:
-        return plain(error.code or 500, error.description or "")
+        answer = app.make_response(plain(error.code or 500, error.description or ""))
+        if isinstance(error, TooManyRequests) and error.retry_after is not None:
+            answer.headers["Retry-After"] = str(error.retry_after)
+        return answer
+
+    def garbled(error: Exception) -> ResponseReturnValue:
+        log.info("a body that is no HTTP: %.200r", str(error))
+        return plain(400, "The body of this request is not as HTTP wants it.")
 
     def forged(error: CSRFError) -> ResponseReturnValue:
         return plain(403, f"{error.description} Go back, reload the page and try again.")
@@ -143,6 +156,8 @@ def _map_errors(app: Flask) -> None:
 
     app.register_error_handler(HTTPException, http_error)
     app.register_error_handler(CSRFError, forged)
-    for kind in (NotAcceptedError, *TRANSIENT):
+    for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
+        app.register_error_handler(kind, garbled)
+    for kind in (OutcomeUnknownError, *TRANSIENT):
         app.register_error_handler(kind, lost_race if kind is rpc_errors.Aborted else unwell)
     app.register_error_handler(Exception, unknown)

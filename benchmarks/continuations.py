@@ -31,8 +31,8 @@ from benchmarks.results import Result
 from benchmarks.stand import Bench, stand
 from models.continuations import FINISHED
 from pipelines import continuations
-from pipelines.progress import progress
-from pipelines.rpc import Cost
+from pipelines.continuations.progress import progress
+from pipelines.runtime import Cost
 
 ITEMS_A_RUN = 1000
 ROUNDS = 3

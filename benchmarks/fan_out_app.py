@@ -19,10 +19,11 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.stand import app_for
-from handlers.registry import Registry
-from pipelines.clients import Clients
-from pipelines.jobs import Job
-from pipelines.sources import EntitySource
+from demos.invitations.mail import Mailer
+from pipelines.continuations import Job
+from pipelines.continuations.sources import EntitySource
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
 from pipelines.tasks import Task
 
 NOTHING, MAIL = "nothing", "mail"
@@ -69,11 +70,12 @@ def open_effect(clients: Clients, walk: Walk) -> Iterator[Callable[[Addressee], 
     if walk.effect == NOTHING:
         yield lambda item: None
         return
-    with clients.mailer.connect() as line:
+    mailer = clients.service(Mailer)
+    with mailer.connect() as line:
 
         def send(item: Addressee) -> None:
             mail = EmailMessage()
-            mail["From"], mail["To"] = clients.mailer.sender, item.address
+            mail["From"], mail["To"] = mailer.sender, item.address
             mail["Subject"] = "News"
             mail.set_content("Hello\n")
             line.send(mail)
@@ -81,7 +83,7 @@ def open_effect(clients: Clients, walk: Walk) -> Iterator[Callable[[Addressee], 
         yield send
 
 
-PAGES = Job("bench", "bench", Walk, addressees, deliver=open_effect, page_size=100)
+PAGES = Job("bench", "bench", Walk, addressees, side_effect=open_effect, page_size=100)
 
 
 def work_item(clients: Clients, one: One) -> None:

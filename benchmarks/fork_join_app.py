@@ -11,25 +11,21 @@ put        (c) a bare put of the addition and nothing else: the limit
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pymemcache
 from flask import Flask
 from google.cloud import ndb
 
-import main
 from benchmarks.stand import app_for
-from handlers.registry import Registry
 from models.transactions import transact
-from pipelines.accumulators import Accumulator
-from pipelines.cache import Cache, open_cache
-from pipelines.clients import Clients
-from pipelines.fork_join import Batch, ForkJoin, fork_join
-from pipelines.tasks import Task, Wait
+from pipelines.fork_join import Accumulator, Batch, ForkJoin, fork_join
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+from pipelines.tasks import Retry, Task
 
 SUMS = ("fork-join", "at-once", "in-memory", "inline", "slides")
 
@@ -149,7 +145,7 @@ class Slides:
         transact(lambda: _add("slides", delta, len(works)))
         ndb.delete_multi([work.key for work in works])
         if len(works) == self.page:
-            raise Wait("there are more")
+            raise Retry("there are more")
 
 
 def _hashed(index: int) -> str:
@@ -171,38 +167,11 @@ def _slides() -> Slides:
 # The app
 
 
-class CountingCache:
-    """memcached, counting what is asked of it."""
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-        self.operations = 0
-        self._lock = threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        asked = getattr(self.cache, name)
-
-        def counted(*args: Any, **options: Any) -> Any:
-            with self._lock:
-                self.operations += 1
-            return asked(*args, **options)
-
-        return counted
-
-
 def serve() -> Flask:
     """Return the app."""
-    open_clients = main.open_clients
-
-    def with_counting_cache(settings: Any) -> Clients:
-        cache = CountingCache(open_cache(settings.memcached))
-        return replace(open_clients(settings), cache=cache)  # type: ignore[arg-type]
-
-    main.open_clients = with_counting_cache
     registry = Registry.of([], [SLIDES_JOIN], fork_joins=[FORK_JOIN, AT_ONCE, FLUSHED])
     app, clients = app_for(registry)
     acts: dict[str, Callable[[], object]] = {
-        "nothing": lambda: None,
         "put": lambda: BareAddition(amount=1).put(),
         "inline": lambda: transact(lambda: _add("inline", 1, 1)),
         "fork-join": lambda: FORK_JOIN.insert(clients, "fork-join", Addition(1)),
@@ -216,9 +185,5 @@ def serve() -> Flask:
             return "", 204 if _slides().insert(clients, 1) else 409
         acts[design]()
         return "", 204
-
-    @app.get("/bench/cached")
-    def cached() -> Any:
-        return {"pid": os.getpid(), "operations": clients.cache.operations}  # type: ignore[attr-defined]
 
     return app

@@ -6,30 +6,27 @@ share the two cores with everything else. How the designs differ: benchmarks/vie
 
 from __future__ import annotations
 
-import http.client
-import itertools
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
 from google.cloud import ndb
 
+from benchmarks.load import Load, counted, new_numbers
 from benchmarks.results import Result
 from benchmarks.stand import LOCATION, PROJECT, Bench, stand
 from benchmarks.views_app import GRADES, GROUPS, Bare, ByGrade, Total, source
 from models.outbox import OutboxTask
-from pipelines.rpc import Cost
+from pipelines.runtime import Cost
 
 CLIENTS = 8
 SAVES = 480
-ROUNDS = 3
+ROUNDS = 5
 TIMEOUT_S = 120
 SIZES = (1_000, 50_000)
 DESIGNS = ("put", "0", "1", "3")
 UNDER_WAY = ("queued", "scheduled", "retrying", "running")
-_numbers = itertools.count()
 
 
 def measure() -> Iterator[Result]:
@@ -53,7 +50,7 @@ def _saves(bench: Bench) -> Iterator[Result]:
     for _ in range(ROUNDS):
         for design, times in took.items():
             _pause(bench, paused=True)
-            times.append(_timed(lambda d=design: _run(bench, d, SAVES)))  # type: ignore[misc]
+            times.append(_run(bench, design, SAVES).seconds)
             _until_relayed(bench)
             _forget_updates(bench)
     _pause(bench, paused=False)
@@ -86,7 +83,7 @@ def _updates(bench: Bench) -> Iterator[Result]:
     for _ in range(ROUNDS):
         for design, times in took.items():
             before = _counted(bench, design)
-            times.append(_timed(lambda d=design: _run_to_the_end(bench, d)))  # type: ignore[misc]
+            times.append(_run_to_the_end(bench, design))
             if design != "recompute" and _counted(bench, design) - before != SAVES:
                 raise RuntimeError(f"{design}: {_counted(bench, design) - before} of {SAVES}")
     rates = {design: SAVES / statistics.median(times) for design, times in took.items()}
@@ -107,15 +104,16 @@ def _updates(bench: Bench) -> Iterator[Result]:
         )
 
 
-def _run_to_the_end(bench: Bench, design: str) -> None:
-    """Save, and wait until every update is applied: its row is gone then."""
-    _run(bench, design, SAVES)
+def _run_to_the_end(bench: Bench, design: str) -> float:
+    """Save, and wait until every update is applied: its row is gone then. Return the seconds."""
+    began = _run(bench, design, SAVES).began
     deadline = time.monotonic() + TIMEOUT_S
     while _waiting(bench):
         if time.monotonic() > deadline:
             raise RuntimeError("the updates are not applied")
         time.sleep(0.02)
     bench.queue.wait_idle(TIMEOUT_S)
+    return time.time() - began
 
 
 def _counted(bench: Bench, design: str) -> int:
@@ -136,27 +134,20 @@ def _operations(bench: Bench) -> Iterator[Result]:
     before = bench.cost()
     _run(bench, "1", SAVES)
     _until_relayed(bench)
-    saved = _bill(bench) - before
+    saved = bench.cost() - before
     _pause(bench, paused=False)
     bench.queue.wait_idle(TIMEOUT_S)
-    both = _bill(bench) - before
+    both = bench.cost() - before
     for what, spent in (("save", saved), ("apply", both - saved)):
-        for counted in fields(Cost):
+        for field in fields(Cost):
             yield Result(
-                f"materialized_views.{counted.name}_per_{what}",
-                getattr(spent, counted.name) / SAVES,
+                f"materialized_views.{field.name}_per_{what}",
+                getattr(spent, field.name) / SAVES,
                 "operations",
                 "one view, one row changed",
                 at_least=False,
                 raw={"saves": SAVES},
             )
-
-
-def _bill(bench: Bench) -> Cost:
-    """Return the costs, once both workers have written down what they did last."""
-    for _ in range(20):
-        _run(bench, "bill", 1)
-    return bench.cost()
 
 
 # Reads
@@ -211,45 +202,10 @@ def _read(bench: Bench, act: Callable[[], object], rounds: int) -> tuple[float, 
 # Clients
 
 
-def _run(bench: Bench, design: str, saves: int) -> None:
-    """Send saves by all clients; what lost its race is sent again."""
-    numbers = iter([next(_numbers) for _ in range(saves)])
-    lock = threading.Lock()
-    errors: list[BaseException] = []
-
-    def client() -> None:
-        line = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=60)
-        try:
-            while True:
-                with lock:
-                    number = next(numbers, None)
-                if number is None:
-                    return
-                _send(line, f"/bench/{design}/{number}")
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            line.close()
-
-    threads = [threading.Thread(target=client) for _ in range(min(CLIENTS, saves))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def _send(line: http.client.HTTPConnection, path: str) -> None:
-    for _ in range(100):
-        line.request("GET", path)
-        response = line.getresponse()
-        response.read()
-        if response.status == 204:
-            return
-        if response.status != 409:
-            raise RuntimeError(f"{path}: {response.status}")
-    raise RuntimeError(f"{path}: lost a hundred races")
+def _run(bench: Bench, design: str, saves: int) -> Load:
+    """Save sources that nobody saved before."""
+    path = f"/bench/{design}/{{}}"
+    return counted(bench.port, path, min(CLIENTS, saves), new_numbers(saves))
 
 
 def _timed(act: Callable[[], object]) -> float:

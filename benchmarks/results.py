@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -35,6 +36,17 @@ class Result:
         figures = asdict(self)
         raw = figures.pop("raw")
         return json.dumps({**figures, "value": round(self.value, 4), "met": self.met, **raw})
+
+
+def percentile(figures: Sequence[float], share: float) -> float:
+    """Return the figure that so large a share of them does not pass."""
+    ordered = sorted(figures)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def quartiles(figures: Sequence[float]) -> list[float]:
+    """Return the quartile below the median, the median, and the one above it."""
+    return [float(f"{figure:.3g}") for figure in statistics.quantiles(figures, n=4)]
 
 
 def table(results: Sequence[Result]) -> str:

@@ -30,9 +30,7 @@ from devserver.services import datastore_emulator
 from models.materialized_views import catalog_key, marker_key
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines.cache import NoCache
-from pipelines.clients import Clients, open_datastore
-from pipelines.rpc import Meter
+from pipelines.runtime import Clients, Meter, NoCache, open_datastore
 
 ROUNDS, TIMES = 3, 150
 _numbers = itertools.count()
@@ -54,7 +52,6 @@ def main() -> None:
             datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[meter]),
             tasks=None,  # type: ignore[arg-type]
             cache=NoCache(),
-            mailer=None,  # type: ignore[arg-type]
             meter=meter,
             relay=_NoRelay(),
         )

@@ -13,31 +13,32 @@ import os
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flask import Flask
 
 import main
+from demos.invitations.mail import Mailer, SmtpMailer
 from devserver import ports
-from devserver.app import AppServer
+from devserver.app import THREADS, AppServer
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.mail import MailServer
 from devserver.services import datastore_emulator, mail_server, memcached
-from handlers.registry import Registry
 from handlers.settings import Settings
-from pipelines.cache import NoCache
-from pipelines.clients import Clients, open_cloud_tasks, open_datastore
-from pipelines.mail import SmtpMailer
-from pipelines.rpc import Cost, Meter
+from pipelines.outbox import InlineRelay
+from pipelines.registry import Registry
+from pipelines.runtime import Cache, Clients, Cost, Meter, NoCache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue, UrlTarget
 
 ROOT = Path(__file__).parent.parent
 PROJECT, LOCATION = "demo-bench", "us-central1"
 ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
+NOTED_EVERY_S = 0.1
 # The most that the service gives one queue.
 QUEUE_YAML = """
 queue:
@@ -58,35 +59,69 @@ class Bench:
     relay: MailServer
     costs: Path
     port: int
+    workers: Callable[[], list[int]]  # Their process ids.
 
     def cost(self) -> Cost:
         """Return what the app has spent so far, and what this process has on Cloud Tasks."""
-        total = self.clients.meter.total()
-        for bill in self.costs.glob("*.json"):
-            with contextlib.suppress(ValueError):  # Being written just now.
-                total += Cost(**json.loads(bill.read_text()))
-        return total
+        bills = [Cost(**bill["cost"]) for bill in self._bills()]
+        return sum(bills, start=self.clients.meter.total())
+
+    def cached(self) -> int:
+        """Return how often the app has asked memcached."""
+        return sum(bill["cache_operations"] for bill in self._bills())
+
+    def _bills(self) -> list[dict[str, Any]]:
+        """Return the bills of the app's workers, once they have noted what they did last."""
+        time.sleep(3 * NOTED_EVERY_S)
+        return [json.loads(path.read_text()) for path in self.costs.glob("*.json")]
+
+
+class CountingCache:
+    """memcached, counting what is asked of it."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.operations = 0
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self.cache, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            with self._lock:
+                self.operations += 1
+            return asked(*args, **options)
+
+        return counted
 
 
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
-    """Return an app for a registry; each process keeps its bill in the folder BENCH_COSTS."""
+    """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS."""
     settings = Settings.from_environment(os.environ)
-    clients = main.open_clients(settings)
-    app = main.create_app(settings, clients, registry)
-    bill = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
-    lock = threading.Lock()
+    opened = main.open_clients(settings)
+    cache = CountingCache(opened.cache)
+    clients = replace(opened, cache=cache)  # type: ignore[arg-type]
+    path = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
+    threading.Thread(target=_note, args=[path, clients.meter, cache], daemon=True).start()
+    return main.create_app(settings, clients, registry), clients
 
-    @app.after_request
-    def keep_bill(response: Any) -> Any:
-        with lock:
-            bill.write_text(json.dumps(clients.meter.total().as_dict()))
-        return response
 
-    return app, clients
+def _note(path: Path, meter: Meter, cache: CountingCache) -> None:
+    """Note a bill whenever it has grown; no request waits for that."""
+    noted = ""
+    while True:
+        cost, operations = meter.total().as_dict(), cache.operations
+        bill = json.dumps({"cost": cost, "cache_operations": operations})
+        if bill != noted:
+            part = path.with_suffix(".part")
+            part.write_text(bill)
+            part.replace(path)
+            noted = bill
+        time.sleep(NOTED_EVERY_S)
 
 
 @contextlib.contextmanager
-def stand(target: str, *, is_cached: bool = False, threads: int = 8) -> Iterator[Bench]:
+def stand(target: str, *, is_cached: bool = False, threads: int = THREADS) -> Iterator[Bench]:
     """Start everything on free ports.
 
     Args:
@@ -108,11 +143,13 @@ def stand(target: str, *, is_cached: bool = False, threads: int = 8) -> Iterator
             location=LOCATION,
             issuer="http://issuer.bench",
         ) as queue,
-        _app(target, port, threads, folder, datastore, cache if is_cached else None, relay, queue),
+        _app(
+            target, port, threads, folder, datastore, cache if is_cached else None, relay, queue
+        ) as app,
     ):
         read_meter = Meter()
         clients = _clients(url, datastore, relay, queue, read_meter)
-        yield Bench(clients, read_meter, queue, relay, Path(folder), port)
+        yield Bench(clients, read_meter, queue, relay, Path(folder), port, app.workers)
 
 
 def _written(path: Path) -> Path:
@@ -130,8 +167,9 @@ def _clients(
         datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[read_meter]),
         tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
         cache=NoCache(),
-        mailer=SmtpMailer(host, int(port), "News <news@bench.example>"),
         meter=meter,
+        relay=InlineRelay(),
+        services={Mailer: SmtpMailer(host, int(port), "News <news@bench.example>")},
     )
 
 
@@ -145,7 +183,7 @@ def _app(
     cache: str | None,
     relay: MailServer,
     queue: RunningEmulator,
-) -> Iterator[None]:
+) -> Iterator[AppServer]:
     """Run gunicorn with the measured app."""
     url = f"http://127.0.0.1:{port}"
     env = {
@@ -167,7 +205,7 @@ def _app(
     app = AppServer(ROOT, port=port, env=env, target=target, threads=threads)
     _wait(app.start)
     try:
-        yield
+        yield app
     finally:
         _wait(app.stop)
 

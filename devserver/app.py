@@ -28,8 +28,9 @@ from devserver import ports
 from devserver.errors import ServiceFailedError
 from devserver.processes import GuardedProcess, LineSink, suspended
 
-WORKERS, THREADS = 2, 8
-WATCHED_FOLDERS = ("handlers", "pipelines", "models", "templates")
+# As many threads as are deployed (app.yaml).
+WORKERS, THREADS = 2, 32
+WATCHED_FOLDERS = ("demos", "handlers", "pipelines", "models", "templates")
 _READY_S = 90.0
 # What a worker may take to end its requests: as long as a page of mails on a slow relay.
 GRACE_S = 30
@@ -171,7 +172,6 @@ class AppServer:
 
     def _spawn(self) -> None:
         command = [sys.executable, "-m", "gunicorn", self.target, "--bind", self.address]
-        command += ["--worker-class", "gthread"]
         command += ["--workers", str(WORKERS), "--threads", str(self.threads)]
         command += [
             "--graceful-timeout",

@@ -28,7 +28,7 @@ from devserver.errors import DevserverError
 
 SHOWN_RUNS = 3
 _DEADLINE_S = 600.0
-_LONGEST_SLEEP_S = 30.0  # the wall clock may jump meanwhile
+_MAX_SLEEP_S = 30.0  # the wall clock may jump meanwhile
 _KEPT_TEXT = 2000
 _USER_AGENT = "AppEngine-Google; (+http://code.google.com/appengine)"
 
@@ -188,8 +188,8 @@ class Cron:
 
     def _sleep_s(self) -> float:
         waiting = [job.next_run for job in self.jobs.values() if not job.paused]
-        until_first_s = (min(waiting) - self.now()).total_seconds() if waiting else _LONGEST_SLEEP_S
-        return min(max(until_first_s, 0.0), _LONGEST_SLEEP_S)
+        until_first_s = (min(waiting) - self.now()).total_seconds() if waiting else _MAX_SLEEP_S
+        return min(max(until_first_s, 0.0), _MAX_SLEEP_S)
 
     def _take_due(self) -> list[Job]:
         """Return the jobs that are due, each with its next run set after now."""

@@ -10,6 +10,9 @@ Which one, in this order:
 3. A `datastore-emulator` program on PATH (the one written in Rust takes the
    flags used here). It keeps nothing across restarts.
 
+None of them asks who calls: a page of any site can wipe one whose address it knows. So the address
+is drawn at each start (docs/adr/0012-an-address-nobody-can-guess.md).
+
 All of them keep everything in memory. Given a data folder, those of the SDK are saved from
 outside (saves.py) and loaded at the start. What the Datastore emulator writes by itself is not
 used: every 30 s its saver takes a lock and waits for the commits, while a commit holds what the
@@ -76,7 +79,7 @@ class DatastoreEmulator:
 
         Args:
             kind: "datastore" or "firestore", see the module.
-            port: Where it listens; 0 takes a free port.
+            port: Where it listens on 127.0.0.1; 0 draws an address that nobody can guess.
             data_dir: Keeps the data; None keeps it in memory.
             project: Whose data is kept.
             databases: Which of its databases, where the emulator saves them one by one.
@@ -91,6 +94,7 @@ class DatastoreEmulator:
         if kind not in KINDS:
             raise ServiceMissingError(f"DATASTORE_EMULATOR is one of {KINDS}, not {kind!r}.")
         self.kind = kind
+        self.host = ports.LOOPBACK
         self.port = port
         self.data_dir = data_dir / kind if data_dir is not None else None
         self.project = project
@@ -108,7 +112,7 @@ class DatastoreEmulator:
     @property
     def address(self) -> str:
         """host:port, for DATASTORE_EMULATOR_HOST."""
-        return f"{ports.LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def is_kept(self) -> bool:
@@ -254,7 +258,8 @@ class DatastoreEmulator:
         attempts = 1 if self.port else _PORT_ATTEMPTS
         for attempt in range(1, attempts + 1):
             if attempts > 1:
-                self.port = ports.free_port()
+                self.host, self.port = ports.hidden_address()
+                ports.pass_proxies_by(self.host)
             try:
                 self._start_once()
             except ServiceFailedError:
@@ -300,14 +305,14 @@ class DatastoreEmulator:
         if program is None or self.kind == "firestore":
             raise ServiceMissingError(_WAYS)
         self.product = "datastore-emulator"
-        listen = ["--grpc-host", ports.LOOPBACK, "--grpc-port", str(self.port)]
-        control = ["--http-host", ports.LOOPBACK, "--http-port", str(ports.free_port())]
+        listen = ["--grpc-host", self.host, "--grpc-port", str(self.port)]
+        control = ["--http-host", self.host, "--http-port", str(ports.free_port(self.host))]
         return [program, *listen, *control, "--no-store-on-disk"]
 
     def _datastore(self) -> list[str]:
         return [
             "start",
-            f"--host={ports.LOOPBACK}",
+            f"--host={self.host}",
             f"--port={self.port}",
             "--firestore_in_datastore_mode",  # strong consistency, no 25-group limit
             "--store_index_configuration_on_disk=false",
@@ -319,14 +324,14 @@ class DatastoreEmulator:
 
     def _firestore(self) -> list[str]:
         return [
-            f"--host={ports.LOOPBACK}",
+            f"--host={self.host}",
             f"--port={self.port}",
             "--database-mode=datastore-mode",
         ]
 
     def _is_ready(self) -> bool:
         if self.product == "datastore-emulator":
-            return ports.answers(ports.LOOPBACK, self.port)
+            return ports.answers(self.host, self.port)
         try:
             with urllib.request.urlopen(f"http://{self.address}/", timeout=2) as response:
                 return bool(response.status == 200)

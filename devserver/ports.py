@@ -1,5 +1,7 @@
 """Ports on the loopback interface: free ones, and who holds a taken one."""
 
+import os
+import secrets
 import socket
 
 import psutil
@@ -9,16 +11,35 @@ from devserver.errors import PortTakenError
 LOOPBACK = "127.0.0.1"
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK) -> int:
     """Return a port that nobody listened on a moment ago.
 
     Another process may take it before the caller does: whoever starts a
     service on it must be ready to try again with another.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOOPBACK, 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def hidden_address() -> tuple[str, int]:
+    """Return a loopback address and a port that is free there, both drawn.
+
+    Linux has 16 million loopback addresses. macOS has one: there only the port is drawn.
+    """
+    host = f"127.{'.'.join(str(1 + secrets.randbelow(254)) for _ in range(3))}"
+    try:
+        return host, free_port(host)
+    except OSError:
+        return LOOPBACK, free_port()
+
+
+def pass_proxies_by(host: str) -> None:
+    """Let this process and its children ask an address directly, whatever proxy they have."""
+    if any(name.lower() in ("http_proxy", "all_proxy", "grpc_proxy") for name in os.environ):
+        kept = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = f"{kept},{host}" if kept else host
 
 
 def is_free(port: int) -> bool:

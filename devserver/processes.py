@@ -73,7 +73,7 @@ def until_idle(process: psutil.Process, timeout_s: float) -> bool:
 
 
 def _wants_processor(process: psutil.Process) -> bool:
-    """Tell whether a thread waits for a processor; where that cannot be seen, none does."""
+    """Return whether a thread waits for a processor; where that cannot be seen, none does."""
     for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if stat.read_text().rpartition(")")[2].split()[0] == "R":

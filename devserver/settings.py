@@ -12,7 +12,7 @@ from devserver.datastore import KINDS
 from devserver.errors import DevserverError, NotLocalError
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
-TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 8081, 11222, 8025
+TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
 PROJECT = "demo-local"
 LOCATION = "us-central1"
 _LOCAL_PREFIX = "demo-"
@@ -37,6 +37,7 @@ class Settings:
 
     Attributes:
         dev_dir: Keeps data, logs and the secret key; None keeps nothing.
+        datastore_port: 0 draws an address, too, when the emulator starts.
         datastore_host: An emulator that somebody else runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
         memcache_hosts: A cache that somebody else runs; "" starts one.
@@ -92,7 +93,7 @@ def read(
         app_port=_main_port(env, "APP_PORT", APP_PORT),
         console_port=_main_port(env, "CONSOLE_PORT", CONSOLE_PORT),
         tasks_port=_side_port(env, "TASKS_PORT", TASKS_PORT),
-        datastore_port=_side_port(env, "DATASTORE_PORT", DATASTORE_PORT),
+        datastore_port=_hidden_port(env, "DATASTORE_PORT"),
         memcache_port=_side_port(env, "MEMCACHE_PORT", MEMCACHE_PORT),
         mail_port=_side_port(env, "MAIL_PORT", MAIL_PORT),
         datastore_kind=kind,
@@ -145,6 +146,12 @@ def _side_port(env: Mapping[str, str], name: str, usual: int) -> int:
     if env.get(name):
         return ports.choose(_number(env, name, usual), name)
     return ports.prefer(usual)
+
+
+def _hidden_port(env: Mapping[str, str], name: str) -> int:
+    """Choose a port of a service that anybody may move who knows it: none, unless asked for."""
+    wanted = _number(env, name, 0)
+    return ports.choose(wanted, name) if wanted else 0
 
 
 def _number(env: Mapping[str, str], name: str, usual: int) -> int:

@@ -225,7 +225,7 @@ class Stack:
                 "Cloud Tasks",
                 _up(self._tasks_run),
                 self.tasks_address,
-                self.tasks.queue_yaml_problem or kept,
+                self.tasks.queue_yaml_problem or f"gRPC only, {kept}",
             ),
             self._cache_state(),
             self._judged("Mail", RUNNING, self.mail.address, "kept here, delivered to nobody"),

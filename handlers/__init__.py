@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers import (
-    breakages,
-    cron,
-    deliveries,
-    grades,
-    health,
-    home,
-    invitations,
-    metrics,
-    sums,
-    sums_api,
-    words,
-)
+from handlers.endpoints import cron, health, metrics
+from handlers.endpoints import tasks as deliveries
+from handlers.pages import faults as breakages
+from handlers.pages import formatting as words
+from handlers.pages import grades, home, invitations, sums, sums_api
 
 
 def register(app: Flask) -> None:

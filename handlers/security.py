@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from flask import Flask, Response, abort, request
 from flask_wtf.csrf import CSRFProtect
+from werkzeug.sansio.utils import host_is_trusted
 
+from handlers.endpoints.context import is_api_path, is_machine_path
 from handlers.settings import Settings
-from handlers.wiring import is_api_path, is_machine_path
 
+LOCAL_HOSTS = ("127.0.0.1", "localhost")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -28,6 +32,17 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
     """Guard each request of the app and dress each answer."""
 
     @app.before_request
+    def check_host() -> Response | None:
+        """On a laptop nobody comes under another name: a page could bind its own to 127.0.0.1.
+
+        Deployed, the front end knows the names of the app.
+        """
+        if not settings.is_local or host_is_trusted(request.host, LOCAL_HOSTS):
+            return None
+        words = f"This app answers to {' and '.join(LOCAL_HOSTS)} only.\n"
+        return Response(words, 400, content_type="text/plain")
+
+    @app.before_request
     def check_origin() -> None:
         """A changing request of a page needs our token, and must not come from elsewhere."""
         if request.method in SAFE_METHODS or is_machine_path():
@@ -35,10 +50,10 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
         if request.mimetype != "multipart/form-data":
             # A form's bound that holds for parts alone: other forms are taken apart at once.
             request.max_content_length = app.config["MAX_FORM_MEMORY_SIZE"]
-        if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        if _is_from_elsewhere():
             abort(403, "This form was sent from another site.")
         if is_api_path():
-            return  # Takes nothing but JSON, and no cookies: handlers/sums_api.py says why.
+            return  # Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
         csrf.protect()
 
     @app.after_request
@@ -53,3 +68,18 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
         if "Cache-Control" not in headers:
             headers["Cache-Control"] = "no-store"
         return response
+
+
+def _is_from_elsewhere() -> bool:
+    """Return whether a page of another site sent this request.
+
+    A browser that says which site it was is believed: behind a proxy only it knows the name in its
+    address bar. Otherwise the Origin, or the page that sent it, has the name that was asked.
+    """
+    if site := request.headers.get("Sec-Fetch-Site"):
+        return site not in ("same-origin", "none")
+    sender = request.headers.get("Origin") or request.headers.get("Referer")
+    try:
+        return sender is not None and urlsplit(sender).netloc != request.host
+    except ValueError:
+        return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipelines.tasks import AppEngineTarget, UrlTarget
+from pipelines.tasks.declaration import AppEngineTarget, UrlTarget
 
 LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
 DEMO_PREFIX = "demo-"
@@ -17,9 +17,14 @@ EMULATORS = ("DATASTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST")
 LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL")
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
-SHORTEST_SECRET = 32
-MOST_PAGE_SIZE = 500
-WEAK_SECRETS = ("dev", "secret", "changeme", "change-me", "password")
+MIN_SECRET = 32
+MAX_PAGE_SIZE = 500
+MAX_REQUESTS_PER_MINUTE = 1_000_000
+# What examples are made of. By chance one stands in a random key once in a hundred thousand.
+WEAK_SECRETS = (
+    *("changeme", "change-me", "example", "password", "secret", "tests", "your-", "your_"),
+    *("0123456", "abcdefg"),
+)
 
 
 class BadSettingsError(ValueError):
@@ -49,6 +54,7 @@ class Settings:
     smtp_starttls: bool = False
     devserver_url: str | None = None
     page_size: int | None = None
+    requests_per_minute: int | None = None
     log_level: str = "INFO"
 
     @property
@@ -86,15 +92,21 @@ class Settings:
             issuers=(env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             smtp_user=env.get("SMTP_USER", ""),
             smtp_password=env.get("SMTP_PASSWORD", ""),
-            smtp_starttls=env.get("SMTP_STARTTLS", "") == "1",
+            smtp_starttls=_switch(env, "SMTP_STARTTLS"),
             devserver_url=env.get("DEVSERVER_URL") or None,
-            page_size=_page_size(env.get("PAGE_SIZE", "")),
+            page_size=_number(env, "PAGE_SIZE", MAX_PAGE_SIZE),
+            requests_per_minute=_requests_per_minute(env),
             log_level=env.get("LOG_LEVEL", "INFO").upper(),
         )
 
 
 def _platform(env: Mapping[str, str]) -> str:
     if env.get("GAE_ENV") == "standard":
+        if env.get("K_SERVICE"):
+            raise BadSettingsError(
+                "GAE_ENV and K_SERVICE are both set: this is App Engine, whose headers prove who "
+                "calls, or Cloud Run, where anybody may send them"
+            )
         return APP_ENGINE
     return CLOUD_RUN if env.get("K_SERVICE") else LOCAL
 
@@ -116,6 +128,17 @@ def _check_cloud(env: Mapping[str, str], project: str) -> None:
         raise BadSettingsError(f"{', '.join(local)} belong on a laptop, not in a deployed app")
     if project.startswith(DEMO_PREFIX):
         raise BadSettingsError("GOOGLE_CLOUD_PROJECT is not set to the project deployed to")
+    if (env.get("SMTP_USER") or env.get("SMTP_PASSWORD")) and not _switch(env, "SMTP_STARTTLS"):
+        raise BadSettingsError(
+            "SMTP_STARTTLS is off: the password of the mail relay would travel in the clear"
+        )
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "")
+    if value not in ("", "0", "1"):
+        raise BadSettingsError(f"{name} is 1, or 0, or empty, not {value!r}")
+    return value == "1"
 
 
 def _secrets(text: str) -> tuple[str, ...]:
@@ -125,11 +148,16 @@ def _secrets(text: str) -> tuple[str, ...]:
             "SECRET_KEY is not set: `python -c 'import secrets; print(secrets.token_hex(32))'`"
         )
     for key in keys:
-        if len(key) < SHORTEST_SECRET or key.lower().startswith(WEAK_SECRETS) or len(set(key)) < 8:
-            raise BadSettingsError(
-                f"SECRET_KEY must be at least {SHORTEST_SECRET} random characters"
-            )
+        if not _is_strong(key):
+            raise BadSettingsError(f"SECRET_KEY must be at least {MIN_SECRET} random characters")
     return keys
+
+
+def _is_strong(key: str) -> bool:
+    """Return whether a key may be random: not short, not monotonous, not from an example."""
+    repeats_itself = key in (key + key)[1:-1]
+    has_words = any(word in key.lower() for word in WEAK_SECRETS)
+    return len(key) >= MIN_SECRET and len(set(key)) >= 8 and not repeats_itself and not has_words
 
 
 def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarget:
@@ -154,11 +182,19 @@ def _one_host(text: str) -> str | None:
     return text.strip() or None
 
 
-def _page_size(text: str) -> int | None:
+def _requests_per_minute(env: Mapping[str, str]) -> int | None:
+    most = _number(env, "REQUESTS_PER_MINUTE", MAX_REQUESTS_PER_MINUTE)
+    if most is not None and not env.get("MEMCACHE_HOSTS"):
+        raise BadSettingsError("REQUESTS_PER_MINUTE needs MEMCACHE_HOSTS, where they are counted")
+    return most
+
+
+def _number(env: Mapping[str, str], name: str, most: int) -> int | None:
+    text = env.get(name, "")
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_PAGE_SIZE:
-        raise BadSettingsError(f"PAGE_SIZE must be a number from 1 to {MOST_PAGE_SIZE}")
+    if not text.isdecimal() or len(text) > 20 or not 1 <= int(text) <= most:
+        raise BadSettingsError(f"{name} must be a number from 1 to {most}")
     return int(text)
 
 

@@ -82,17 +82,17 @@ class ContinuationPage(ndb.Model):
     items = ndb.JsonProperty(required=True)
     receipts = ndb.TextProperty(required=True)
     reasons = ndb.JsonProperty(default={})  # Position in `items`, as text: why.
-    passes = ndb.IntegerProperty(indexed=False, default=0)
-    owner = ndb.TextProperty()  # The attempt that works on it, until lease_ends.
+    attempts = ndb.IntegerProperty(indexed=False, default=0)
+    owner = ndb.TextProperty()  # The attempt that works on it, until lease_expires_at.
     committed_by = ndb.TextProperty()  # The last commit of receipts: proof that it was made.
-    lease_ends = ndb.DateTimeProperty(indexed=False)
+    lease_expires_at = ndb.DateTimeProperty(indexed=False)
     takeovers = ndb.IntegerProperty(indexed=False, default=0)  # Each doubles the lease.
     in_doubt = ndb.IntegerProperty(indexed=False, default=0)
     worked = ndb.BooleanProperty(indexed=False, default=False)
     closed = ndb.BooleanProperty(indexed=False, default=False)
     touched = ndb.DateTimeProperty(indexed=False, required=True)
     moved = ndb.DateTimeProperty(indexed=False, required=True)  # Pinned, or got on with an item.
-    again_at = ndb.DateTimeProperty(indexed=False)  # Deferred items wait until then.
+    retry_at = ndb.DateTimeProperty(indexed=False)  # Deferred items wait until then.
     cost = ndb.JsonProperty(default={})
 
     @property

@@ -7,7 +7,7 @@ WorkPack
     has the id of its pack, with ".<position>" behind. One that was parked stands apart, with
     "parked:" before its key, where neither joiners nor sweeps look.
     Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition; a queue's
-    parked items; what was split off a pack. topic = "..." or a range of topics, by key: what waits
+    parked items; what was split off a pack. tag = "..." or a range of tags, by key: what waits
     or is parked, for one reader. Single-property index.
     Growth: one row for each commit that waits, deleted by its fold's own transaction, and one for
     each parked item, moved back by that of its replay.
@@ -45,8 +45,8 @@ class WorkPack(ndb.Model):
 
     batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
-    topic = ndb.StringProperty()
-    is_asked = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
+    tag = ndb.StringProperty()
+    keep_result = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 
@@ -134,7 +134,7 @@ class PackId:
         return cls(queue, epoch, int(items), int(kilobytes), id_)
 
 
-def tag_of(queue: str, key: str) -> str:
+def key_hash_of(queue: str, key: str) -> str:
     """Return what an epoch says of the key that it is for."""
     return hashlib.sha256(json.dumps([queue, key]).encode()).hexdigest()[:8]
 
@@ -180,15 +180,15 @@ def _parked(queue: str) -> str:
     return f"parked:{queue}"  # No queue is called so.
 
 
-def packs_of_topic(topic: str) -> Any:
-    """Return the query for the packs of a topic, by key."""
-    return WorkPack.query(WorkPack.topic == topic).order(WorkPack._key)
+def packs_tagged(tag: str) -> Any:
+    """Return the query for the packs of a tag, by key."""
+    return WorkPack.query(WorkPack.tag == tag).order(WorkPack._key)
 
 
-def packs_of_topics(prefix: str) -> Any:
-    """Return the query for the packs of all topics that begin with a prefix."""
-    topic = WorkPack.topic
-    return WorkPack.query(topic >= prefix, topic < prefix + "\U0010ffff").order(topic)
+def packs_tagged_under(prefix: str) -> Any:
+    """Return the query for the packs of all tags that begin with a prefix."""
+    tag = WorkPack.tag
+    return WorkPack.query(tag >= prefix, tag < prefix + "\U0010ffff").order(tag)
 
 
 def _between(after: str, before: str) -> Any:
@@ -196,9 +196,9 @@ def _between(after: str, before: str) -> Any:
     return WorkPack.query(key > pack_key(after), key < pack_key(before)).order(key)
 
 
-def receipt_key(queue: str, key: str, request_id: str) -> Any:
+def receipt_key(queue: str, key: str, idempotency_key: str) -> Any:
     """Return the key of a request's receipt."""
-    exact = json.dumps([queue, key, request_id]).encode()
+    exact = json.dumps([queue, key, idempotency_key]).encode()
     return ndb.Key(WorkReceipt, hashlib.sha256(exact).hexdigest()[:40])
 
 

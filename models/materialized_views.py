@@ -33,7 +33,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-CATALOG_SHARDS = 64
+CATALOG_REPLICAS = 64
 # What sorts behind every text that begins with the same letters.
 _LAST = "\U0010ffff"
 
@@ -44,7 +44,7 @@ class SourceMarker(ndb.Model):
     sequence = ndb.IntegerProperty(indexed=False, required=True)
     # {table: {row: [sequence, {measure: value}]}}
     contributions = ndb.JsonProperty(required=True)
-    # {topic: the outbox row that was the last to bring it a change}, for tokens alone.
+    # {tag: the outbox row that was the last to bring it a change}, for tokens alone.
     sent = ndb.JsonProperty()
     forget_after = ndb.DateTimeProperty(indexed=False)
 
@@ -132,4 +132,4 @@ def catalog_key(group: str, shard: int) -> Any:
 
 def catalog_keys(group: str) -> list[Any]:
     """Return the keys of all copies."""
-    return [catalog_key(group, shard) for shard in range(CATALOG_SHARDS)]
+    return [catalog_key(group, shard) for shard in range(CATALOG_REPLICAS)]

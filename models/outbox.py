@@ -6,7 +6,7 @@ OutboxTask
     range rows stand in the order of time. The digest is of what the task is asked to do; all
     other parts are chosen before the transaction's first try. So a body that runs again
     writes the same rows, and one that decides otherwise then writes others.
-    Queries: ranges of keys: the sweep, and the oldest row. topic = "..." or a range of topics, by
+    Queries: ranges of keys: the sweep, and the oldest row. tag = "..." or a range of tags, by
     key: what still waits for one reader. Single-property index.
     Growth: one row for each task that is waiting. A row of kind "o" goes when its task was
     created, one of kind "h" (held) in the transaction that does what the task asks for.
@@ -38,7 +38,7 @@ class OutboxTask(ndb.Model):
     body = ndb.TextProperty(required=True)  # Its arguments, as JSON.
     name = ndb.TextProperty()  # Chosen by who enqueued it; None: it gets the row's.
     at = ndb.DateTimeProperty(indexed=False)
-    topic = ndb.StringProperty()
+    tag = ndb.StringProperty()
 
 
 class OutboxLease(ndb.Model):
@@ -124,16 +124,16 @@ def outbox_rows(partition: str = "", *, after: str = "") -> Any:
     return query
 
 
-def rows_of_topic(topic: str) -> Any:
-    """Return the query for the rows of a topic, by key."""
-    return OutboxTask.query(OutboxTask.topic == topic).order(OutboxTask._key)
+def rows_of_topic(tag: str) -> Any:
+    """Return the query for the rows of a tag, by key."""
+    return OutboxTask.query(OutboxTask.tag == tag).order(OutboxTask._key)
 
 
 def rows_of_topics(prefix: str) -> Any:
-    """Return the query for the rows of all topics that begin with a prefix."""
-    topic = OutboxTask.topic
-    query = OutboxTask.query(topic >= prefix, topic < prefix + "\U0010ffff")
-    return query.order(topic)
+    """Return the query for the rows of all tags that begin with a prefix."""
+    tag = OutboxTask.tag
+    query = OutboxTask.query(tag >= prefix, tag < prefix + "\U0010ffff")
+    return query.order(tag)
 
 
 def lease_key(partition: str) -> Any:

@@ -6,7 +6,7 @@ with a sequence number, the deletion of the row that caused it), choose its keys
 it starts, and do nothing but read and write entities.
 
 ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
-up, and hides the real error in a RetryError. `transact` makes a few quick tries, with pauses of
+up, and hides the real error in a RetryError. `transact` makes a few quick attempts, with pauses of
 about half a second in all, and raises what the service said.
 
 Inside the body, `current_transaction()` tells which call of `transact` it belongs to. Its id
@@ -38,8 +38,8 @@ T = TypeVar("T")
 L = TypeVar("L", bound="Listener")
 
 TRIES = 4
-FIRST_PAUSE_S = 0.03
-PAUSE_GROWTH = 3.0
+INITIAL_BACKOFF_S = 0.03
+BACKOFF_FACTOR = 3.0
 
 # No try begins later than this after the first one: a caller waits, and so may a lease.
 LAST_TRY_AFTER_S = 10.0
@@ -84,7 +84,7 @@ class Listener(Protocol):
 
 @dataclass
 class Transaction:
-    """One call of `transact`, through all tries of its body."""
+    """One call of `transact`, through all attempts of its body."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     listeners: dict[str, Listener] = field(default_factory=dict)
@@ -152,18 +152,18 @@ def _inside(transaction: Transaction) -> Iterator[None]:
 def transact(
     body: Callable[[], T],
     *,
-    tries: int = TRIES,
-    pause: Callable[[float], None] = time.sleep,
-    spread: Callable[[float, float], float] = random.uniform,
+    attempts: int = TRIES,
+    sleep: Callable[[float], None] = time.sleep,
+    jitter: Callable[[float, float], float] = random.uniform,
     elapsed_s: Callable[[], float] = time.monotonic,
 ) -> T:
     """Run body in a transaction and return what it returned.
 
     Args:
         body: Reads and writes entities, and proves to itself that it has not run before.
-        tries: How often the body may run, at least 1.
-        pause: Waits between two tries; its argument is in seconds.
-        spread: Picks a pause between two bounds, so that rivals part ways.
+        attempts: How often the body may run, at least 1.
+        sleep: Waits between two attempts; its argument is in seconds.
+        jitter: Picks a pause between two bounds, so that rivals part ways.
         elapsed_s: A clock that never goes back, in seconds: after 10 s there is no further try.
 
     Raises:
@@ -174,7 +174,7 @@ def transact(
     before = sys.exc_info()[1]
     began_s = elapsed_s()
     transaction = Transaction()
-    for retry in range(tries):
+    for retry in range(attempts):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
         with _inside(transaction):
             future = ndb.transaction_async(body, retries=0)
@@ -189,15 +189,15 @@ def transact(
         if cause is None:
             transaction.given_up()
             raise error
-        if retry == tries - 1 or elapsed_s() - began_s > LAST_TRY_AFTER_S:
+        if retry == attempts - 1 or elapsed_s() - began_s > LAST_TRY_AFTER_S:
             transaction.given_up()
             # Not "from error": cause stands in error's own chain, which would close on itself. And
             # not the last one, Aborted, when the outcome of a try before it is unknown.
             raise transaction.doubt or cause from None
         transaction.retried(cause)
-        longest_s = FIRST_PAUSE_S * PAUSE_GROWTH**retry
-        pause(spread(longest_s / 3, longest_s))
-    raise ValueError(f"tries must be at least 1, not {tries}")
+        longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR**retry
+        sleep(jitter(longest_s / 3, longest_s))
+    raise ValueError(f"attempts must be at least 1, not {attempts}")
 
 
 def _first_cause(error: Exception, before: BaseException | None = None) -> Exception | None:

@@ -73,5 +73,5 @@ def _kept(stored: Any, name: str) -> _Kept:
 
 
 def _is_known(name: str, known: Any) -> bool:
-    """Tell whether a class has a property; "a.b" is how ndb once stored a part of `a`."""
+    """Return whether a class has a property; "a.b" is how ndb once stored a part of `a`."""
     return name in known or name.partition(".")[0] in known

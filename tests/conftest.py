@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,12 +31,17 @@ EMULATORS = ("datastore", "firestore")
 
 @pytest.fixture(scope="session")
 def datastore_address() -> Iterator[Callable[[str], str]]:
-    """Either emulator, in memory, started when a test first asks for it."""
+    """Either emulator, in memory, started when a test first asks for it.
+
+    A Datastore emulator that runs already, for tests, is named by TEST_DATASTORE_EMULATOR.
+    """
+    running_already = {"datastore": os.environ.get("TEST_DATASTORE_EMULATOR")}
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def address_of(kind: str) -> str:
-            return stack.enter_context(backing.datastore_emulator(kind))
+            address = running_already.get(kind)
+            return address or stack.enter_context(backing.datastore_emulator(kind))
 
         yield address_of
 
@@ -56,17 +62,18 @@ def mail_relay() -> Iterator[Any]:
 def cloud_tasks() -> Iterator[Any]:
     """Cloud Tasks that delivers nothing by itself: the test decides who is next.
 
-    Its clock stands still, near the true time, so that its tokens are good.
+    Its clock stands still until the next reset, near the true time, so that its tokens are good.
     """
-    started = time.time()
+    now = [time.time()]
     with running(
         queue_yaml=ROOT / "queue.yaml",
         dispatching=False,
         app_url=BASE_URL,
         project=PROJECT,
         location=LOCATION,
-        clock=lambda: started,
+        clock=lambda: now[0],
     ) as emulator:
+        emulator.engine.reset_listeners.append(lambda: now.__setitem__(0, time.time()))
         yield emulator
 
 

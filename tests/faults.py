@@ -28,9 +28,9 @@ from typing import Any
 
 import grpc
 
-from pipelines.cache import Cache
-from pipelines.mail import Connection, Mailer
-from pipelines.tasks import Unwell
+from demos.invitations.mail import Connection, Mailer
+from pipelines.runtime import Cache
+from pipelines.tasks import Unavailable
 
 # What a service may answer although the call took effect, or will.
 UNKNOWN_OUTCOMES = (
@@ -256,7 +256,7 @@ class _FaultyLine:
     plan: FaultPlan
 
     def send(self, mail: EmailMessage) -> None:
-        self.plan.around("send", lambda: self.line.send(mail), lambda code: Unwell(code.name))
+        self.plan.around("send", lambda: self.line.send(mail), lambda code: Unavailable(code.name))
 
 
 @dataclass(frozen=True)
@@ -278,11 +278,11 @@ class FaultyCache:
     def delete(self, key: str) -> bool:
         return self._around("delete", lambda: self.cache.delete(key), False)
 
-    def count(self, key: str, delta: int, ttl_s: int) -> int | None:
-        return self._around("count", lambda: self.cache.count(key, delta, ttl_s), None)
+    def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
+        return self._around("count", lambda: self.cache.incr(key, delta, ttl_s), None)
 
-    def change(self, key: str, delta: int) -> int | None:
-        return self._around("change", lambda: self.cache.change(key, delta), None)
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        return self._around("change", lambda: self.cache.incr_existing(key, delta), None)
 
     def ping(self) -> bool:
         return self.cache.ping()

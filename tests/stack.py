@@ -18,7 +18,7 @@ from typing import Any
 
 import requests
 
-from pipelines.clients import open_datastore
+from pipelines.runtime import open_datastore
 
 ROOT = Path(__file__).parent.parent
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import datetime
 import doctest
+import hashlib
 import importlib
 import inspect
 import json
@@ -23,14 +24,14 @@ from google.cloud import ndb
 from gunicorn.config import Config
 
 import main
+from demos.registry import APP
 from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
-from handlers.registry import APP
 from handlers.settings import Settings
-from pipelines.sources import EntitySource, Span
+from pipelines.continuations.sources import EntitySource, Span
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-PACKAGES = ("handlers", "pipelines", "models", "devserver")
+PACKAGES = ("handlers", "demos", "pipelines", "models", "devserver")
 LOCAL_ENVIRONMENT = {
     "GOOGLE_CLOUD_PROJECT": "demo-docs",
     "DATASTORE_EMULATOR_HOST": "127.0.0.1:1",
@@ -38,7 +39,7 @@ LOCAL_ENVIRONMENT = {
     "TASKS_URL": "http://127.0.0.1:1",
     "TASKS_SERVICE_ACCOUNT": "tasks@demo-docs.iam.gserviceaccount.com",
     "SMTP_HOST": "127.0.0.1:1",
-    "SECRET_KEY": "tests-only-0123456789abcdef-0123456789abcdef",
+    "SECRET_KEY": hashlib.sha384(b"the key of these tests").hexdigest(),
 }
 
 
@@ -96,7 +97,7 @@ def anchors(document: Path) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_path_named_in_a_document_exists(document: Path) -> None:
     """A file or folder of ours that a document names is there."""
-    folders = "handlers|pipelines|models|devserver|tests|benchmarks|docs|templates|static"
+    folders = "handlers|demos|pipelines|models|devserver|tests|benchmarks|docs|templates|static"
     text = document.read_text(encoding="utf-8")
     paths = set(re.findall(rf"(?<![\w./])(?:{folders})/[\w./-]+\.(?:py|md|html|css|js)", text))
     missing = sorted(path for path in paths if not (ROOT / path).exists())
@@ -183,13 +184,14 @@ def test_the_readme_shows_no_setting_that_settings_md_lacks() -> None:
 
 
 def test_the_example_environment_starts_the_app() -> None:
-    """.env.example holds only what is read, and all that an app on a laptop needs."""
+    """.env.example holds only what is read, and all that an app on a laptop needs but a key."""
     lines = [line for line in text_of(".env.example").splitlines() if line and line[0] != "#"]
     env = dict(line.split("=", 1) for line in lines)
 
-    settings = Settings.from_environment(env)
+    settings = Settings.from_environment(env | {"SECRET_KEY": LOCAL_ENVIRONMENT["SECRET_KEY"]})
 
     assert settings.is_local
+    assert not env["SECRET_KEY"]
     assert set(env) <= variables_read()
 
 
@@ -540,7 +542,7 @@ def test_gunicorn_knows_its_arguments(where: str) -> None:
     parsed = Config().parser().parse_args(gunicorn_arguments()[where])
 
     assert parsed.args == ["main:serve()"]
-    assert (parsed.worker_class, parsed.workers, parsed.threads) == ("gthread", 1, 16)
+    assert (parsed.worker_class, parsed.workers, parsed.threads) == (None, 1, 32)
     assert (parsed.timeout, parsed.forwarded_allow_ips) == (0, "*")
     assert parsed.control_socket_disable is True
     assert not parsed.preload_app
@@ -554,7 +556,8 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     ).stdout.split()
     ours = {name for name in imported if (ROOT / name).is_dir() and name != "docs"} | {
         "main.py",
-        "gunicorn.conf.py",  # gunicorn reads it where it starts.
+        "gunicorn.conf.py",  # gunicorn reads it where it starts, and the worker that it names.
+        "serving.py",
         "requirements.txt",
         "static",
         "templates",
@@ -565,7 +568,7 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     assert "pipelines" in ours
     assert ours == set(copied) == allowed
     assert not ours & ignored
-    assert {"devserver", "tests", ".dev", ".env.*"} <= ignored
+    assert {"devserver", "tests", ".dev", ".env.*", "app.deploy.yaml", "none"} <= ignored
 
 
 def test_every_dependency_is_justified() -> None:

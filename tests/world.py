@@ -23,19 +23,19 @@ from flask import Flask
 from google.cloud.datastore_v1.types import RollbackRequest
 
 import main
+from demos.invitations.mail import Mailer, SmtpMailer
+from demos.registry import APP
 from devserver.mail import MailServer
-from handlers import recovery
-from handlers.registry import APP, Registry
+from handlers.endpoints import recovery
 from handlers.settings import LOCAL, Settings
-from pipelines.cache import open_cache
-from pipelines.clients import Clients, open_cloud_tasks, open_datastore
+from pipelines.continuations import Job
 from pipelines.fork_join import ForkJoin
-from pipelines.hearts import NoHeart
-from pipelines.jobs import Job
-from pipelines.mail import SmtpMailer
-from pipelines.rpc import Meter
+from pipelines.materialized_views import ViewMaintenance
+from pipelines.outbox import InlineRelay
+from pipelines.registry import Registry
+from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.runtime.heartbeats import NoHeart
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
-from pipelines.view_builds import Builds
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire
 
 PROJECT = "demo-tests"
@@ -92,7 +92,7 @@ class World:
     services: Services
     jobs: Sequence[Job[Any, Any]] = ()
     tasks: Sequence[Task[Any]] = ()
-    builds: Sequence[Builds] = ()
+    builds: Sequence[ViewMaintenance] = ()
     fork_joins: Sequence[ForkJoin[Any]] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
@@ -102,7 +102,8 @@ class World:
         self.settings = settings_for(self.services)
         self.wire = FaultyWire(self.plan)
         self.clients = open_clients(self.services, self.plan, self.wire)
-        self.services.closers.append(self.clients.cache.close)
+        # A worker's threads end with it: what gathers in memory must not go on in the next test.
+        self.services.closers += [self.clients.process_state.shutdown, self.clients.cache.close]
         tasks = [*APP.tasks.values(), *self.tasks]
         jobs = [*APP.jobs.values(), *self.jobs]
         fork_joins = [*APP.fork_joins, *self.fork_joins]
@@ -170,7 +171,7 @@ class World:
         """
         self.has_died = True
         self.plan.dead_threads.clear()
-        self.clients.memory.clear()
+        self.clients.process_state.clear()
         with self.plan.unwatched():
             stub = self.clients.datastore.stub
             for transaction in list(self.wire.open_transactions):
@@ -310,8 +311,9 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
         ),
         tasks=CloudTaskQueue(cloud_tasks, PROJECT, LOCATION, settings.target),
         cache=FaultyCache(open_cache(services.memcached), plan),
-        mailer=FaultyMailer(mailer, plan),
         meter=meter,
+        relay=InlineRelay(),
+        services={Mailer: FaultyMailer(mailer, plan)},
         clock=QueueClock(services.cloud_tasks.engine),
         heart=NoHeart(),
     )

@@ -41,13 +41,13 @@ def attempt_status(http_status: int | None, error: str | None) -> tuple[int, str
 
 
 def presses_brake(is_app_engine: bool, http_status: int | None) -> bool:
-    """Tell whether an answer slows the whole queue: 429 does for HTTP targets only."""
+    """Return whether an answer slows the whole queue: 429 does for HTTP targets only."""
     return http_status == 503 or (http_status == 429 and not is_app_engine)
 
 
 def counts_as_execution(is_app_engine: bool, http_status: int) -> bool:
-    """Tell whether an answer raises the ExecutionCount header (recorded)."""
-    return is_app_engine or http_status != 503
+    """Return whether an answer raises the ExecutionCount header: no 5xx of an HTTP target does."""
+    return is_app_engine or not 500 <= http_status <= 599
 
 
 def previous_response(is_app_engine: bool, http_status: int | None, error: str | None) -> int:

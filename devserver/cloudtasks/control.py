@@ -36,6 +36,7 @@ from devserver.cloudtasks.refusals import Refused
 
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500
+MAX_SECONDS = 10**9
 
 _POLL_S = 0.01
 _HTTP_OF_CODE = {"NOT_FOUND": 404, "FAILED_PRECONDITION": 409, "PERMISSION_DENIED": 403}
@@ -74,7 +75,7 @@ def _guarded(handler: Handler) -> Handler:
         if not is_loopback_host(request.headers.get("Host", "")):
             return _problem(403, "The Host header is not this machine's.")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers["Host"]:
+        if origin is not None and not is_own_origin(origin, request.headers["Host"]):
             return _problem(403, "The Origin is another site's.")
         if request.method != "GET" and request.content_type != "application/json":
             return _problem(403, "A request that changes something must be application/json.")
@@ -88,8 +89,20 @@ def _guarded(handler: Handler) -> Handler:
     return guarded
 
 
+def is_own_origin(origin: str, host: str) -> bool:
+    """Return whether an Origin header names the host that was asked.
+
+    >>> is_own_origin("http://127.0.0.1:8000", "127.0.0.1:8000"), is_own_origin("http://[", "[")
+    (True, False)
+    """
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
 def is_loopback_host(host: str) -> bool:
-    """Tell whether a Host header names this machine.
+    """Return whether a Host header names this machine.
 
     >>> is_loopback_host("127.0.0.1:8080"), is_loopback_host("evil.example:8080")
     (True, False)
@@ -116,10 +129,10 @@ async def _fields(request: web.Request, *known: str) -> dict[str, Any]:
     Raises:
         ValueError: not JSON, no object, or with a field that is not known.
     """
-    raw = await request.text()
     try:
+        raw = await request.text()
         fields = json.loads(raw) if raw.strip() else {}
-    except ValueError:
+    except (ValueError, LookupError, RecursionError):  # LookupError: of a charset.
         raise ValueError("the body is not JSON") from None
     if not isinstance(fields, dict):
         raise ValueError("the body must be a JSON object")  # noqa: TRY004 - the caller's fault
@@ -130,9 +143,17 @@ async def _fields(request: web.Request, *known: str) -> dict[str, Any]:
 
 def _number(fields: dict[str, Any], field: str, default: float | None = None) -> float:
     value = fields.get(field, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{field} must be a number, 0 or more")
+    # As a chain: NaN is neither less nor more than anything.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MAX_SECONDS:
+        raise ValueError(f"{field} must be a number from 0 to {MAX_SECONDS}")
     return float(value)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:  # The store counts in 64 bits.
+        raise ValueError(f"{text:.20} is no whole number, or too large")
+    return int(text)
 
 
 class Control:
@@ -176,11 +197,14 @@ class Control:
         state = query.get("state", "")
         if state and state not in views.STATES:
             raise ValueError(f"state must be one of {', '.join(views.STATES)}")
-        limit = min(int(query.get("limit", "50")), MAX_PAGE)
+        limit = min(_whole(query.get("limit", "50")), MAX_PAGE)
         if limit < 1:
             raise ValueError("limit must be 1 or more")
         tasks = self._engine.recent_tasks(
-            self._queue_name(query.get("queue", "")), state, int(query.get("after") or 0), limit
+            self._queue_name(query.get("queue", "")),
+            state,
+            _whole(query.get("after") or "0"),
+            limit,
         )
         more = str(tasks[-1].sequence) if len(tasks) == limit else ""
         shown = [views.task_json(self._engine, task) for task in tasks]

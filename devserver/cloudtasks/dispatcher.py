@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
@@ -16,6 +17,7 @@ from yarl import URL
 from devserver.cloudtasks.answers import DEADLINE_EXCEEDED
 from devserver.cloudtasks.engine import MAX_BODY_KEPT_BYTES, Engine
 from devserver.cloudtasks.records import Attempt
+from devserver.cloudtasks.rules import percent_encoded
 
 KillWorker = Callable[[Attempt], Awaitable[None]]
 
@@ -24,6 +26,8 @@ KillWorker = Callable[[Attempt], Awaitable[None]]
 _KEEPALIVE_S = 1.0
 _SWEEP_EVERY_S = 60.0
 _MAX_REDIRECTS = 5
+_SAME_REQUEST = {307, 308}
+_REDIRECTS = _SAME_REQUEST | {301, 302, 303}
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -67,7 +71,6 @@ class Dispatcher:
             skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            requote_redirect_url=False,
         )
         self._engine.change_listeners.append(self._changed)
         self._engine.reset_listeners.append(self._was_reset)
@@ -207,18 +210,29 @@ class Dispatcher:
         if self._session is None:
             raise RuntimeError("the dispatcher has not been started")
         try:
-            async with self._session.request(
-                attempt.method,
-                _address(attempt.url),
-                headers=attempt.headers,
-                data=attempt.body or None,
-                allow_redirects=attempt.follows_redirects,
-                max_redirects=_MAX_REDIRECTS,
-            ) as response:
-                body = await _first_bytes(response)
-                return Answer(response.status, headers=_joined(response.headers), body=body)
+            return await self._ask(self._session, attempt, to_address(attempt.url), attempt.headers)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(error=f"UNAVAILABLE: {error or type(error).__name__}")
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        attempt: Attempt,
+        url: URL,
+        headers: dict[str, str],
+        redirects_left: int = _MAX_REDIRECTS,
+    ) -> Answer:
+        """Make the request and return the answer, of the redirected worker if there is one."""
+        async with session.request(
+            attempt.method, url, headers=headers, data=attempt.body or None, allow_redirects=False
+        ) as response:
+            target = _redirected(attempt, response)
+            if target is None or not redirects_left:
+                body = await _first_bytes(response)
+                return Answer(response.status, headers=_joined(response.headers), body=body)
+        if target.origin() != url.origin():
+            headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+        return await self._ask(session, attempt, target, headers, redirects_left - 1)
 
     async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Answer:
         """Kill the worker while it handles the request; whatever it says is lost."""
@@ -232,9 +246,27 @@ class Dispatcher:
         return Answer(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
 
 
-def _address(url: str) -> URL:
-    """Return an address that goes out as it was given; only what is not ASCII is encoded."""
-    return URL(url, encoded=url.isascii())
+def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | None:
+    """Return where a redirect sends the same request, None if it does not.
+
+    The service documents that it may follow an HTTP target's redirect, and not which request it
+    makes then. So only what HTTP leaves no choice in is followed. After another redirect a POST
+    would go on as a GET without its body, and a 2xx for that would end the task undone: it is the
+    attempt's answer, a failure, as in the service when it does not follow.
+    """
+    keeps = _SAME_REQUEST if attempt.method not in ("GET", "HEAD") else _REDIRECTS
+    location = response.headers.get("Location")
+    if not attempt.follows_redirects or response.status not in keeps or not location:
+        return None
+    return response.url.join(to_address(location))
+
+
+def to_address(url: str) -> URL:
+    """Return an address that goes out as it was given, but for what is not ASCII."""
+    host = urlsplit(url).netloc
+    if not host.isascii():
+        url = url.replace(host, URL(f"//{host}").raw_authority, 1)
+    return URL(percent_encoded(url), encoded=True)
 
 
 async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:

@@ -10,7 +10,7 @@ A test uses running(), which does that on a thread of its own:
     with running(app_url=handler_url) as emulator:
         client = tasks_client(emulator.grpc_address)
 
-It listens on the loopback interface only, and asks nobody who they are.
+It listens on the loopback interface only, speaks gRPC only, and asks nobody who they are.
 """
 
 import asyncio

@@ -184,7 +184,7 @@ class Engine:
         """
         with self._change():
             self.place.check_parent(parent)
-            self.place.check_queue_name(given.name)
+            self.place.check_new_queue_name(given.name, parent)
             if given.name in self._lanes:
                 raise refusals.queue_exists()
             return self._new_lane(given).queue
@@ -196,7 +196,7 @@ class Engine:
             Refused: a name, path or value the service would not take.
         """
         with self._change():
-            self.place.check_queue_name(given.name)
+            self.place.check_new_queue_name(given.name)
             lane = self._lanes.get(given.name)
             if lane is None:
                 return self._new_lane(given).queue
@@ -364,10 +364,12 @@ class Engine:
         rules.complete_task(given, message, self.place.project)
         if given.name and self._is_taken(lane, given.name, now):
             raise refusals.task_exists()
-        self._last_sequence += 1
-        message.name = given.name or f"{lane.name}/tasks/{self._new_id(self._last_sequence)}"
+        sequence = self._last_sequence + 1
+        message.name = given.name or f"{lane.name}/tasks/{self._new_id(sequence)}"
         message.create_time.seconds = int(now)
-        task = _record(message, lane.name, self._last_sequence, schedule_at, now)
+        rules.check_size(given, message, schedule_at)
+        self._last_sequence = sequence
+        task = _record(message, lane.name, sequence, schedule_at, now)
         task.is_named = bool(given.name)
         self._store.insert_task(task)
         lane.add(task)
@@ -815,7 +817,7 @@ class Engine:
     def is_idle(
         self, queue_name: str = "", *, with_scheduled: bool = False, with_retrying: bool = True
     ) -> bool:
-        """Tell whether nothing runs or is due, and (unless told else) nothing retries.
+        """Return whether nothing runs or is due, and (unless told else) nothing retries.
 
         Args:
             with_scheduled: A task with a later ETA counts as work, too.
@@ -883,7 +885,7 @@ class Engine:
         self._save_queue(fresh)
 
     def is_running(self, attempt_id: int) -> bool:
-        """Tell whether an attempt has begun and not ended (nor been reset away)."""
+        """Return whether an attempt has begun and not ended (nor been reset away)."""
         with self.lock:
             return attempt_id in self._running
 

@@ -51,7 +51,7 @@ class FaultRule:
     fired: int = field(default=0)
 
     def matches(self, task: TaskRecord) -> bool:
-        """Tell whether this rule is about the task."""
+        """Return whether this rule is about the task."""
         return (
             (not self.queue or self.queue == short(task.queue))
             and self.path in task.path
@@ -71,7 +71,7 @@ class FaultBook:
         self._rules: dict[str, FaultRule] = {}
         self._last_id = 0
 
-    def add(self, **values: Any) -> FaultRule:
+    def add(self, /, **values: Any) -> FaultRule:
         """Add a rule, under a new id when it brings none.
 
         Raises:
@@ -114,7 +114,7 @@ class FaultBook:
         return None
 
     def has(self, kind: str) -> bool:
-        """Tell whether any rule of this kind is in force."""
+        """Return whether any rule of this kind is in force."""
         return any(rule.kind == kind for rule in self._rules.values())
 
     def pick(self, count: int) -> int:

@@ -3,6 +3,10 @@
 Served: google.cloud.tasks.v2.CloudTasks, google.longrunning.Operations and
 google.cloud.location.Locations. IAM and encryption keys are answered with
 UNIMPLEMENTED: nothing on this machine would enforce them.
+
+gRPC only. The service speaks REST on the same port, here an HTTP/1 client gets a
+closed connection: gRPC's server answers nothing else, and a front that looks at
+the first bytes of each connection would carry the bytes of all calls.
 """
 
 import logging
@@ -13,8 +17,8 @@ import grpc
 from google.cloud.location import locations_pb2
 from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.longrunning import operations_pb2
-from google.protobuf import any_pb2, empty_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.protobuf import empty_pb2
+from google.rpc import status_pb2
 
 from devserver.cloudtasks import messages, refusals
 from devserver.cloudtasks.answers import code_number
@@ -73,17 +77,12 @@ def _unary(call: Handler, request_type: Any, response_type: Any) -> Any:
 
 
 def _details(refused: Refused) -> tuple[tuple[str, bytes], ...]:
-    """Return the trailing metadata that carries a Help link, if there is one."""
-    if not refused.help_url:
+    """Return the trailing metadata that carries the details, if there are any."""
+    if not refused.details:
         return ()
-    link = error_details_pb2.Help.Link(
-        description="Cloud Tasks reference: resource names", url=refused.help_url
-    )
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.Help(links=[link]))
-    status = status_pb2.Status(
-        code=code_number(refused.code), message=refused.message, details=[detail]
-    )
+    status = status_pb2.Status(code=code_number(refused.code), message=refused.message)
+    for detail in refused.details:
+        status.details.add().Pack(detail)
     return (("grpc-status-details-bin", status.SerializeToString()),)
 
 

@@ -88,11 +88,11 @@ class Lane:
     # --- what may go next -------------------------------------------------
 
     def has_slot(self) -> bool:
-        """Tell whether one more delivery may run at the same time."""
+        """Return whether one more delivery may run at the same time."""
         return self.running < self.queue.rate_limits.max_concurrent_dispatches
 
     def is_open(self, now: float) -> bool:
-        """Tell whether pause, concurrency and rate allow a dispatch now."""
+        """Return whether pause, concurrency and rate allow a dispatch now."""
         if self.is_paused or not self.has_slot():
             return False
         self.brake.release(now)
@@ -145,7 +145,7 @@ class Lane:
         return None if token_at is None else max(head.due_at, token_at)
 
     def is_idle(self, now: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
-        """Tell whether nothing runs and nothing will without somebody's doing."""
+        """Return whether nothing runs and nothing will without somebody's doing."""
         if self.running or self.extras:
             return False
         if self.is_paused:

@@ -42,7 +42,7 @@ class QueueFilter:
             _value(Queue(), path)
 
     def matches(self, queue: Any) -> bool:
-        """Tell whether a queue meets every comparison."""
+        """Return whether a queue meets every comparison."""
         return all(_holds(_value(queue, path), op, word) for path, op, word in self._terms)
 
 

@@ -14,7 +14,7 @@ _PARENT = re.compile(r"projects/([A-Za-z0-9:.-]+)/locations/([A-Za-z0-9-]+)")
 
 
 def is_queue_id(text: str) -> bool:
-    """Tell whether text may be the last part of a queue's name."""
+    """Return whether text may be the last part of a queue's name."""
     return _QUEUE_ID.fullmatch(text) is not None
 
 
@@ -57,6 +57,21 @@ class Place:
         if match is None or match[1] != self.project:
             raise refusals.permission_denied(match[1] if match else parent)
         raise refusals.invalid(f"Location '{match[2]}' is not served here: use '{self.location}'.")
+
+    def check_new_queue_name(self, name: str, parent: str = "") -> None:
+        """Refuse a name under which no queue may be created.
+
+        Args:
+            parent: The request's, if it names one.
+
+        Raises:
+            Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
+        """
+        self.check_queue_name(name)
+        named = name.partition("/queues/")[0]
+        if parent and named != parent:
+            raise refusals.queue_of_other_parent(name, parent)
+        self.check_parent(named)
 
     def check_queue_name(self, name: str) -> None:
         """Refuse what is no queue's name, or the name of another project's queue.

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from devserver.cloudtasks.messages import HttpMethod, UriOverride
 from devserver.cloudtasks.names import short
 from devserver.cloudtasks.records import TaskRecord
+from devserver.cloudtasks.rules import is_reserved
 from devserver.cloudtasks.tokens import TokenIssuer
 
 _SCHEMES = {UriOverride.Scheme.HTTP: "http"}
@@ -83,7 +84,8 @@ def _http_request(
     url = overridden_url(request.url, target.uri_override)
     headers = dict(request.headers)
     for override in target.header_overrides:
-        _replace(headers, override.header.key, override.header.value)
+        if not is_reserved(override.header.key) and override.header.key.lower() != "user-agent":
+            _replace(headers, override.header.key, override.header.value)
     if authorization := _authorization(request, target, url, tokens):
         _replace(headers, "Authorization", authorization)
     headers |= _delivery_headers("X-CloudTasks-", task, number)

@@ -3,6 +3,8 @@
 The brake is what the documentation calls system throttling: answers of 429 or
 503 slow the whole queue down, and it comes back step by step. The service does
 not publish its numbers; these are ours, and small enough to be seen at work.
+It also slows a queue whose "rate of errors is high". How high is not published
+either, and nothing is made up here: other failures bring the backoff alone.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
 """
@@ -62,7 +64,7 @@ class TokenBucket:
         self.filled_at = now
 
     def has_token(self) -> bool:
-        """Tell whether a whole token is there."""
+        """Return whether a whole token is there."""
         return self.tokens >= _WHOLE_TOKEN
 
     def next_token_at(self, factor: float) -> float | None:

@@ -5,8 +5,16 @@ conformance suite of aertje/cloud-tasks-emulator (2026). The others say what
 the reference documents, in our own words.
 """
 
-NAMES_HELP_URL = "https://cloud.google.com/tasks/docs/reference/rest/v2/projects.locations.queues"
-TASKS_HELP_URL = NAMES_HELP_URL + ".tasks"
+import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from google.rpc import error_details_pb2 as details_pb2
+
+_REFERENCE = "https://cloud.google.com/tasks/docs/reference/rest/v2/projects.locations.queues"
+_CONSOLE_URL = "https://console.developers.google.com"
+# The service tells times as they are where Google is.
+_SERVICE_ZONE = "America/Los_Angeles"
 
 
 class Refused(Exception):
@@ -15,19 +23,24 @@ class Refused(Exception):
     Attributes:
         code: The name of the status code, such as "NOT_FOUND".
         message: The words that go with it.
-        help_url: A page that explains it, sent as a google.rpc.Help detail.
+        details: Messages of google.rpc that are sent along, such as Help.
     """
 
-    def __init__(self, code: str, message: str, help_url: str = "") -> None:
+    def __init__(self, code: str, message: str, *details: Any) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.help_url = help_url
+        self.details = details
 
 
-def invalid(message: str, help_url: str = "") -> Refused:
+def invalid(message: str, *details: Any) -> Refused:
     """Refuse an argument that can never be right."""
-    return Refused("INVALID_ARGUMENT", message, help_url)
+    return Refused("INVALID_ARGUMENT", message, *details)
+
+
+def _help(description: str, url: str) -> Any:
+    link = details_pb2.Help.Link(description=description, url=url)
+    return details_pb2.Help(links=[link])
 
 
 def queue_unknown() -> Refused:
@@ -76,8 +89,13 @@ def queue_name_malformed() -> Refused:
     return invalid(
         "Queue name must be formatted: "
         '"projects/<PROJECT_ID>/locations/<LOCATION_ID>/queues/<QUEUE_ID>".',
-        NAMES_HELP_URL,
+        _help("Definition of queue name", f"{_REFERENCE}#Queue.FIELDS.name"),
     )
+
+
+def queue_of_other_parent(name: str, parent: str) -> Refused:
+    """Recorded: the queue's name belongs to another location than the request's."""
+    return invalid(f"{name} must begin with {parent}.")
 
 
 def task_name_malformed() -> Refused:
@@ -85,7 +103,7 @@ def task_name_malformed() -> Refused:
     return invalid(
         "Task name must be formatted: "
         '"projects/<PROJECT_ID>/locations/<LOCATION_ID>/queues/<QUEUE_ID>/tasks/<TASK_ID>".',
-        TASKS_HELP_URL,
+        _task_id_help(),
     )
 
 
@@ -94,8 +112,12 @@ def task_id_malformed(task_id: str) -> Refused:
     return invalid(
         f'Task ID "{task_id}" can contain only letters ([A-Za-z]), numbers ([0-9]), '
         "hyphens (-), or underscores (_). Task ID must between 1 and 500 characters.",
-        TASKS_HELP_URL,
+        _task_id_help(),
     )
+
+
+def _task_id_help() -> Any:
+    return _help("Definition of task ID", f"{_REFERENCE}.tasks#Task.FIELDS.name")
 
 
 def task_of_other_queue(queue_name: str, named_queue: str) -> Refused:
@@ -106,6 +128,32 @@ def task_of_other_queue(queue_name: str, named_queue: str) -> Refused:
     )
 
 
+def schedule_too_late(schedule_at: float, limit_s: int) -> Refused:
+    """Recorded: a task is scheduled too far ahead."""
+    at = datetime.datetime.fromtimestamp(schedule_at, ZoneInfo(_SERVICE_ZONE))
+    return invalid(
+        f"The Task.scheduleTime, {at.isoformat()}, is too far in the future. "
+        f"Schedule time must be no more than {limit_s // 3600}h in the future."
+    )
+
+
+def task_too_large() -> Refused:
+    """Recorded: a task's stored form is too large."""
+    return invalid("Task size too large")
+
+
 def permission_denied(project: str) -> Refused:
     """Recorded: the project is none of the caller's."""
-    return Refused("PERMISSION_DENIED", f"Permission denied on resource project {project}.")
+    message = f"Permission denied on resource project {project}."
+    info = details_pb2.ErrorInfo(
+        reason="CONSUMER_INVALID",
+        domain="googleapis.com",
+        metadata={
+            "consumer": f"projects/{project}",
+            "containerInfo": project,
+            "service": "cloudtasks.googleapis.com",
+        },
+    )
+    localized = details_pb2.LocalizedMessage(locale="en-US", message=message)
+    console = _help("Google developers console", _CONSOLE_URL)
+    return Refused("PERMISSION_DENIED", message, info, localized, console)

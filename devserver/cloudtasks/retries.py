@@ -33,7 +33,7 @@ class RetryPolicy:
         return min(self.min_backoff_s * 2**doublings * steps, self.max_backoff_s)
 
     def gives_up(self, attempts: int, first_attempt_age_s: float) -> bool:
-        """Tell whether a task that has failed so often, for so long, is dropped.
+        """Return whether a task that has failed so often, for so long, is dropped.
 
         Both limits must be used up; a limit that is not set (-1 attempts, or a
         duration of 0) does not hold the other one back.

@@ -41,7 +41,7 @@ class Api:
             web.get("/api/v1/mail/faults", self.show_mail_faults),
             web.post("/api/v1/mail/faults", self.set_mail_faults),
             web.post("/api/v1/mail/clear", self.clear_mail),
-            web.get(r"/api/v1/mail/{id:\d+}", self.show_mail),
+            web.get(r"/api/v1/mail/{id:[0-9]{1,18}}", self.show_mail),
             web.get("/api/v1/cron", self.list_cron),
             web.post("/api/v1/cron/run", self.run_cron),
             web.post("/api/v1/cron/pause", self.pause_cron),
@@ -58,7 +58,7 @@ class Api:
     async def list_mail(self, request: web.Request) -> web.Response:
         """Answer a page of messages."""
         text, before = request.query.get("text", ""), request.query.get("before", "")
-        if before and not before.isdecimal():
+        if before and (not before.isdecimal() or len(before) > 18):
             return _problem(400, "before is the id of a message")
         store = self.platform.mail.store
         found = store.list(text=text, before_id=int(before) if before else None, limit=_PAGE_MAILS)
@@ -154,8 +154,11 @@ async def _fields(request: web.Request, known: set[str]) -> dict[str, Any]:
     Raises:
         ValueError: no JSON object, or a field that is not known.
     """
-    raw = await request.text()
-    fields = json.loads(raw) if raw.strip() else {}
+    try:
+        raw = await request.text()
+        fields = json.loads(raw) if raw.strip() else {}
+    except (ValueError, LookupError, RecursionError):  # LookupError: of a charset.
+        raise ValueError("the body is not JSON") from None
     if not isinstance(fields, dict) or not set(fields) <= known:
         raise ValueError(f"send a JSON object with {', '.join(sorted(known))}")
     return fields

@@ -19,7 +19,8 @@ KIND = "DeadTask"
 REPLAY_PATH = "/tasks/dead/replay"
 REPLAY_QUEUE = "default"
 PAGE_DEAD = 100
-_MOST_READ = 1000
+MAX_NAME_BYTES = 1500  # Of a key in Datastore.
+_MAX_READ = 1000
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class DeadTasks:
     def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
         query = self._stored.client(address).query(kind=KIND)
-        rows = query.fetch(limit=_MOST_READ, **CALL_OPTIONS)
+        rows = query.fetch(limit=_MAX_READ, **CALL_OPTIONS)
         found = [_dead_task(row) for row in rows]
         if unresolved_only:
             found = [dead for dead in found if not dead.resolved]

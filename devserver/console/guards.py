@@ -12,12 +12,17 @@ neither by DNS rebinding (Host is checked) nor by a form or fetch of its own
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+
+from devserver.cloudtasks.control import is_own_origin
+
+log = logging.getLogger(__name__)
 
 COOKIE = "rollforward_console"
 TOKEN_FIELD = "csrf_token"
@@ -69,6 +74,11 @@ class Guards:
         except web.HTTPException as error:
             error.headers.update(_SECURITY_HEADERS)
             raise
+        except Exception:
+            log.exception(
+                "a request of the console failed: %s %.200r", request.method, request.path
+            )
+            response = web.Response(status=500, text="This did not work: the log says why.\n")
         response.headers.update(_SECURITY_HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
@@ -101,7 +111,10 @@ class Guards:
         return response
 
     async def _check_token(self, request: web.Request, session: str) -> None:
-        fields = await request.post()
+        try:
+            fields = await request.post()
+        except (ValueError, LookupError):  # No form, or of a charset that nobody knows.
+            raise web.HTTPBadRequest(text="This form cannot be read.\n") from None
         token = fields.get(TOKEN_FIELD, "")
         if not session or not isinstance(token, str):
             token, session = "", "-"
@@ -150,4 +163,4 @@ def _is_own_origin(request: web.Request) -> bool:
 
 
 def _same_host(origin: str, request: web.Request) -> bool:
-    return urlsplit(origin).netloc == request.headers.get("Host")
+    return is_own_origin(origin, request.headers.get("Host", ""))

@@ -17,7 +17,7 @@ KIND = "OutboxTask"
 SWEEP_URL = "/cron/outbox/sweep"
 METRICS_PATH = "/metrics"
 PAGE_ROWS = 50
-MOST_COUNTED = 1000
+MAX_COUNTED = 1000
 # A row is relayed within milliseconds, or by the next sweep. A held one may wait in its queue.
 _LATE_S = 60.0
 _HELD_LATE_S = 600.0
@@ -32,7 +32,7 @@ class Waiting:
     held: bool
 
     def is_late(self, now: float) -> bool:
-        """Tell whether somebody should look at it."""
+        """Return whether somebody should look at it."""
         return now - self.created > (_HELD_LATE_S if self.held else _LATE_S)
 
 
@@ -45,7 +45,7 @@ class OutboxRow:
     held: bool
     path: str
     queue: str
-    topic: str
+    tag: str
     at: float | None
     body: Body
 
@@ -60,7 +60,7 @@ class Shown:
     @property
     def is_cut(self) -> bool:
         """Whether there are more than were counted."""
-        return len(self.waiting) == MOST_COUNTED
+        return len(self.waiting) == MAX_COUNTED
 
     @property
     def oldest(self) -> float | None:
@@ -96,7 +96,7 @@ class Outbox:
     def _waiting(self, address: str) -> list[Waiting]:
         query = self._stored.client(address).query(kind=KIND)
         query.keys_only()
-        rows = query.fetch(limit=MOST_COUNTED, **CALL_OPTIONS)
+        rows = query.fetch(limit=MAX_COUNTED, **CALL_OPTIONS)
         return sorted((_waiting(row.key) for row in rows), key=lambda row: row.created)
 
     def _oldest(self, address: str) -> Shown:
@@ -142,7 +142,7 @@ def _row(entity: Any) -> OutboxRow:
         held=known.held,
         path=str(entity.get("path") or ""),
         queue=str(entity.get("queue") or ""),
-        topic=str(entity.get("topic") or ""),
+        tag=str(entity.get("tag") or ""),
         at=at.timestamp() if isinstance(at, datetime) else None,
         body=body(str(entity.get("body") or "").encode()),
     )

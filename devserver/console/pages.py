@@ -13,6 +13,7 @@
 
 import asyncio
 import base64
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +26,7 @@ from devserver.cloudtasks import views
 from devserver.cloudtasks.faults import KINDS, FaultRuleError
 from devserver.cloudtasks.refusals import Refused
 from devserver.console import words, work
-from devserver.console.dead_tasks import PAGE_DEAD, DeadTask, enqueue_replay
+from devserver.console.dead_tasks import MAX_NAME_BYTES, PAGE_DEAD, DeadTask, enqueue_replay
 from devserver.console.outbox import METRICS_PATH, SWEEP_URL, Shown, Waiting, relayed_per_s
 from devserver.console.words import counted
 from devserver.console.work import Attention
@@ -47,7 +48,7 @@ NOTICES = {
     "retried": "Due again at once.",
     "deleted": "Deleted.",
     "replayed": "Replay enqueued: the app runs the task again.",
-    "swept": "Swept: what had waited for 15 seconds is being created.",
+    "swept": "SweepResult: what had waited for 15 seconds is being created.",
     "not-swept": "The sweep failed: see its last result on the page Cron.",
     "cleared": "All mail is gone.",
     "fault-on": "The fault is on.",
@@ -68,6 +69,9 @@ FAULT_WORDS = {
     "error": "The answer is 500, and the handler never runs",
     "kill_worker": "The worker is killed some seconds into the attempt",
 }
+
+# No control characters: a browser leaves out a tab, and the next slash is another site's.
+_OWN_PATH = re.compile(r"/(?![/\\])[!-~]*")
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -99,7 +103,7 @@ class Pages:
             ("POST", "/dead/{id}/replay", self.replay),
             ("GET", "/mail", self.mail),
             ("POST", "/mail/clear", self.clear_mail),
-            ("GET", r"/mail/{id:\d+}", self.one_mail),
+            ("GET", r"/mail/{id:[0-9]{1,18}}", self.one_mail),
             ("GET", "/cron", self.cron),
             ("POST", "/cron/{verb:run|pause|resume}", self.change_cron),
             ("GET", "/faults", self.faults),
@@ -300,9 +304,12 @@ class Pages:
 
     async def replay(self, request: web.Request) -> web.Response:
         """Enqueue the replay of a dead task."""
+        dead_id = request.match_info["id"]
+        if len(dead_id.encode(errors="replace")) > MAX_NAME_BYTES:
+            raise web.HTTPNotFound(text="There is no such dead task.")
         enqueue_replay(
             self.engine,
-            request.match_info["id"],
+            dead_id,
             self.platform.app_url,
             self.platform.settings.service_account,
         )
@@ -468,7 +475,7 @@ async def _in_time(reading: Awaitable[T]) -> T | None:
 async def _back(request: web.Request, usual: str, notice: str) -> web.HTTPSeeOther:
     """Return the way back to the page whose form was sent."""
     back = str((await request.post()).get("back", "")) or usual
-    if not back.startswith("/") or back.startswith(("//", "/\\")):
+    if not _OWN_PATH.fullmatch(back):
         back = usual
     path, _, query = back.partition("?")
     kept = [part for part in query.split("&") if part and not part.startswith("said=")]

@@ -111,7 +111,9 @@ class Console:
             "app_url": self.platform.app_url,
         }
         html = self._templates.get_template(template).render(known | context)
-        return web.Response(text=html, content_type="text/html")
+        # A mail or a body may hold half a character, which is none in UTF-8.
+        content = html.encode(errors="replace")
+        return web.Response(body=content, content_type="text/html", charset="utf-8")
 
     async def _sample(self) -> None:
         while True:

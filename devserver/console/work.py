@@ -12,7 +12,7 @@ from devserver.cloudtasks.records import TaskRecord
 from devserver.console.words import age, counted
 
 PAGE_TASKS = 50
-_SCAN_PAGE, _SCANNED_MOST = 250, 5000
+_SCAN_PAGE, _MAX_SCANNED = 250, 5000
 _KEPT_SAMPLES = 120
 _STUCK_S = 60.0
 _MANY_ATTEMPTS = 5
@@ -133,7 +133,7 @@ def _matching(
 ) -> Iterator[TaskRecord]:
     """Yield a page of tasks that hold the text, and one more if there is one."""
     wanted, found = text.lower(), 0
-    for _ in range(_SCANNED_MOST // _SCAN_PAGE):
+    for _ in range(_MAX_SCANNED // _SCAN_PAGE):
         tasks = engine.recent_tasks(queue_name, state, before, _SCAN_PAGE)
         for task in tasks:
             if _holds(task, wanted):

@@ -16,8 +16,8 @@ from google.cloud import ndb
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.clients import Clients
 from pipelines.fork_join import Batch, fork_join
+from pipelines.runtime import Clients
 
 
 # howto: from here
@@ -40,8 +40,8 @@ def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None
     count.put()
 
 
-def visit(clients: Clients, page: str, visitor: str, request_id: str) -> None:
-    count_visits.insert(clients, page, Visit(visitor), request_id=request_id)
+def visit(clients: Clients, page: str, visitor: str, idempotency_key: str) -> None:
+    count_visits.insert(clients, page, Visit(visitor), idempotency_key=idempotency_key)
 
 
 # howto: to here
@@ -53,7 +53,7 @@ def play(clients: Clients, queue: RunningEmulator) -> str:
         for number in range(90):
             for _ in range(2 if number % 10 == 0 else 1):
                 page = "home" if number % 3 else "about"
-                visit(clients, page, f"visitor {number}", request_id=f"r{number}")
+                visit(clients, page, f"visitor {number}", idempotency_key=f"r{number}")
         deliver_all(clients, queue)
         counts = sorted(PageCount.query(), key=lambda count: count.key.id())
     return ", ".join(

@@ -3,7 +3,7 @@
     .venv/bin/python -m docs.examples.raise_prices
 
 It needs what `make run` needs, starts services of its own on free ports, and delivers the
-tasks itself. In a service handlers/deliveries.py does that: docs/howto/add-a-job.md.
+tasks itself. In a service handlers/endpoints/tasks.py does that: docs/howto/add-a-job.md.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from google.cloud import ndb
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.services import datastore_emulator
 from pipelines import continuations
-from pipelines.cache import open_cache
-from pipelines.clients import Clients, open_cloud_tasks, open_datastore
-from pipelines.jobs import ItemError, Job
-from pipelines.mail import SmtpMailer
-from pipelines.pages import page_task
-from pipelines.progress import progress
-from pipelines.rpc import Meter
-from pipelines.sources import EntitySource
+from pipelines.continuations import ItemError, Job
+from pipelines.continuations.attempt import page_task
+from pipelines.continuations.progress import progress
+from pipelines.continuations.sources import EntitySource
+from pipelines.outbox import InlineRelay
+from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import AppEngineTarget, CloudTaskQueue
 
 ROOT = Path(__file__).parents[2]
@@ -85,15 +83,15 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def open_clients(datastore: str, queue: RunningEmulator, namespace: str = "") -> Clients:
-    """Open what pipelines use, without a cache; this job sends no mail."""
+    """Open what pipelines use, without a cache."""
     place = queue.engine.place
     cloud_tasks = open_cloud_tasks(emulator=queue.grpc_address)
     return Clients(
         datastore=open_datastore("demo-books", emulator=datastore, namespace=namespace),
         tasks=CloudTaskQueue(cloud_tasks, place.project, place.location, AppEngineTarget()),
         cache=open_cache(None),
-        mailer=SmtpMailer("127.0.0.1", 25, "nobody@example.com"),
         meter=Meter(),
+        relay=InlineRelay(),
     )
 
 

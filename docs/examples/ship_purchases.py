@@ -21,8 +21,7 @@ from docs.examples.raise_prices import ROOT, open_clients
 from models.outbox import OutboxTask
 from models.transactions import transact
 from pipelines import outbox
-from pipelines.clients import Clients
-from pipelines.clock import SystemClock
+from pipelines.runtime import Clients, SystemClock
 from pipelines.tasks import task
 
 

@@ -17,10 +17,9 @@ from google.cloud import ndb
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.clients import Clients
-from pipelines.materialized_views import Contributions, Row, View, Views
-from pipelines.pages import page_task
-from pipelines.view_builds import Builds
+from pipelines.continuations.attempt import page_task
+from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from pipelines.runtime import Clients
 
 
 # howto: from here
@@ -61,8 +60,8 @@ class ShopsBySales(View):
         return {row.count: {"cents": row.sum("cents")}} if row.count else {}
 
 
-SHOPS = Views("shops", SalesByShop, ShopsBySales)
-BUILDS = Builds(SHOPS)
+SHOPS = ViewGroup("shops", SalesByShop, ShopsBySales)
+BUILDS = ViewMaintenance(SHOPS)
 # howto: to here
 
 
@@ -80,7 +79,7 @@ def follow(clients: Clients, queue: RunningEmulator) -> list[str]:
         Sale(id="s2", shop="Aki", buyer="Ada", cents=250),
         Sale(id="s3", shop="Ben", buyer="Lin", cents=400),
     )
-    early = SHOPS.read(clients, SalesByShop, at_least=token, within_s=0)
+    early = SHOPS.read(clients, SalesByShop, at_least=token, timeout_s=0)
     deliver_all(clients, queue)
     late = SHOPS.read(clients, SalesByShop, at_least=token)
     unchanged = SHOPS.save(clients, Sale(id="s1", shop="Aki", buyer="Lin", cents=700))
@@ -88,8 +87,8 @@ def follow(clients: Clients, queue: RunningEmulator) -> list[str]:
     SHOPS.delete(clients, ndb.Key(Sale, "s3"))
     deliver_all(clients, queue)
     return [
-        f"at once: {shown(early.rows)}, met {early.is_met}, {early.freshness.waiting} wait",
-        f"then: {shown(late.rows)}, met {late.is_met}, {late.freshness.waiting} wait",
+        f"at once: {shown(early.rows)}, met {early.is_satisfied}, {early.freshness.waiting} wait",
+        f"then: {shown(late.rows)}, met {late.is_satisfied}, {late.freshness.waiting} wait",
         f"an unchanged save sets {len(unchanged.held)} updates going",
         f"moved and deleted: {shown(SHOPS.read(clients, SalesByShop).rows)}",
     ]

@@ -16,6 +16,7 @@ from google.auth import jwt
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from devserver.cloudtasks import dispatcher
 from devserver.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT, Cloud, Handler, Received
 from tests.stack import until
@@ -57,14 +58,37 @@ def test_address_arrives_as_given(live_cloud, handler):
 
 def test_address_that_is_not_ascii_is_encoded(live_cloud, handler):
     """Cloud Tasks encodes some characters of an address for safety (REF#httprequest)."""
-    request = live_cloud.http("/gar\u00e7on")
+    request = live_cloud.http("/gar\u00e7on/%zz/%41?q=%20+[\u00fc]")
+    sent = "/gar%C3%A7on/%zz/%41?q=%20+[%C3%BC]"
 
-    assert received(live_cloud, handler, "/gar%C3%A7on", http_request=request)
+    assert received(live_cloud, handler, sent, http_request=request)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://g\u00fcnther.invalid:81/\u00fc%zz", "http://xn--gnther-3ya.invalid:81/%C3%BC%zz"),
+        ("http://a.invalid/%zz/%41?[]", "http://a.invalid/%zz/%41?[]"),
+    ],
+)
+def test_only_what_is_not_ascii_is_encoded(url, address):
+    """Host names are encoded as IDNA wants it, the rest by percent signs (REF#httprequest)."""
+    assert str(dispatcher.to_address(url)) == address
 
 
 def test_post_without_body_tells_its_length(live_cloud, handler):
     """A POST without a body says so: some servers insist on it (rfc9110#field.content-length)."""
     assert received(live_cloud, handler).headers["content-length"] == "0"
+
+
+def test_transfer_encoding_is_not_the_callers(live_cloud, handler):
+    """Each request has one length, whatever encoding its task tells (rfc9112#section-6.3)."""
+    request = live_cloud.http(headers={"Transfer-Encoding": "chunked"}, body=b"body")
+
+    got = received(live_cloud, handler, http_request=request)
+
+    assert got.body == b"body"
+    assert "transfer-encoding" not in got.headers
 
 
 def test_body_and_headers_of_an_http_target(live_cloud, handler):
@@ -169,6 +193,18 @@ def test_method_and_header_overrides(cloud):
     assert [v for k, v in attempt.headers.items() if k.lower() == "x-own"] == ["queue"]
 
 
+def test_header_overrides_that_are_the_services(cloud):
+    """A queue's headers are ignored where only the service may set one (REF#httptarget)."""
+    names = ["host", "content-length", "transfer-encoding", "user-agent", "x-cloudtasks-taskname"]
+    overrides = [{"header": {"key": name, "value": "forged"}} for name in names]
+    cloud.configure(http_target={"header_overrides": overrides})
+    cloud.create()
+
+    (attempt,) = cloud.begin()
+
+    assert "forged" not in attempt.headers.values()
+
+
 # --- tokens ---------------------------------------------------------------
 
 
@@ -261,18 +297,71 @@ def test_oauth_token(live_cloud, handler):
 # --- answers --------------------------------------------------------------
 
 
-def test_http_target_follows_redirects(live_cloud, handler):
+def statuses_of(cloud: Cloud, task: tasks_v2.Task) -> list[int | None]:
+    """Return the answers to a task's attempts."""
+    _, attempts = cloud.engine.task_history(task.name)
+    return [attempt["status"] for attempt in attempts]
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "body"),
+    [(307, "POST", b"x"), (308, "PUT", b"x"), (301, "GET", b""), (302, "HEAD", b"")],
+)
+def test_http_target_follows_redirects_of_the_same_request(
+    live_cloud, handler, status, method, body
+):
     """A redirect may be followed; it is no attempt of its own (REF#httprequest)."""
-    handler.script("/old", 307)
-    handler.headers["/old"] = {"Location": "/new"}
-    task = live_cloud.create(http_request=live_cloud.http("/old", body=b"x"))
+    handler.script("/old", status)
+    handler.headers["/old"] = {"Location": "/new?a=%zz"}
+    request = live_cloud.http("/old", http_method=method, body=body, headers={"Authorization": "a"})
+    task = live_cloud.create(http_request=request)
     live_cloud.settle()
 
-    (request,) = handler.received["/new"]
-    _, attempts = live_cloud.engine.task_history(task.name)
+    (got,) = handler.received["/new?a=%zz"]
 
-    assert request.body == b"x"
-    assert [attempt["status"] for attempt in attempts] == [200]
+    assert (got.method, got.body, got.headers["authorization"]) == (method, body, "a")
+    assert statuses_of(live_cloud, task) == [200]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+def test_a_redirect_that_would_lose_the_body_is_a_failure(live_cloud, handler, status):
+    """A POST that goes on as a GET would end the task with nothing done (rfc9110#section-15.4).
+
+    The service does not document which request it makes after such a redirect, if it follows it.
+    """
+    handler.script("/old", status)
+    handler.headers["/old"] = {"Location": "/new"}
+    request = live_cloud.http("/old", body=b"x")
+    task = live_cloud.create(http_request=request, retry_config={"max_attempts": 1})
+    live_cloud.settle()
+
+    assert handler.received["/new"] == []
+    assert statuses_of(live_cloud, task) == [status]
+
+
+def test_redirects_in_a_circle_are_a_failure(live_cloud, handler):
+    """After five redirects the sixth is the answer."""
+    handler.script("/old", *[307] * 20)
+    handler.headers["/old"] = {"Location": "/old"}
+    request = live_cloud.http("/old")
+    task = live_cloud.create(http_request=request, retry_config={"max_attempts": 1})
+    live_cloud.settle()
+
+    assert len(handler.received["/old"]) == 6
+    assert statuses_of(live_cloud, task) == [307]
+
+
+def test_a_token_is_for_the_address_it_was_made_for(live_cloud, handler):
+    """A redirect to another server does not get the token (rfc9110#section-15.4)."""
+    elsewhere = handler.url.replace("127.0.0.1", "localhost")
+    handler.script("/old", 307)
+    handler.headers["/old"] = {"Location": f"{elsewhere}/new"}
+    oidc = {"service_account_email": ACCOUNT}
+    live_cloud.create(http_request=live_cloud.http("/old", oidc_token=oidc))
+    live_cloud.settle()
+
+    assert "authorization" in handler.received["/old"][0].headers
+    assert "authorization" not in handler.received["/new"][0].headers
 
 
 def test_app_engine_target_does_not_follow_redirects(live_cloud, handler):

@@ -302,6 +302,9 @@ def test_queue_in_another_location(cloud):
 
     with pytest.raises(exceptions.InvalidArgument, match="us-central1"):
         cloud.client.create_queue(parent=other, queue={"name": f"{other}/queues/q"})
+    with pytest.raises(exceptions.InvalidArgument, match="us-central1"):
+        cloud.client.update_queue(queue={"name": f"{other}/queues/q"})
+    assert [queue.name for queue in cloud.client.list_queues(parent=PARENT)] == [cloud.queue]
 
 
 def test_iam_is_not_served(cloud):

@@ -4,11 +4,16 @@
 aertje/cloud-tasks-emulator (2026).
 """
 
+from typing import Any
+
 import grpc
 import pytest
 from google.api_core import exceptions
+from google.cloud import tasks_v2
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 from google.rpc import error_details_pb2
 
+from devserver.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT, Cloud, Handler
 
 QUEUE_UNKNOWN = (
@@ -25,10 +30,13 @@ MISSING = f"{PARENT}/queues/missing"
 QUEUE_CALLS = ["get_queue", "pause_queue", "purge_queue", "resume_queue"]
 
 
-def help_links(error: exceptions.GoogleAPICallError) -> list[str]:
-    """Return the links of an error's Help details."""
+REFERENCE = "https://cloud.google.com/tasks/docs/reference/rest/v2/projects.locations.queues"
+
+
+def help_links(error: exceptions.GoogleAPICallError) -> list[tuple[str, str]]:
+    """Return the links of an error's Help details, with their descriptions."""
     return [
-        link.url
+        (link.description, link.url)
         for detail in error.details
         if isinstance(detail, error_details_pb2.Help)
         for link in detail.links
@@ -57,7 +65,8 @@ def test_create_queue_with_malformed_name(cloud: Cloud, name: str):
         "Queue name must be formatted: "
         '"projects/<PROJECT_ID>/locations/<LOCATION_ID>/queues/<QUEUE_ID>".'
     )
-    assert help_links(caught.value)
+    links = [("Definition of queue name", f"{REFERENCE}#Queue.FIELDS.name")]
+    assert help_links(caught.value) == links
 
 
 def test_create_queue_deleted_a_short_while_ago(cloud: Cloud):
@@ -80,7 +89,173 @@ def test_create_queue_under_foreign_parent(cloud: Cloud, parent: str):
     with pytest.raises(exceptions.PermissionDenied) as caught:
         cloud.client.create_queue(parent=parent, queue={"name": f"{parent}/queues/q"})
 
-    assert caught.value.message == "Permission denied on resource project not-a-valid-parent."
+    message = "Permission denied on resource project not-a-valid-parent."
+    assert caught.value.message == message
+    info, localized, _ = caught.value.details
+    assert (info.reason, info.domain) == ("CONSUMER_INVALID", "googleapis.com")
+    assert dict(info.metadata) == {
+        "consumer": "projects/not-a-valid-parent",
+        "containerInfo": "not-a-valid-parent",
+        "service": "cloudtasks.googleapis.com",
+    }
+    assert (localized.locale, localized.message) == ("en-US", message)
+    links = [("Google developers console", "https://console.developers.google.com")]
+    assert help_links(caught.value) == links
+
+
+def test_create_queue_named_for_other_location(cloud: Cloud):
+    """Recorded: a queue's name in another location than its parent is INVALID_ARGUMENT."""
+    name = "projects/demo-local/locations/europe-west1/queues/q"
+
+    with pytest.raises(exceptions.InvalidArgument) as caught:
+        cloud.client.create_queue(parent=PARENT, queue={"name": name})
+
+    assert caught.value.message == f"{name} must begin with {PARENT}."
+    assert [queue.name for queue in cloud.client.list_queues(parent=PARENT)] == [cloud.queue]
+
+
+RATE, CONCURRENT = "max_dispatches_per_second", "max_concurrent_dispatches"
+QUEUE_REFUSALS = [
+    ("rate_limits", {RATE: -1}, "RateLimits.maxDispatchesPerSecond cannot be negative."),
+    (
+        "rate_limits",
+        {RATE: 501},
+        "RateLimits.maxDispatchesPerSecond must be less than or equal to 500.",
+    ),
+    ("rate_limits", {CONCURRENT: -1}, "RateLimits.maxConcurrentDispatches cannot be negative."),
+    (
+        "rate_limits",
+        {CONCURRENT: 5001},
+        "RateLimits.maxConcurrentDispatches must be less than or equal to 5000.",
+    ),
+    (
+        "retry_config",
+        {"max_attempts": -2},
+        "RetryConfig.maxAttempts must be greater or equal to -1.",
+    ),
+    ("retry_config", {"max_doublings": -1}, "RetryConfig.maxDoublings cannot be negative."),
+    (
+        "retry_config",
+        {"min_backoff": {"seconds": -1}},
+        "RetryConfig.minBackoff cannot be negative.",
+    ),
+    (
+        "retry_config",
+        {"min_backoff": {"seconds": 10}, "max_backoff": {"seconds": 5}},
+        "RetryConfig.minBackoff must be less than or equal to RetryConfig.maxBackoff.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "settings", "message"), QUEUE_REFUSALS)
+def test_queue_settings_that_are_refused(cloud: Cloud, field: str, settings: Any, message: str):
+    """Recorded: settings out of their range are INVALID_ARGUMENT, in these words."""
+    queue = {"name": f"{PARENT}/queues/new", field: settings}
+
+    with pytest.raises(exceptions.InvalidArgument) as caught:
+        cloud.client.create_queue(parent=PARENT, queue=queue)
+
+    assert caught.value.message == message
+
+
+def test_negative_burst_size_is_ignored(cloud: Cloud):
+    """Recorded: max_burst_size is the service's own, and what a caller sends does not matter."""
+    queue = {"name": f"{PARENT}/queues/new", "rate_limits": {"max_burst_size": -1}}
+
+    assert cloud.client.create_queue(parent=PARENT, queue=queue).rate_limits.max_burst_size > 0
+
+
+HTTP_DEADLINES = "Task.dispatchDeadline must be between [15s, 30m]."
+URL_BEGINS = "HttpTarget.url must start with 'http://' or 'https://'."
+TASK_REFUSALS = [
+    ({"http_request": {"url": ""}}, "HttpRequest.url is required."),
+    ({"http_request": {"url": "example.com/path"}}, URL_BEGINS),
+    ({"http_request": {"url": "ftp://example.com/"}}, URL_BEGINS),
+    ({"dispatch_deadline": {"seconds": 1}}, HTTP_DEADLINES),
+    ({"dispatch_deadline": {"seconds": 31 * 60}}, HTTP_DEADLINES),
+    (
+        {"dispatch_deadline": {"seconds": 25 * 3600}, "app_engine_http_request": {}},
+        "Task.dispatchDeadline must be between [15s, 24h15s].",
+    ),
+    (
+        {"schedule_time": {"seconds": 4102444800}},  # The first second of 2100.
+        "The Task.scheduleTime, 2099-12-31T16:00:00-08:00, is too far in the future. "
+        "Schedule time must be no more than 720h in the future.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("task", "message"), TASK_REFUSALS)
+def test_task_that_is_refused(cloud: Cloud, task: Any, message: str):
+    """Recorded: a task with such a field is INVALID_ARGUMENT, in these words."""
+    with pytest.raises(exceptions.InvalidArgument) as caught:
+        cloud.create(**task)
+
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"http_request": {"url": "http://example.com/%zz"}},
+        {"dispatch_deadline": {"seconds": 3600}, "app_engine_http_request": {}},
+    ],
+)
+def test_task_that_is_accepted(cloud: Cloud, task: Any):
+    """Recorded: a broken escape in a URL is taken, and an hour's deadline for App Engine."""
+    assert cloud.create(**task).name
+
+
+# --- the largest task -----------------------------------------------------
+
+MEASURED_PARENT = "projects/cloudtasksemu/locations/us-central1"
+MEASURED = "cte-probe-1234567890"
+DEADLINE = {"dispatch_deadline": {"seconds": 900}}
+SERVICE = {"app_engine_routing": {"service": "size-probe-service"}}
+PUT = {"http_method": "PUT"}
+
+
+@pytest.mark.parametrize(
+    ("target", "request_fields", "task_fields", "most_bytes"),
+    [
+        ("http", {}, {}, 1_048_368),
+        ("http", PUT, {}, 1_048_368),
+        ("http", {}, DEADLINE, 1_048_368),
+        ("app_engine_http", {}, {}, 1_048_256),
+        ("app_engine_http", PUT, {}, 1_048_256),
+        ("app_engine_http", {}, DEADLINE, 1_048_256 - 5),
+        ("app_engine_http", SERVICE, {}, 1_048_256 - 19),
+    ],
+)
+def test_largest_task(target: str, request_fields: Any, task_fields: Any, most_bytes: int):
+    """Recorded: the stored form of a task has at most 1,048,569 bytes, whatever its target.
+
+    Names, address and times have the lengths of those in the recording, so a body of the same
+    length must be the last that is taken.
+    """
+    kind = target.removesuffix("_engine_http").replace("app", "ae")
+    queue = f"{MEASURED_PARENT}/queues/{MEASURED}-{kind}"
+    address = {"url": "https://example.com/"} if target == "http" else {}
+
+    def create(number: int, body: bytes) -> None:
+        request = {**address, **request_fields, "body": body}
+        name = f"{queue}/tasks/{MEASURED}-t{number:06}"
+        times = {"schedule_time": {"seconds": 1_771_000_000}}
+        task = {"name": name, f"{target}_request": request, **times, **task_fields}
+        client.create_task(parent=queue, task=task)
+
+    with (
+        running(project="cloudtasksemu", dispatching=False, clock=lambda: 1.771e9) as emulator,
+        grpc.insecure_channel(emulator.grpc_address) as channel,
+    ):
+        client = tasks_v2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
+        client.create_queue(parent=MEASURED_PARENT, queue={"name": queue})
+
+        create(1, b"a" * most_bytes)
+        with pytest.raises(exceptions.InvalidArgument) as caught:
+            create(2, b"a" * (most_bytes + 1))
+
+    assert caught.value.message == "Task size too large"
 
 
 def test_delete_unknown_queue(cloud: Cloud):
@@ -149,7 +324,8 @@ def test_create_task_with_malformed_id(cloud: Cloud, task_id: str):
         f'Task ID "{task_id}" can contain only letters ([A-Za-z]), numbers ([0-9]), '
         "hyphens (-), or underscores (_). Task ID must between 1 and 500 characters."
     )
-    assert help_links(caught.value)
+    links = [("Definition of task ID", f"{REFERENCE}.tasks#Task.FIELDS.name")]
+    assert help_links(caught.value) == links
 
 
 def test_create_task_named_for_other_queue(cloud: Cloud):
@@ -190,24 +366,24 @@ def test_get_task_that_ended_recently(cloud: Cloud, task_id: str, end: str):
     assert caught.value.message == TASK_ENDED
 
 
-# --- headers at the handler, over three attempts --------------------------
+# --- headers at the handler, over six attempts ----------------------------
 
 HTTP = ("x-cloudtasks-", "Google-Cloud-Tasks")
 APP_ENGINE = ("x-appengine-", "AppEngine-Google; (+http://code.google.com/appengine)")
 
 
-def three_attempts(cloud: Cloud, handler: Handler, target: str) -> list[dict[str, str]]:
-    """Let a task fail with 503 and 404, then succeed; return the headers of each attempt."""
-    handler.script("/three", 503, 404, 200)
+def six_attempts(cloud: Cloud, handler: Handler, target: str) -> list[dict[str, str]]:
+    """Let a task fail as in the recording, then succeed; return the headers of each attempt."""
+    handler.script("/six", 503, 404, 429, 500, 302, 200)
     if target == "http":
-        cloud.create("three", http_request=cloud.http("/three"))
+        cloud.create("six", http_request=cloud.http("/six"))
     else:
-        cloud.create("three", app_engine_http_request={"relative_uri": "/three"})
-    for _ in range(3):
+        cloud.create("six", app_engine_http_request={"relative_uri": "/six"})
+    for _ in range(6):
         cloud.settle()
         cloud.advance(3600)
     cloud.settle()
-    return [request.headers for request in handler.received["/three"]]
+    return [request.headers for request in handler.received["/six"]]
 
 
 @pytest.mark.parametrize(("target", "expected"), [("http", HTTP), ("app_engine", APP_ENGINE)])
@@ -215,31 +391,35 @@ def test_headers_that_are_always_there(live_cloud, handler, target, expected):
     """Recorded: each attempt tells agent, queue, task and ETA."""
     prefix, agent = expected
 
-    attempts = three_attempts(live_cloud, handler, target)
+    attempts = six_attempts(live_cloud, handler, target)
 
-    assert [headers["user-agent"] for headers in attempts] == [agent] * 3
-    assert [headers[f"{prefix}queuename"] for headers in attempts] == ["work"] * 3
-    assert [headers[f"{prefix}taskname"] for headers in attempts] == ["three"] * 3
+    assert [headers["user-agent"] for headers in attempts] == [agent] * 6
+    assert [headers[f"{prefix}queuename"] for headers in attempts] == ["work"] * 6
+    assert [headers[f"{prefix}taskname"] for headers in attempts] == ["six"] * 6
     etas = [float(headers[f"{prefix}tasketa"]) for headers in attempts]
     assert etas == sorted(set(etas))
 
 
 @pytest.mark.parametrize(
-    ("target", "prefix", "executions", "reasons"),
+    ("target", "prefix", "executions", "reason"),
     [
-        ("http", "x-cloudtasks-", ["0", "0", "1"], [None, "", ""]),
-        ("app_engine", "x-appengine-", ["0", "1", "2"], [None, "App Error", "App Error"]),
+        ("http", "x-cloudtasks-", "001223", ""),
+        ("app_engine", "x-appengine-", "012345", "App Error"),
     ],
 )
-def test_headers_that_count(live_cloud, handler, target, prefix, executions, reasons):
-    """Recorded: retry and execution counts, previous response and retry reason."""
-    attempts = three_attempts(live_cloud, handler, target)
+def test_headers_that_count(live_cloud, handler, target, prefix, executions, reason):
+    """Recorded: retry and execution counts, previous response and retry reason.
 
-    assert [headers[f"{prefix}taskretrycount"] for headers in attempts] == ["0", "1", "2"]
-    assert [headers[f"{prefix}taskexecutioncount"] for headers in attempts] == executions
+    No 5xx of an HTTP target counts as an execution.
+    """
+    attempts = six_attempts(live_cloud, handler, target)
+
+    assert [headers[f"{prefix}taskretrycount"] for headers in attempts] == list("012345")
+    assert [headers[f"{prefix}taskexecutioncount"] for headers in attempts] == list(executions)
     previous = [headers.get(f"{prefix}taskpreviousresponse") for headers in attempts]
-    assert previous == [None, "503", "404"]
-    assert [headers.get(f"{prefix}taskretryreason") for headers in attempts] == reasons
+    assert previous == [None, "503", "404", "429", "500", "302"]
+    reasons = [headers.get(f"{prefix}taskretryreason") for headers in attempts]
+    assert reasons == [None, *[reason] * 5]
 
 
 def test_target_kinds_do_not_mix_headers(live_cloud, handler):

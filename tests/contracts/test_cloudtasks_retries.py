@@ -97,7 +97,7 @@ def test_backoff_of_a_task_overrides_the_queues(cloud):
 
 def test_retry_config_of_a_task_is_checked(cloud):
     """A task's retry_config has the queue's ranges (REF#task)."""
-    with pytest.raises(exceptions.InvalidArgument, match="max_attempts"):
+    with pytest.raises(exceptions.InvalidArgument, match="maxAttempts"):
         cloud.create(retry_config={"max_attempts": -2})
 
 

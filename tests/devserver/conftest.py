@@ -80,7 +80,7 @@ def eventually(claim: Callable[[], bool], what: str, timeout_s: float = 30.0) ->
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Tell whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -350,7 +350,7 @@ class SlowHandler(BaseHTTPRequestHandler):
 
 
 class SlowServer(ThreadingHTTPServer):
-    """Stays silent about connections that are dropped."""
+    """TransactionalInserts silent about connections that are dropped."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay silent."""
@@ -437,3 +437,21 @@ def test_reset_hangs_up(server):
         emulator.wait_idle(20)
         _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
     assert len(task["attempts"]) == 1
+
+
+@pytest.mark.parametrize("path", ["/api/v1/clock/advance", "/api/v1/wait-idle"])
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "9" * 400])
+def test_a_time_that_is_none_moves_no_clock(emulator, path, seconds):
+    """A clock that is no number any more would never be one again."""
+    before = emulator.engine.clock.now()
+    field = "seconds" if path.endswith("advance") else "timeout_s"
+    request = urllib.request.Request(
+        emulator.control_url + path, f'{{"{field}": {seconds}}}'.encode(), JSON
+    )
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+
+    refused.value.close()
+    assert refused.value.code == 400
+    assert emulator.engine.clock.now() - before < 60

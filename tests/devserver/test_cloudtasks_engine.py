@@ -12,26 +12,30 @@ from devserver.cloudtasks.engine import Engine, Retention
 from devserver.cloudtasks.faults import FaultRuleError
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
-from devserver.cloudtasks.records import DUPLICATE, NORMAL, OVERLAP
+from devserver.cloudtasks.records import DUPLICATE, FORCED, NORMAL, OVERLAP
 from devserver.cloudtasks.refusals import Refused
 from devserver.cloudtasks.store import Store, StoreInUseError
 
 NOW = 1_800_000_000.0
 PLACE = Place("demo-local", "us-central1")
 QUEUE = PLACE.queue_name("work")
+DAY_S = 86400
 
 
 def make_engine(path: Any = None, **arguments: Any) -> Engine:
     """Return an engine whose clock stands still until it is advanced."""
     arguments.setdefault("chance", random.Random(1))
-    return Engine(
-        Store(path),
-        PLACE,
-        AppEngineApp("http://app.invalid"),
-        clock=Clock(lambda: NOW),
-        in_memory=True,
-        **arguments,
-    )
+    arguments.setdefault("clock", Clock(lambda: NOW))
+    app = AppEngineApp("http://app.invalid")
+    return Engine(Store(path), PLACE, app, in_memory=True, **arguments)
+
+
+def make_ticking_engine(**arguments: Any) -> tuple[Engine, Clock]:
+    """Return an engine with one queue, and the clock that its own follows without a sweep."""
+    real = Clock(lambda: NOW)
+    made = make_engine(clock=Clock(real.now), **arguments)
+    made.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    return made, real
 
 
 @pytest.fixture
@@ -84,6 +88,19 @@ def test_due_deliveries_can_be_taken_in_any_order(engine):
     assert [d.task_name.rpartition("/")[2] for d in engine.due()] == ["a", "b"]
 
 
+def test_due_deliveries_of_one_queue(engine):
+    """A driver may ask for one queue's deliveries, whichever of them was created first."""
+    other = PLACE.queue_name("other")
+    engine.create_queue(PLACE.parent, messages.Queue(name=other))
+    add(engine, "a")
+    task = messages.Task(name=f"{other}/tasks/b")
+    task.http_request.url = "http://handler.invalid"
+    engine.create_task(other, task)
+
+    assert [d.task_name for d in engine.due(QUEUE)] == [f"{QUEUE}/tasks/a"]
+    assert [d.task_name for d in engine.due(other)] == [task.name]
+
+
 def test_random_driver_delivers_each_task_once(engine):
     """Whatever the order and the failures, each task ends with exactly one success."""
     chance = random.Random(7)
@@ -103,6 +120,26 @@ def test_random_driver_delivers_each_task_once(engine):
             succeeded.append(chosen.task_name)
 
     assert sorted(succeeded) == sorted(names)
+
+
+@pytest.mark.parametrize("kind", [FORCED, DUPLICATE, OVERLAP])
+def test_a_driver_begins_deliveries_of_each_kind(engine, kind):
+    """What is due besides a task's own turn begins under its kind, once."""
+    if kind != FORCED:
+        engine.faults.add(kind=kind, max_count=1)
+    name = add(engine, "a")
+    if kind == FORCED:
+        engine.run_task(name)
+    else:
+        first = engine.begin_attempt(name)
+    if kind == DUPLICATE:
+        engine.end_attempt(first.id, status=200)
+
+    (delivery,) = engine.due()
+    attempt = engine.begin_attempt(delivery.task_name, delivery.kind)
+
+    assert (delivery.kind, attempt.kind, attempt.task.name) == (kind, kind, name)
+    assert engine.due() == []
 
 
 def test_begin_attempt_of_unknown_task(engine):
@@ -167,12 +204,74 @@ def test_the_dispatcher_sleeps_until_the_task_and_its_token_are_there(engine):
     assert engine.begin_ready() == []
 
 
+def test_beginning_what_is_ready_is_no_news(engine):
+    """The dispatcher begins because it was told of a change; telling it again would never end."""
+    told: list[str] = []
+    add(engine, "a")
+    engine.change_listeners.append(lambda: told.append("change"))
+
+    (attempt,) = engine.begin_ready()
+    assert engine.begin_ready() == []
+    assert told == []
+
+    engine.end_attempt(attempt.id, status=200)
+    assert told == ["change"]
+
+
 def test_tasks_of_one_time_keep_their_order(engine):
     """Tasks that are due at the same time go in the order of their creation."""
     for number in range(20):
         add(engine, f"t{number}")
 
     assert ids(engine.begin_ready()) == [f"t{number}" for number in range(20)]
+
+
+# --- names ----------------------------------------------------------------
+
+
+def test_a_tasks_name_is_free_from_the_moment_its_block_expires():
+    """24 hours after its end a task is unknown and its name free, though nobody has swept."""
+    engine, real = make_ticking_engine()
+    name = add(engine, "a")
+    finish(engine)
+
+    real.advance(DAY_S - 1)
+    with pytest.raises(Refused, match="existed recently"):
+        engine.get_task(name)
+    with pytest.raises(Refused, match="already exists"):
+        add(engine, "a")
+
+    real.advance(1)
+    with pytest.raises(Refused, match="Requested entity was not found"):
+        engine.get_task(name)
+    assert add(engine, "a") == name
+    engine.close()
+
+
+def test_a_queues_name_is_free_from_the_moment_its_block_expires():
+    """Three days after its deletion a queue's name is free, though nobody has swept."""
+    engine, real = make_ticking_engine()
+    engine.delete_queue(QUEUE)
+
+    real.advance(3 * DAY_S - 1)
+    with pytest.raises(Refused, match="too recently"):
+        engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+
+    real.advance(1)
+    assert engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE)).name == QUEUE
+    engine.close()
+
+
+def test_two_stores_make_up_different_ids():
+    """Ids are numbers of 64 bits, as the service's are: nobody builds on those of another store."""
+    engines = [make_ticking_engine()[0] for _ in range(2)]
+
+    names = [{add(engine) for _ in range(20)} for engine in engines]
+
+    assert len(names[0] | names[1]) == 40
+    assert all(int(name.rpartition("/")[2]) < 2**64 for name in names[0])
+    for engine in engines:
+        engine.close()
 
 
 # --- states, idleness, history --------------------------------------------
@@ -230,6 +329,17 @@ def test_history_is_bounded():
     engine.close()
 
 
+def test_operations_are_kept_for_a_day(engine):
+    """A long-running operation can be asked for during a day, and is gone after it."""
+    engine.keep_operation("op", b"message")
+
+    engine.advance(DAY_S)
+    assert engine.kept_operation("op") == b"message"
+
+    engine.advance(1)
+    assert engine.kept_operation("op") is None
+
+
 def test_idleness(engine):
     """Idle means: nothing runs, is due or retries; later ETAs and paused queues do not count."""
     assert engine.is_idle()
@@ -262,6 +372,20 @@ def test_large_answers_are_cut(engine):
     engine.end_attempt(attempt.id, status=200, body=b"x" * 70_000)
 
     assert len(history(engine, "a")[0]["response_body"]) == 64 * 1024
+
+
+def test_duration_of_an_attempt():
+    """An attempt took the milliseconds that really passed, however far the clock was advanced."""
+    engine, real = make_ticking_engine()
+    add(engine, "a")
+    (attempt,) = engine.begin_ready()
+    engine.advance(60)
+    real.advance(0.25)
+
+    engine.end_attempt(attempt.id, status=200)
+
+    assert history(engine, "a")[0]["duration_ms"] == 250
+    engine.close()
 
 
 def test_reset_of_one_queue(engine):
@@ -319,7 +443,19 @@ def test_waiting_task_can_be_retried_now(engine):
 
     engine.retry_task(name)
 
-    assert len(engine.begin_ready()) == 1
+    assert len(finish(engine)) == 1
+    assert engine.is_idle()
+
+
+def test_deleted_task_is_not_retried(engine):
+    """What somebody deleted does not come back to life."""
+    name = add(engine, "a")
+    engine.delete_task(name)
+
+    with pytest.raises(Refused, match="deleted"):
+        engine.retry_task(name)
+
+    assert engine.begin_ready() == []
 
 
 def test_clock_moves_forward_only(engine):
@@ -375,6 +511,15 @@ def test_fault_delay(engine):
     assert float(attempt.headers["X-CloudTasks-TaskETA"]) == NOW
 
 
+def test_a_delayed_task_holds_up_no_other(engine):
+    """What is due behind a delayed task goes at once, each of them."""
+    engine.faults.add(kind="delay", task="a", param=30)
+    for task_id in ("a", "b", "c"):
+        add(engine, task_id)
+
+    assert ids(engine.begin_ready()) == ["b", "c"]
+
+
 def test_fault_reorder(engine):
     """With reorder the tasks come in another order, each of them once."""
     engine.faults.add(kind="reorder")
@@ -402,6 +547,17 @@ def test_fault_lose_response(engine):
     first = history(engine, "a")[0]
     assert first["status"] == 200
     assert "lose_response" in first["error"]
+
+
+def test_a_response_that_never_came_is_not_lost(engine):
+    """lose_response loses an answer; an attempt without one keeps its own reason."""
+    engine.faults.add(kind="lose_response")
+    add(engine, "a")
+    (attempt,) = engine.begin_ready()
+
+    engine.end_attempt(attempt.id, error=answers.DEADLINE_EXCEEDED)
+
+    assert history(engine, "a")[0]["error"] == answers.DEADLINE_EXCEEDED
 
 
 def test_fault_error_and_kill_worker_mark_the_attempt(engine):
@@ -564,6 +720,23 @@ def test_attempt_that_was_cut_off_runs_again(tmp_path):
     assert "ended" in cut_off["error"]
     assert cut_off["duration_ms"] == 0  # None would say that it still runs.
     assert second["status"] == 200
+    after.close()
+
+
+def test_an_overlap_ends_a_task_of_an_earlier_run(tmp_path):
+    """The success of an overlapping delivery counts for a task that the store gave back, too."""
+    path = tmp_path / "tasks.sqlite3"
+    before = make_engine(path)
+    before.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    add(before, "a")
+    before.close()
+
+    after = make_engine(path)
+    after.faults.add(kind="overlap")
+    first, second = after.begin_ready()
+    after.end_attempt(second.id, status=200)
+
+    assert after.state_of(first.task) == "done"
     after.close()
 
 

@@ -250,6 +250,23 @@ def test_names_of_yaml_queues_are_blocked_for_9_days(engine, tmp_path):
     assert engine.create_task(PLACE.queue_name("a"), task).name == task.name
 
 
+def test_tasks_of_yaml_queues_are_kept_for_10_years(engine, tmp_path):
+    """A task in a queue of queue.yaml outlives 31 days: gcloud deploys it with 10 years."""
+    deploy(engine, tmp_path, f"queue:\n{A}")
+    queue = PLACE.queue_name("a")
+    engine.pause_queue(queue)
+    task = messages.Task(name=f"{queue}/tasks/t")
+    task.http_request.url = "http://handler.invalid"
+    engine.create_task(queue, task)
+
+    engine.advance(3650 * 86400)
+    assert engine.get_task(task.name).name == task.name
+    engine.advance(1)
+
+    with pytest.raises(Refused):
+        engine.get_task(task.name)
+
+
 def test_update_resets_the_burst(engine, tmp_path):
     """UpdateQueue on a queue of queue.yaml resets its burst (RateLimits.max_burst_size)."""
     deploy(engine, tmp_path, f"queue:\n{A}")

@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Stays silent about connections that are dropped."""
+    """TransactionalInserts silent about connections that are dropped."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay silent."""

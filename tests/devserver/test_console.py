@@ -207,6 +207,73 @@ def test_another_sites_page_can_send_nothing(console, browser, platform, headers
     assert platform.killed == []
 
 
+FAULTS = ("POST", "/api/v1/faults")
+ODD = {
+    "an origin that is none": ("GET", "/queues", {"Origin": "http://["}, None),
+    "an origin that is none, sent with a change": (*FAULTS, {"Origin": "http://["}, "{}"),
+    "a charset that is none": (*FAULTS, {"Content-Type": "application/json; charset=x"}, "{}"),
+    "bytes of another charset": (*FAULTS, {"Content-Type": "application/json"}, "{\xff"),
+    "JSON that is deep": (*FAULTS, {"Content-Type": "application/json"}, "[" * 100_000),
+    "a field of ours": (*FAULTS, {"Content-Type": "application/json"}, '{"self": 1}'),
+    "deep mail faults": (
+        *("POST", "/api/v1/mail/faults"),
+        {"Content-Type": "application/json"},
+        "[" * 100_000,
+    ),
+    "a form without parts": ("POST", "/faults", {"Content-Type": "multipart/form-data"}, ""),
+    "a form of a charset that is none": (
+        *("POST", "/faults"),
+        {"Content-Type": "application/x-www-form-urlencoded; charset=x"},
+        "a=b",
+    ),
+    "a mail beyond 64 bits": ("GET", "/mail/99999999999999999999", {}, None),
+    "a mail of the API beyond 64 bits": ("GET", "/api/v1/mail/99999999999999999999", {}, None),
+    "mails before it": ("GET", "/api/v1/mail?before=99999999999999999999", {}, None),
+    "tasks after it": ("GET", "/api/v1/tasks?after=99999999999999999999", {}, None),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "body"), ODD.values(), ids=ODD)
+def test_what_nobody_foresaw_is_refused(console, method, path, headers, body):
+    """A request that is odd in one thing is the caller's error, with the headers of every page."""
+    answer = ask(console.address, method, path, headers=headers, body=body)
+
+    assert 400 <= answer.status < 500
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_an_error_of_the_console_carries_the_security_headers(console, platform, monkeypatch):
+    """Nothing is told of what went wrong, but that the log knows."""
+
+    def broken():
+        raise KeyError("<script>")
+
+    monkeypatch.setattr(platform.cron, "jobs", property(broken))
+    answer = ask(console.address, "GET", "/cron")
+
+    assert answer.status == 500
+    assert "script" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_half_a_character_is_shown_and_breaks_no_page(browser, platform, engine):
+    """A mail or a body may hold what no text in UTF-8 can."""
+    name = add_task(engine, body=b'{"x": "\\ud800"}').rpartition("/")[2]
+    mail = b"Subject: odd\r\nContent-Type: text/plain; charset=utf-7\r\n\r\n+2AA-\r\n"
+    platform.mail.store.add("a@example.org", ["b@example.org"], mail)
+    [kept] = platform.mail.messages()
+
+    assert browser.get(f"/tasks/default/{name}").status == 200
+    assert browser.get(f"/mail/{kept.id}").status == 200
+    assert browser.get(f"/api/v1/mail/{kept.id}").status == 200
+
+
+def test_a_dead_task_whose_name_is_too_long_is_not_asked_for(browser, engine):
+    """A replay that can never work is no task."""
+    assert browser.post(f"/dead/{'x' * 1501}/replay").status == 404
+    assert engine.recent_tasks("", "", 0, 10) == []
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize(
     "path",
@@ -248,7 +315,12 @@ def test_the_cookie_is_for_the_console_alone(console):
 
 def test_a_way_back_leads_to_the_console_only(browser):
     """A form cannot be made to redirect elsewhere."""
-    for back in ("//evil.example", "https://evil.example", "/\\evil.example"):
+    for back in (
+        *("//evil.example", "https://evil.example", "/\\evil.example"),
+        # A browser leaves these out, and the next slash begins another site's name.
+        *("/\t/evil.example", "/\n/evil.example", "/\r\n/evil.example", "/\x00/evil.example"),
+        *("/ /evil.example", "/\x7f/evil.example", "/\u2028/evil.example"),
+    ):
         answer = browser.post("/queues/default/pause", {"back": back})
 
         assert answer.headers["location"] == "/queues?said=paused"
@@ -621,7 +693,7 @@ def stored(platform, datastore_address):
 def test_the_outbox_is_shown_oldest_first(browser, stored):
     """How much waits and since when, and each row with what it asks for."""
     rows = [stranded(stored, 5), stranded(stored, 320, path=EVIL), stranded(stored, 75)]
-    held = stranded(stored, 7_300, held=True, topic="views/room")
+    held = stranded(stored, 7_300, held=True, tag="views/room")
     stored.put_multi([*rows, held])
 
     page = browser.get("/outbox").text
@@ -631,7 +703,7 @@ def test_the_outbox_is_shown_oldest_first(browser, stored):
     ages = re.findall(r'data-label="Since"><time[^>]*>([^<]*)<', page)
     assert ages[:3] == ["2 h ago", "5 min ago", "1 min ago"]
     assert re.fullmatch(r"\d+ s ago", ages[3])  # Seconds pass between the row and the page.
-    assert page.count("Held</span>") == 1
+    assert page.count("Unacked</span>") == 1
     assert "views/room" in page
     assert EVIL not in page
     assert "Only the oldest" not in page
@@ -687,7 +759,7 @@ def test_the_relays_rate_is_asked_of_the_app(browser, stored, sweeping_app):
     assert (path, headers["x-appengine-cron"]) == ("/metrics", "true")
 
 
-@pytest.mark.parametrize(("status", "said"), [(200, "Swept: "), (503, "The sweep failed")])
+@pytest.mark.parametrize(("status", "said"), [(200, "SweepResult: "), (503, "The sweep failed")])
 def test_the_outbox_is_swept_at_the_press_of_a_button(
     browser, platform, stored, sweeping_app, tmp_path, status, said
 ):

@@ -44,3 +44,25 @@ def test_a_free_port_is_kept():
     free = ports.free_port()
 
     assert ports.choose(free, "APP_PORT") == free
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [
+        ({}, None),
+        ({"no_proxy": "a.example"}, "a.example"),
+        ({"HTTP_PROXY": "http://proxy"}, "127.1.2.3"),
+        ({"http_proxy": "http://proxy", "NO_PROXY": "a.example"}, "a.example,127.1.2.3"),
+    ],
+)
+def test_a_proxy_is_passed_by(monkeypatch, given, then):
+    """Calls to an address that was drawn go nowhere else, and no other setting is lost."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "")
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    ports.pass_proxies_by("127.1.2.3")
+
+    assert os.environ["no_proxy"] == (then or "")

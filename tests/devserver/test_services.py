@@ -12,6 +12,7 @@ from devserver import sdk
 from devserver.datastore import DatastoreEmulator
 from devserver.errors import ServiceFailedError, ServiceMissingError
 from devserver.memcached import Memcached, find_program
+from devserver.ports import LOOPBACK
 from devserver.services import datastore_emulator, memcached
 from tests.devserver.conftest import datastore_client, wait_gone
 
@@ -71,6 +72,27 @@ def test_data_survives_a_restart(tmp_path, kind):
         emulator.stop()
 
         assert all(earlier)
+
+
+@pytest.mark.services
+@pytest.mark.skipif(sys.platform != "linux", reason="there is one loopback address only")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_page_can_find_an_emulator(kind):
+    """It listens where it was drawn to, another time elsewhere, and not on 127.0.0.1."""
+    before = set(psutil.Process().children(recursive=True))
+
+    with datastore_emulator(kind) as first, datastore_emulator(kind) as second:
+        started = set(psutil.Process().children(recursive=True)) - before
+        listening = {
+            line.laddr.ip.removeprefix("::ffff:")
+            for process in started
+            for line in process.net_connections("tcp")
+            if line.status == psutil.CONN_LISTEN
+        }
+        hosts = {address.partition(":")[0] for address in (first, second)}
+
+        assert listening == hosts
+        assert len(hosts | {LOOPBACK}) == 3
 
 
 @pytest.mark.services

@@ -40,6 +40,19 @@ def test_a_taken_port_that_was_asked_for_is_an_error(tmp_path, name):
             settings.read([], env, tmp_path)
 
 
+def test_datastore_has_a_port_that_pages_know_only_if_asked_for(tmp_path):
+    """Any page could wipe an emulator on a port that is the same everywhere."""
+    ports = {name: port for name, port in ZERO_PORTS.items() if name != "DATASTORE_PORT"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+
+    usual = settings.read([], ports, tmp_path)
+    asked = settings.read([], {**ports, "DATASTORE_PORT": str(free)}, tmp_path)
+
+    assert (usual.datastore_port, asked.datastore_port) == (0, free)
+
+
 def test_memory_keeps_nothing(tmp_path):
     """Without a .dev folder nothing is written anywhere."""
     assert settings.read(["--memory"], ZERO_PORTS, tmp_path).dev_dir is None

@@ -27,7 +27,7 @@ APP = """
 import os, pathlib, time
 from flask import Flask, request
 from google.cloud import datastore
-from pipelines.clients import open_cloud_tasks
+from pipelines.runtime import (open_cloud_tasks)
 
 HERE = pathlib.Path(__file__).parent
 
@@ -116,7 +116,7 @@ def server(app_folder):
 
 
 def refuses(server):
-    """Tell whether the app takes no requests any more: it lets them wait, or has gone."""
+    """Return whether the app takes no requests any more: it lets them wait, or has gone."""
     try:
         ask(host(server.addresses["app"]), "GET", "/", timeout_s=2)
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,18 +16,18 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
 import main
-from handlers.registry import Registry
 from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
 from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
 from models.dead_tasks import DeadTask
+from models.demos.grades import Comparison, School, Student, Teacher
+from models.demos.invitations import Guest, GuestImport, Party
+from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
+from models.demos.uploads import UploadChunk
 from models.fork_join import WorkPack, WorkReceipt
-from models.grades import Comparison, School, Student, Teacher
-from models.invitations import Guest, GuestImport, Party
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
-from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLedger, SumTally
-from models.uploads import UploadChunk
+from pipelines.registry import Registry
 from pipelines.tasks import AppEngineTarget, Task
 from tests.world import ACCOUNT, BASE_URL, World
 
@@ -35,7 +35,7 @@ KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     TaskAttempts,
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
-    *(Sum, SumDirectory, SumLedger, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
+    *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
 )
 PARTY = {
     "title": "Garden party",
@@ -147,14 +147,10 @@ class Queue:
 
 
 @pytest.fixture
-def world(world: World) -> Iterator[World]:
-    """The app in a namespace of its own; its connections to memcached are closed with it."""
+def world(world: World) -> World:
+    """The app in a namespace of its own; its templates are compiled once for all tests."""
     world.app.jinja_env.bytecode_cache = TEMPLATES
-    yield world
-    world.clients.memory.end()
-    pool = getattr(world.clients.cache.cache, "_client", None)  # type: ignore[attr-defined]
-    if pool is not None:
-        pool.close()
+    return world
 
 
 @pytest.fixture

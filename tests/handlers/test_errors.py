@@ -6,7 +6,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 import main
-from pipelines.fork_join import NotAcceptedError
+from pipelines.fork_join import OutcomeUnknownError
 from tests.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -21,7 +21,7 @@ ERRORS = [
     (rpc_errors.RetryError("gave up", cause=ValueError()), 503),
     (rpc_errors.ServiceUnavailable("away"), 503),
     (rpc_errors.Unknown("?"), 503),
-    (NotAcceptedError("an insert"), 503),
+    (OutcomeUnknownError("an insert"), 503),
     (rpc_errors.InvalidArgument("a bug"), 500),
     (KeyError("a bug"), 500),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import subprocess
@@ -19,10 +20,10 @@ from handlers.settings import (
     BadSettingsError,
     Settings,
 )
-from pipelines.tasks import AppEngineTarget, UrlTarget
+from pipelines.tasks.declaration import AppEngineTarget, UrlTarget
 
-# Random once, and the same in every process: test ids hold parts of it.
-KEY = "3f9c1e7a5b2d8046c1f7e93ab4d2065897ce31f0a86b4d25" * 2
+# The same in every process, for test ids hold parts of it; and it stands in no file.
+KEY = hashlib.sha384(b"the key of these tests").hexdigest()
 LAPTOP = {
     "GOOGLE_CLOUD_PROJECT": "demo-local",
     "SECRET_KEY": KEY,
@@ -142,6 +143,13 @@ def test_half_a_configuration_is_refused_by_name(platform: str, name: str, empty
         KEY[:31],
         "a" * 64,
         "abcabcab" * 8,
+        "abcdefghijklmnopqrstuvwxyz" * 2,
+        "3141592653" * 4,
+        KEY[:20] * 3,
+        "0123456789abcdef-only-an-example-0123456789abcdef",
+        "tests-only-" + KEY,
+        "your-secret-key-goes-here-and-is-long-enough",
+        KEY + "-example",
         " ,  , ",
         f"{KEY},short",
     ],
@@ -150,6 +158,14 @@ def test_a_weak_secret_is_refused(key: str) -> None:
     """S22: short, well known, or hardly random: sessions and forms could be forged."""
     with pytest.raises(BadSettingsError, match="SECRET_KEY"):
         Settings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key})
+
+
+def test_no_key_that_is_drawn_is_refused() -> None:
+    """S22: what the docs say draws a key, and what `make run` draws, is taken."""
+    for draw in (secrets.token_hex, secrets.token_urlsafe):
+        key = draw(32)
+
+        assert Settings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key}).secret_keys == (key,)
 
 
 def test_a_secret_can_be_replaced_step_by_step() -> None:
@@ -175,11 +191,56 @@ def test_a_page_size_is_a_number_within_bounds(size: str) -> None:
         Settings.from_environment({**LAPTOP, "PAGE_SIZE": size})
 
 
+@pytest.mark.parametrize("most", ["0", "-1", "many", "1000001", "9" * 5000])
+def test_a_limit_of_requests_is_a_number_within_bounds(most: str) -> None:
+    """A limit that lets nobody in, or that is none, is noticed at the start."""
+    with pytest.raises(BadSettingsError, match="REQUESTS_PER_MINUTE"):
+        Settings.from_environment({**LAPTOP, "MEMCACHE_HOSTS": "m:1", "REQUESTS_PER_MINUTE": most})
+
+
+def test_a_limit_of_requests_needs_somewhere_to_count() -> None:
+    """A limit that limits nobody is noticed at the start."""
+    env = {**ON_CLOUD_RUN, "REQUESTS_PER_MINUTE": "600"}
+
+    with pytest.raises(BadSettingsError, match="MEMCACHE_HOSTS"):
+        Settings.from_environment(env)
+    counted = Settings.from_environment({**env, "MEMCACHE_HOSTS": "m:1"})
+    assert counted.requests_per_minute == 600
+
+
 @pytest.mark.parametrize("host", [":25", "relay:", "relay:smtp", "relay:25x"])
 def test_a_relay_is_a_host_and_a_port(host: str) -> None:
     """A mail relay that cannot be reached is noticed at the start, not at the first mail."""
     with pytest.raises(BadSettingsError, match="SMTP_HOST"):
         Settings.from_environment({**LAPTOP, "SMTP_HOST": host})
+
+
+@pytest.mark.parametrize("platform", [APP_ENGINE, CLOUD_RUN])
+@pytest.mark.parametrize("switch", ["", "0"])
+@pytest.mark.parametrize("name", ["SMTP_USER", "SMTP_PASSWORD"])
+def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, name: str) -> None:
+    """A deployed app logs in to its relay over TLS, or does not start."""
+    env = {**WHOLE[platform], name: "x", "SMTP_STARTTLS": switch}
+
+    with pytest.raises(BadSettingsError, match="SMTP_STARTTLS"):
+        Settings.from_environment(env)
+    assert Settings.from_environment({**env, "SMTP_STARTTLS": "1"}).smtp_starttls
+
+
+@pytest.mark.parametrize("switch", ["true", "yes", "on", "01", "1 ", "2", "-1", "false"])
+@pytest.mark.parametrize("platform", WHOLE)
+def test_a_switch_is_on_or_off(platform: str, switch: str) -> None:
+    """What looks like on and would be off is refused at the start."""
+    with pytest.raises(BadSettingsError, match="SMTP_STARTTLS"):
+        Settings.from_environment({**WHOLE[platform], "SMTP_STARTTLS": switch})
+
+
+def test_an_app_is_on_one_platform() -> None:
+    """S3: the header that proves the caller on App Engine can be sent by anybody on Cloud Run."""
+    both = {**ON_APP_ENGINE, **ON_CLOUD_RUN}
+
+    with pytest.raises(BadSettingsError, match="GAE_ENV and K_SERVICE"):
+        Settings.from_environment(both)
 
 
 def test_a_process_with_half_a_configuration_does_not_start() -> None:

@@ -39,7 +39,7 @@ def test_what_transact_raises_has_no_circle(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(transactions.ndb, "transaction_async", failed)
 
     with pytest.raises(rpc_errors.ServiceUnavailable) as raised:
-        transactions.transact(lambda: None, pause=lambda seconds: None)
+        transactions.transact(lambda: None, sleep=lambda seconds: None)
 
     assert len(list(transactions._chain(raised.value))) < 10
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -81,7 +80,7 @@ def test_a_failed_call_reruns_the_body(here: World, call: str) -> None:
     """Before the effect: the body runs again and counts once."""
     break_call(here, call, ERROR)
 
-    transact(count_up, pause=no_pause)
+    transact(count_up, sleep=no_pause)
 
     assert here.plan.fired
     assert counted() == 1
@@ -91,7 +90,7 @@ def test_a_lost_commit_reply_doubles_a_body_without_proof(here: World) -> None:
     """M1: why every body must carry its proof: nobody can tell that the commit was made."""
     break_call(here, "Commit", REPLY_LOST)
 
-    transact(count_up, pause=no_pause)
+    transact(count_up, sleep=no_pause)
 
     assert here.plan.fired
     assert counted() == 2
@@ -101,7 +100,7 @@ def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(here: World) 
     """M2: the same fault, and the receipt in the same commit: counted once."""
     break_call(here, "Commit", REPLY_LOST)
 
-    transact(count_up_once, pause=no_pause)
+    transact(count_up_once, sleep=no_pause)
 
     assert here.plan.fired
     assert here.plan.calls.count("BeginTransaction") == 2
@@ -115,7 +114,7 @@ def test_each_code_that_leaves_the_outcome_open_reruns_the_body(here: World, cod
     """The commit was made and its reply lost, by each code in turn: counted once, without error."""
     break_call(here, "Commit", f"{REPLY_LOST}:{code}")
 
-    transact(count_up_once, pause=no_pause)
+    transact(count_up_once, sleep=no_pause)
 
     assert code in here.plan.fired
     assert here.plan.calls.count("BeginTransaction") == 2
@@ -141,7 +140,7 @@ def test_a_refused_commit_is_not_tried_again(here: World, code: str) -> None:
     break_call(here, "Commit", f"{ERROR}:{code}")
 
     with pytest.raises(rpc_errors.GoogleAPICallError) as raised:
-        transact(count_up_once, pause=no_pause)
+        transact(count_up_once, sleep=no_pause)
 
     assert raised.value.grpc_status_code.name == code
     assert here.plan.calls.count("BeginTransaction") == 1
@@ -159,7 +158,7 @@ def test_a_doubt_outlives_a_lost_race(here: World) -> None:
         raise rpc_errors.Aborted("lost the race")
 
     with pytest.raises(rpc_errors.DeadlineExceeded, match="reply lost"):
-        transact(body, pause=no_pause)
+        transact(body, sleep=no_pause)
 
     assert len(runs) == TRIES
 
@@ -174,7 +173,7 @@ def test_no_try_begins_after_ten_seconds(here: World) -> None:
         raise rpc_errors.DeadlineExceeded("no answer within 15 s")
 
     with pytest.raises(rpc_errors.DeadlineExceeded):
-        transact(hang, pause=no_pause, elapsed_s=lambda: next(times))
+        transact(hang, sleep=no_pause, elapsed_s=lambda: next(times))
 
     assert len(runs) == 1
 
@@ -186,7 +185,7 @@ def test_a_lost_reply_is_recognised_while_another_error_is_handled(here: World) 
     try:
         fail_with(KeyError("the caller's own trouble"))
     except KeyError:
-        transact(count_up_once, pause=no_pause)
+        transact(count_up_once, sleep=no_pause)
 
     assert here.plan.fired
     assert counted() == 1
@@ -201,7 +200,7 @@ def test_the_last_error_rises_after_all_tries(here: World) -> None:
         raise rpc_errors.Aborted("lost the race")
 
     with pytest.raises(rpc_errors.Aborted, match="lost the race"):
-        transact(lose, pause=no_pause)
+        transact(lose, sleep=no_pause)
 
     assert len(runs) == TRIES
 
@@ -225,7 +224,7 @@ def test_an_error_that_no_try_can_mend_rises_at_once(here: World, error: Excepti
         raise error
 
     with pytest.raises(type(error)) as raised:
-        transact(fail, pause=no_pause)
+        transact(fail, sleep=no_pause)
 
     assert raised.value is error
     assert len(runs) == 1
@@ -247,34 +246,40 @@ def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(
         fail_with(rpc_errors.ServiceUnavailable("the relay"))
     except rpc_errors.ServiceUnavailable:
         with pytest.raises(type(error), match="a bug"):
-            transact(fail, pause=no_pause)
+            transact(fail, sleep=no_pause)
 
     assert len(runs) == 1
 
 
 @pytest.mark.parametrize("tries", [1, 2, 6])
 def test_a_body_runs_as_often_as_asked(here: World, tries: int) -> None:
-    """`tries` is a number of runs; between two of them there is a pause that grows."""
+    """`tries` is a number of runs; between two there is a pause that grows, and is spread."""
     runs: list[int] = []
     pauses: list[float] = []
+    lows: list[float] = []
+
+    def longest(low: float, high: float) -> float:
+        lows.append(low)
+        return high
 
     def lose() -> None:
         runs.append(1)
         raise rpc_errors.Aborted("lost the race")
 
     with pytest.raises(rpc_errors.Aborted):
-        transact(lose, tries=tries, pause=pauses.append, spread=lambda low, high: high)
+        transact(lose, attempts=tries, sleep=pauses.append, jitter=longest)
 
     assert len(runs) == tries
     assert len(pauses) == tries - 1
-    assert all(later > earlier for earlier, later in itertools.pairwise(pauses))
+    assert pauses == pytest.approx([0.03 * 3**n for n in range(tries - 1)])
+    assert lows == pytest.approx([high / 3 for high in pauses])
 
 
 @pytest.mark.parametrize("tries", [0, -1])
 def test_no_try_is_no_transaction(here: World, tries: int) -> None:
     """A number of tries that runs nothing is refused instead of doing nothing."""
-    with pytest.raises(ValueError, match="tries"):
-        transact(count_up, tries=tries)
+    with pytest.raises(ValueError, match="attempts"):
+        transact(count_up, attempts=tries)
 
     assert here.plan.calls == []
 
@@ -293,7 +298,7 @@ def test_ndb_tries_no_call_again_behind_our_back(here: World, in_transaction: bo
     break_call(here, "Lookup", ERROR)
 
     with pytest.raises(rpc_errors.ServiceUnavailable):
-        transact(counted, tries=1) if in_transaction else counted()
+        transact(counted, attempts=1) if in_transaction else counted()
 
     assert here.plan.calls.count("Lookup") == 1
 
@@ -304,7 +309,7 @@ def test_two_threads_on_one_entity_end_exact(world: World) -> None:
     def increment_often() -> None:
         with world.clients.context():
             for _ in range(3):
-                transact(count_up, tries=50)
+                transact(count_up, attempts=50)
 
     in_threads(increment_often, increment_often)
 
@@ -354,7 +359,7 @@ def test_a_listener_hears_each_failed_try_and_the_commit(here: World, kind: str)
         current_transaction().listener("one", lambda: next(others))
         count_up_once()
 
-    transact(body, pause=no_pause)
+    transact(body, sleep=no_pause)
 
     assert ear.heard == ["ServiceUnavailable", "committed"]
 
@@ -368,7 +373,7 @@ def test_a_listener_hears_of_no_commit_that_nobody_knows_of(here: World) -> None
         raise rpc_errors.Aborted("lost the race")
 
     with pytest.raises(rpc_errors.Aborted):
-        transact(lose, pause=no_pause)
+        transact(lose, sleep=no_pause)
 
     assert ear.heard == [*["Aborted"] * (TRIES - 1), "given up"]
 
@@ -398,7 +403,7 @@ def test_a_listener_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptu
         listen(deaf, ear)
         return count_up()
 
-    counts = transact(body, pause=no_pause)
+    counts = transact(body, sleep=no_pause)
 
     assert (counts, counted(), len(runs)) == (1, 1, 2)
     assert deaf.heard == ear.heard == ["ServiceUnavailable", "committed"]
@@ -410,8 +415,8 @@ def test_a_transaction_has_one_id_for_all_tries(here: World) -> None:
     break_call(here, "Commit", REPLY_LOST)
     ids: list[str] = []
 
-    transact(lambda: ids.append(current_transaction().id), pause=no_pause)
-    transact(lambda: ids.append(current_transaction().id), pause=no_pause)
+    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
+    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
 
     first, again, other = ids
     assert first == again != other
@@ -433,7 +438,7 @@ def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
 
     ask("before")
     with world.context(), pytest.raises(rpc_errors.Aborted):
-        transact(body, tries=2, pause=lambda seconds: ask("pause"))
+        transact(body, attempts=2, sleep=lambda seconds: ask("pause"))
     ask("after")
 
     assert refused == ["before", "thread", "pause", "thread", "after"]

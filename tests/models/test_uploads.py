@@ -7,7 +7,7 @@ import itertools
 import pytest
 from google.cloud import ndb
 
-from models.uploads import (
+from models.demos.uploads import (
     CHUNK_BYTES,
     CHUNKS_PER_PUT,
     UploadChunk,
@@ -15,7 +15,7 @@ from models.uploads import (
     put_upload,
     read_upload,
 )
-from pipelines.clock import naive
+from pipelines.runtime import naive_utc
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -28,7 +28,7 @@ def test_a_file_is_read_from_any_offset(world: World, size: int) -> None:
     """Each offset, at the borders of chunks too, gives the rest of the file and no more."""
     content = bytes(i * 31 % 251 for i in range(size))
     with world.context():
-        put_upload("u", content, naive(world.clock.now()))
+        put_upload("u", content, naive_utc(world.clock.now()))
 
         for offset in {0, 1, size // 2, CHUNK_BYTES - 1, CHUNK_BYTES, size - 1, size}:
             if offset > size:
@@ -40,8 +40,8 @@ def test_a_file_is_stored_in_commits_that_the_service_takes(world: World) -> Non
     """More chunks than fit in one commit go in several; storing it again changes nothing."""
     content = b"x" * (CHUNK_BYTES * CHUNKS_PER_PUT + 1)
     with world.clients.context(), world.plan.watched():
-        put_upload("u", content, naive(world.clock.now()))
-        put_upload("u", content, naive(world.clock.now()))
+        put_upload("u", content, naive_utc(world.clock.now()))
+        put_upload("u", content, naive_utc(world.clock.now()))
 
         assert world.plan.calls == ["Commit"] * 4
         keys = UploadChunk.query().fetch(keys_only=True)
@@ -51,8 +51,8 @@ def test_a_file_is_stored_in_commits_that_the_service_takes(world: World) -> Non
 def test_files_do_not_run_into_each_other(world: World) -> None:
     """A file ends where it ends, whatever the next one is called."""
     with world.context():
-        put_upload("u", b"first", naive(world.clock.now()))
-        put_upload("u:000001", b"second", naive(world.clock.now()))
+        put_upload("u", b"first", naive_utc(world.clock.now()))
+        put_upload("u:000001", b"second", naive_utc(world.clock.now()))
 
         assert b"".join(read_upload("u", 0)) == b"first"
 
@@ -62,7 +62,7 @@ def test_a_file_that_was_deleted_does_not_look_like_a_short_one(world: World, go
     """Chunks expire one by one: whoever meets the gap hears of it, and never reads on behind it."""
     content = b"x" * (2 * CHUNK_BYTES)
     with world.context():
-        put_upload("u", content, naive(world.clock.now()))
+        put_upload("u", content, naive_utc(world.clock.now()))
         ndb.Key(UploadChunk, f"u:{gone:06d}").delete()
 
         chunks = read_upload("u", 0)

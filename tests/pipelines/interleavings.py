@@ -45,8 +45,8 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
-from pipelines.process_memory import ProcessMemory
-from pipelines.tasks import Message
+from pipelines.runtime.messages import Message
+from pipelines.runtime.process_state import ProcessState
 from tests.pipelines.memory import Memory
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Run:
             tasks=_Tasks(self),
             clock=_Clock(self),
             random=random.Random(self.process.name),
-            memory=ProcessMemory(),
+            process_state=ProcessState(),
             relay=SimpleNamespace(send=lambda clients, rows: None),
             datastore=None,
         )
@@ -324,9 +324,9 @@ def stepwise() -> Iterator[None]:
             ndb.Model, "put", lambda row: rows("put", lambda memory: memory.put(row))
         ),
         mock.patch("models.fork_join._between", KeyRange),
-        mock.patch("pipelines.fork_join_inserts.insert_all", _insert_all),
-        mock.patch("pipelines.fork_join_folds.transact", transact),
-        mock.patch("pipelines.epochs._looks", looks),
+        mock.patch("pipelines.fork_join.insert.insert_all", _insert_all),
+        mock.patch("pipelines.fork_join.fold.transact", transact),
+        mock.patch("pipelines.fork_join.epochs._looks", looks),
     ):
         yield
 
@@ -610,7 +610,7 @@ class Search:
         return self._steps[key]
 
     def _is_blocked(self, place: Place, state: State) -> bool:
-        """Tell whether a process waits, and another look would find nothing new."""
+        """Return whether a process waits, and another look would find nothing new."""
         if place.call.port != WAIT:
             return False
         here, held = self._places[self._looking_again(place)], state.held

@@ -19,8 +19,7 @@ from google.cloud import ndb
 from models import transactions
 from models.outbox import OutboxTask
 from models.transactions import Transaction
-from pipelines.materialized_views import Views
-from pipelines.view_updates import Apply
+from pipelines.materialized_views import Apply, ViewGroup
 
 # Of each key its kind, its values, and those as text, by which states are compared.
 Facts = dict[Any, tuple[type[ndb.Model], dict[str, Any], str]]
@@ -63,7 +62,7 @@ class Memory:
         with transactions._inside(Transaction(id=f"{self.transactions:024x}")):
             return body()
 
-    def tasks(self, views: Views) -> list[Apply]:
+    def tasks(self, views: ViewGroup) -> list[Apply]:
         """Return the updates that have been committed and not applied."""
         rows = {key: values for key, (kind, values, _) in self.facts.items() if kind is OutboxTask}
         return [_read(views, rows[key]["body"]) for key in sorted(rows)]
@@ -82,7 +81,7 @@ class Memory:
 
 
 @functools.cache
-def _read(views: Views, body: str) -> Apply:
+def _read(views: ViewGroup, body: str) -> Apply:
     return views.task.read(body.encode())
 
 
@@ -101,7 +100,8 @@ def offline() -> Iterator[None]:
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
         mock.patch(
-            "pipelines.materialized_views.transact", lambda body: Memory.current.transact(body)
+            "pipelines.materialized_views.group.transact",
+            lambda body: Memory.current.transact(body),
         ),
     ):
         yield

@@ -11,8 +11,8 @@ from google.cloud import ndb
 
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines import outbox
-from pipelines.clients import Clients
+from pipelines.outbox import outbox
+from pipelines.runtime import Clients
 from pipelines.tasks import task
 from tests.world import World
 
@@ -55,7 +55,7 @@ def settle(clients: Clients, args: Settle) -> None:
 
     def body() -> None:
         note(args.order, "settle")
-        outbox.release(args.row)
+        outbox.ack(args.row)
 
     transact(body)
 
@@ -92,7 +92,7 @@ def place(clients: Clients, order: str) -> None:
     outbox.enqueue(clients, step, Step(order, "print"))
     outbox.enqueue(clients, step, Step(order, "bill"), name=("bill", order))
     outbox.enqueue(clients, step, Step(order, "remind"), delay_s=30)
-    outbox.hold(clients, settle, lambda row: Settle(order, row), topic=f"settle/{order}")
+    outbox.enqueue_with_ack(clients, settle, lambda row: Settle(order, row), tag=f"settle/{order}")
 
 
 def ran_here(order: str) -> Counter[str]:

@@ -12,9 +12,8 @@ from google.cloud import ndb
 from models.continuations import ContinuationPage, ContinuationRun
 from models.materialized_views import RowMarker, SourceMarker, ViewCatalog, ViewRow
 from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View, Views
-from pipelines.view_builds import Builds
-from pipelines.view_rows import Row
+from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from pipelines.materialized_views.rows import Row
 from tests.world import Services, World
 
 STORED = (
@@ -87,16 +86,16 @@ class GradesBySize(View):
         return {row.count: {"points": row.sum("points")}} if row.count else {}
 
 
-SCHOOL = Views("school", ByGrade, ByHouse, GradesBySize, queue="default")
-BUILDS = Builds(SCHOOL, queue="default")
+SCHOOL = ViewGroup("school", ByGrade, ByHouse, GradesBySize, queue="default")
+BUILDS = ViewMaintenance(SCHOOL, queue="default")
 
 
-def school_world(services: Services, views: Views = SCHOOL) -> World:
+def school_world(services: Services, views: ViewGroup = SCHOOL) -> World:
     """Return a world that delivers the updates of these views."""
-    return World(services, builds=[BUILDS if views is SCHOOL else Builds(views)])
+    return World(services, builds=[BUILDS if views is SCHOOL else ViewMaintenance(views)])
 
 
-def facts(world: World, view: type[View] = ByGrade, views: Views = SCHOOL) -> dict[Any, Any]:
+def facts(world: World, view: type[View] = ByGrade, views: ViewGroup = SCHOOL) -> dict[Any, Any]:
     """Return everything in a view's table that a reader could see."""
     with world.context():
         table = views.catalog().live(view)
@@ -113,7 +112,7 @@ def wipe() -> None:
     ndb.delete_multi([key for kind in kinds for key in kind.query().fetch(keys_only=True)])
 
 
-def differences(views: Views = SCHOOL) -> list[str]:
+def differences(views: ViewGroup = SCHOOL) -> list[str]:
     """Recompute every view from its sources, by code of the tests' own; list what differs."""
     catalog = views.catalog()
     found = []
@@ -138,7 +137,7 @@ def differences(views: Views = SCHOOL) -> list[str]:
     return found
 
 
-def _recomputed(views: Views, view: type[View], live: Callable[[Any], str]) -> dict[str, Any]:
+def _recomputed(views: ViewGroup, view: type[View], live: Callable[[Any], str]) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     sums: dict[str, dict[str, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
     for kind, source in _sources(view, live):

@@ -13,7 +13,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from pipelines.tasks import Message
+from pipelines.runtime.messages import Message
 from tests.pipelines import interleavings
 
 TRIES = 3
@@ -42,9 +42,9 @@ def insert_once(clients: Any, name: str, delta: int) -> bool:
     index = int(index)  # Of None, as there: an error.
 
     lock = f"{name}-lock-{index}"
-    writers = cache.change(lock, 1, 2**16)
+    writers = cache.incr_existing(lock, 1, 2**16)
     if writers < 2**16:
-        cache.change(lock, -1)
+        cache.incr_existing(lock, -1)
         return False
     SlideWork(id=clients.new_id(), delta=delta, work_index=_work_index(name, index)).put()
 
@@ -60,7 +60,7 @@ def insert_once(clients: Any, name: str, delta: int) -> bool:
             )
         )
     finally:
-        cache.change(lock, -1)
+        cache.incr_existing(lock, -1)
     return True
 
 
@@ -70,9 +70,9 @@ def deliver(clients: Any, task: Message) -> None:
 
 def join(clients: Any, name: str, index: int) -> None:
     cache = clients.cache
-    cache.change(f"index-{name}", 1)
+    cache.incr_existing(f"index-{name}", 1)
     lock = f"{name}-lock-{index}"
-    cache.change(lock, -(2**15))
+    cache.incr_existing(lock, -(2**15))
     for pause_s in interleavings.looks(5.0):
         counter = cache.get(lock)
         if counter is None or int(counter) <= 2**15:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from google.cloud import ndb
 
 from models.fork_join import WorkPack
-from pipelines.clients import Clients
 from pipelines.fork_join import Batch, ForkJoin, fork_join
+from pipelines.runtime import Clients
 from tests.world import Services, World
 
 
@@ -39,7 +39,7 @@ def tally(clients: Clients, batch: Batch, items: Sequence[Mark]) -> Sequence[str
     return [f"{item.label} is number {before + i}" for i, item in enumerate(items, 1)]
 
 
-TALLIES = fork_join("tallies", queue="fork-join", period_s=1.0, largest=20)(tally)
+TALLIES = fork_join("tallies", queue="fork-join", period_s=1.0, max_batch_size=20)(tally)
 AT_ONCE = fork_join("tallies-at-once", queue="fork-join", period_s=0)(tally)
 SHARDED = fork_join("tallies-sharded", queue="fork-join", period_s=1.0, shards=3)(tally)
 QUEUES: list[ForkJoin[Mark]] = [TALLIES, AT_ONCE, SHARDED]

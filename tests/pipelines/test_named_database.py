@@ -17,8 +17,8 @@ from google.cloud import ndb
 
 from models.commits import insert_all
 from models.transactions import transact
-from pipelines import continuations
-from pipelines.clients import open_datastore
+from pipelines.continuations import runs as continuations
+from pipelines.runtime import open_datastore
 from tests.pipelines.orders import STEPS, TASKS, place, ran, waiting
 from tests.pipelines.school import BUILDS, SCHOOL, Pupil, differences
 from tests.pipelines.tallies import QUEUES, TALLIES, Mark, tallied

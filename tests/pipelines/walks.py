@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from pipelines.clients import Clients
-from pipelines.jobs import ItemError, Job
-from pipelines.sources import EntitySource
+from pipelines.continuations import ItemError, Job
+from pipelines.continuations.sources import EntitySource
+from pipelines.runtime import Clients
 from tests.world import World
 
 
@@ -92,4 +92,4 @@ def deliver_job(outside: Counter[str]) -> Job[Walk, Item]:
 
         yield act
 
-    return Job("deliver", "fan-out", Walk, items_of, deliver=open_line, page_size=2)
+    return Job("deliver", "fan-out", Walk, items_of, side_effect=open_line, page_size=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import threading
@@ -14,14 +13,14 @@ import pytest
 
 from benchmarks.fork_join_app import BenchSum
 from benchmarks.stand import Bench, stand
-from pipelines.accumulators import WINDOW_S
+from pipelines.fork_join.accumulator import WINDOW_S
 from tests.stack import until
 
 CLIENTS = 4
 SEND_S = 3.0
 PACE_S = 0.01
 # A flush under way is lost with its window; on a busy machine it may take this long.
-LONGEST_FLUSH_S = 2.0
+MAX_FLUSH_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_a_process_that_is_killed_loses_its_last_window(
     bench.queue.wait_idle(60)
 
     lost = len(taken) - (folded(bench) - before)
-    at_stake = [at for at in taken if at > killed_at - WINDOW_S - LONGEST_FLUSH_S]
+    at_stake = [at for at in taken if at > killed_at - WINDOW_S - MAX_FLUSH_S]
     record_property("taken", len(taken))
     record_property("lost", lost)
     assert 0 <= lost <= len(at_stake) < len(taken)
@@ -61,7 +60,8 @@ def test_a_process_that_is_killed_loses_its_last_window(
 
 def send_and(bench: Bench, ending: signal.Signals) -> list[float]:
     """Add by four clients, end both workers at once; return when each addition was taken."""
-    workers = pids(bench)
+    until(lambda: answers(bench), 30)
+    workers = bench.workers()
     taken: list[float] = []
     has_ended = threading.Event()
 
@@ -94,25 +94,21 @@ def send_and(bench: Bench, ending: signal.Signals) -> list[float]:
     has_ended.set()
     for thread in threads:
         thread.join()
-    until(lambda: not set(workers) & set(pids(bench)), 30)
+    until(lambda: not set(workers) & set(bench.workers()), 30)
     assert len(taken) > 100
     return taken
 
 
-def pids(bench: Bench) -> list[int]:
-    """Return the two workers' process ids, once both have answered."""
-    found: set[int] = set()
-    ends_at = time.monotonic() + 30
-    while len(found) < 2 and time.monotonic() < ends_at:
-        line = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=30)
-        try:
-            line.request("GET", "/bench/cached")
-            found.add(json.loads(line.getresponse().read())["pid"])
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.1)
-        finally:
-            line.close()
-    return sorted(found)
+def answers(bench: Bench) -> bool:
+    """Return whether a worker serves: they start anew after each test."""
+    line = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=30)
+    try:
+        line.request("GET", "/health/live")
+        return line.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        line.close()
 
 
 def folded(bench: Bench) -> int:

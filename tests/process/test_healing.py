@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.healing import Books, Stack, running
+from benchmarks.books import Books
+from benchmarks.dev_server import Stack, running
 from tests.process.test_kills import ended, guests_in_ledger, new_party, party_of
 from tests.stack import Stack as Visited
 from tests.stack import until

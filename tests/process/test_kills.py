@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from models.continuations import FINISHED, pages_of
-from models.invitations import Party
-from pipelines.progress import Progress, progress
+from models.demos.invitations import Party
+from pipelines.continuations.progress import Progress, progress
 from tests.stack import Stack, running_stack, until
 
 GUESTS = 1000

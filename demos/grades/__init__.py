@@ -1,0 +1,1 @@
+"""Students by grade: a chart that costs one read a bar."""

@@ -1,0 +1,318 @@
+"""Comparisons: what a school's chart costs, counted from its students or read from the view.
+
+Each sample school is filled once, by the job that adds made-up students, and measured as soon
+as it is full, or whenever somebody asks. A measurement is a task: counting a hundred thousand
+students takes longer than anybody waits for a page.
+
+Lost on failure: nothing. A measurement that breaks off is made again from its start.
+
+Routes: POST /tasks/continuations/fill-school, POST /tasks/grades/measure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
+
+import grpc
+from google.cloud import ndb
+from google.cloud.datastore_v1 import types as rpc
+from pydantic import Field
+
+from demos.grades.student_lists import GRADES_TAUGHT
+from demos.grades.students import ADD_MANY, GRADES, MadeUpArgs, SamplesByGrade
+from models.continuations import FINISHED, RUNNING, run_key
+from models.demos.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
+from models.transactions import transact
+from pipelines import continuations, outbox
+from pipelines.continuations.errors import UnknownRunError
+from pipelines.continuations.progress import Progress, progress
+from pipelines.continuations.sources import NumberSource, Slice, Span
+from pipelines.materialized_views import Row
+from pipelines.runtime import Clients, naive_utc
+from pipelines.tasks import Retry, Unavailable, hashed_name, task
+
+T = TypeVar("T")
+
+# Schools to compare with, and how many students each has.
+SAMPLES = {
+    "sample-100": 100,
+    "sample-10000": 10_000,
+    "sample-30000": 30_000,
+    "sample-100000": 100_000,
+}
+# A fill that runs ahead of its view slows all who look on: updates of one bar would race each
+# other. So there is one page at a time, and it waits until fewer updates than this are left.
+FILL_CHAINS = 1
+MAX_WAITING = 4
+# A commit takes 500 entities: two a student, one a grade, and the page's row.
+FILL_PAGE_SIZE = 200
+ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
+STUDENTS_A_PAGE = 1_000
+# An aggregation costs one read for so many entries of the index.
+ENTRIES_A_READ = 1_000
+LOOK_AGAIN_S = 1.0
+MAX_LOOKS = 300
+QUERY_TIMEOUT_S = 60.0
+# A single reading says more about what else the machine did. Counting takes long enough.
+TIMES = {ONE_BY_ONE: 1, BY_AGGREGATION: 3, FROM_VIEW: 3}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Which school to measure, for which request, and how often the view was looked at."""
+
+    school: Annotated[str, Field(min_length=1, max_length=64)]
+    measure_id: Annotated[str, Field(min_length=1, max_length=64)]
+    looks: Annotated[int, Field(ge=0, le=MAX_LOOKS)] = 0
+
+
+@dataclass(frozen=True)
+class ComparisonStatus:
+    """Where the comparison of a school stands: "empty", "filling", "measuring" or "measured"."""
+
+    school: str
+    size: int
+    state: str
+    filled: Progress | None
+    comparison: Comparison | None
+
+
+def statuses(clients: Clients, schools: Sequence[str]) -> list[ComparisonStatus]:
+    """Return where the comparisons of some schools stand."""
+    found = ndb.get_multi([comparison_key(school) for school in schools])
+    return [_standing(clients, *each) for each in zip(schools, found, strict=True)]
+
+
+def _standing(clients: Clients, school: str, comparison: Comparison | None) -> ComparisonStatus:
+    try:
+        filled = progress(_fill_id(school), now=clients.clock.now(), dots=False)
+    except UnknownRunError:
+        return ComparisonStatus(school, SAMPLES[school], "empty", None, None)
+    if filled.state == RUNNING:
+        state = "filling"
+    elif comparison is None or comparison.asked != comparison.measured:
+        state = "measuring"
+    else:
+        state = "measured"
+    return ComparisonStatus(school, SAMPLES[school], state, filled, comparison)
+
+
+def compare(clients: Clients, school: str, measure_id: str) -> None:
+    """Measure a sample school, filling it first; once for each measure_id."""
+    run = run_key(_fill_id(school)).get()
+    if run is None:
+        args = MadeUpArgs(school, _fill_id(school), SAMPLES[school])
+        continuations.start(
+            clients,
+            FILL,
+            args,
+            run_id=args.list_id,
+            expected=args.count,
+            chains=FILL_CHAINS,
+        )
+    elif run.state == FINISHED:
+        _ask(clients, school, measure_id)
+
+
+def _fill_id(school: str) -> str:
+    return hashed_name("fill-school", school)
+
+
+def _ask(clients: Clients, school: str, measure_id: str) -> None:
+    """Note what was asked for, and enqueue it, in one commit."""
+
+    def body() -> None:
+        comparison = comparison_key(school).get() or Comparison(key=comparison_key(school))
+        if measure_id not in (comparison.asked, comparison.measured):
+            comparison.asked = measure_id
+            comparison.put()
+            outbox.enqueue(clients, measure, Measure(school, measure_id))
+
+    transact(body)
+
+
+def _filled(clients: Clients, args: MadeUpArgs) -> None:
+    _ask(clients, args.school, args.list_id)
+
+
+class _Paced(NumberSource):
+    """The numbers of a fill, each page of them read when the view is not far behind."""
+
+    def __init__(self, args: MadeUpArgs) -> None:
+        super().__init__(args.count)
+        self._school = args.school
+
+    def read(self, span: Span, size: int) -> Slice[int]:
+        if GRADES.is_waiting(SamplesByGrade, MAX_WAITING, under=(self._school,)):
+            raise Retry(f"{self._school} has {MAX_WAITING} updates to take first")
+        return super().read(span, size)
+
+
+FILL = replace(
+    ADD_MANY,
+    name="fill-school",
+    source=_Paced,
+    on_finished=_filled,
+    page_size=FILL_PAGE_SIZE,
+)
+
+
+@task("/tasks/grades/measure", queue="imports")
+def measure(clients: Clients, args: Measure) -> None:
+    """Count a school's students in each way, once its view has caught up."""
+    comparison = comparison_key(args.school).get()
+    if comparison is None or comparison.asked != args.measure_id:
+        return
+    if comparison.measured == args.measure_id:
+        return
+    is_behind = GRADES.is_waiting(SamplesByGrade, under=(args.school,))
+    if is_behind and args.looks < MAX_LOOKS:
+        again = replace(args, looks=args.looks + 1)
+        name = (args.school, args.measure_id, again.looks)
+        measure.enqueue(clients, again, name=name, delay_s=LOOK_AGAIN_S)
+        return
+    ways = _ways(clients, args.school)
+
+    def keep() -> None:
+        kept = comparison_key(args.school).get()
+        if kept is not None and kept.asked == args.measure_id:
+            kept.measured, kept.ways = args.measure_id, ways
+            kept.at = naive_utc(clients.clock.now())
+            kept.put()
+
+    transact(keep)
+
+
+# The ways to count
+
+# {grade: how many students, and their points, None where a way does not tell}
+Counts = Mapping[int, tuple[int, int | None]]
+
+
+def _ways(clients: Clients, school: str) -> dict[str, dict[str, float | bool] | None]:
+    """Count in each way; None: the service does not offer it."""
+    asked: dict[str, Callable[[], Counts | None]] = {
+        ONE_BY_ONE: lambda: _one_by_one(school),
+        BY_AGGREGATION: lambda: _by_aggregation(clients, school),
+        FROM_VIEW: lambda: _from_view(clients, school),
+    }
+    truth: Counts = {}
+    ways: dict[str, dict[str, float | bool] | None] = {}
+    for way, ask in asked.items():
+        found, bill = _measured(clients, ask, TIMES[way])
+        truth = truth or found or {}
+        ways[way] = None if found is None else {**bill, "agrees": _agree(truth, found)}
+        if way == BY_AGGREGATION and found is not None:
+            ways[way] = {**ways[way], "reads": _billed(found)}  # type: ignore[dict-item]
+    return ways
+
+
+def _measured(clients: Clients, ask: Callable[[], T], times: int) -> tuple[T, dict[str, float]]:
+    """Ask some times; return the last answer, and what it took, in the middle, and cost."""
+    took: list[float] = []
+    for _ in range(times):
+        before, started = clients.meter.cost(), time.perf_counter()
+        answer = ask()
+        took.append(time.perf_counter() - started)
+        cost = clients.meter.cost() - before
+    bill = {"reads": cost.reads, "round_trips": cost.round_trips}
+    return answer, {"took_s": round(statistics.median(took), 5), **bill}
+
+
+def _agree(truth: Counts, found: Counts) -> bool:
+    """Return whether two ways say the same, as far as both say anything."""
+    return truth.keys() == found.keys() and all(
+        count == truth[grade][0] and points in (None, truth[grade][1])
+        for grade, (count, points) in found.items()
+    )
+
+
+def _one_by_one(school: str) -> Counts:
+    """Read every student, a page at a time."""
+    counts: dict[int, tuple[int, int | None]] = {}
+    after = ""
+    while True:
+        page = students_of(school, after=after).fetch(STUDENTS_A_PAGE)
+        for student in page:
+            count, points = counts.get(student.grade, (0, 0))
+            counts[student.grade] = (count + 1, (points or 0) + student.points)
+        if len(page) < STUDENTS_A_PAGE:
+            return counts
+        after = page[-1].student_id
+
+
+def _from_view(clients: Clients, school: str) -> Counts:
+    """Read the view's rows: one a grade."""
+    rows = GRADES.read(clients, SamplesByGrade, under=(school,)).rows
+    return {grade_of(row): (row.count, int(row.sum("points"))) for row in rows}
+
+
+def grade_of(row: Row) -> int:
+    """Return the grade in the name of a row, which is (school, grade)."""
+    return int(row.name[1])  # type: ignore[index]
+
+
+def _by_aggregation(clients: Clients, school: str) -> Counts | None:
+    """Let the service count each grade; None: it does not (the Datastore emulator, so far).
+
+    It counts only: a mean would need an index of two properties.
+    """
+    counts: dict[int, tuple[int, int | None]] = {}
+    for grade in GRADES_TAUGHT:
+        try:
+            answer = clients.datastore.stub.run_aggregation_query(
+                _count_query(school, grade), timeout=QUERY_TIMEOUT_S
+            )
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            raise Unavailable(f"the count of grade {grade} failed: {error.code()}") from error
+        [result] = answer.batch.aggregation_results
+        if count := result.aggregate_properties["count"].integer_value:
+            counts[grade] = (count, None)
+    return counts
+
+
+def _billed(counts: Counts) -> int:
+    """Return the reads that aggregations over so many entries cost, one a grade at least."""
+    known = [counts.get(grade, (0, None))[0] for grade in GRADES_TAUGHT]
+    return sum(max(1, math.ceil(count / ENTRIES_A_READ)) for count in known)
+
+
+def _count_query(school: str, grade: int) -> rpc.RunAggregationQueryRequest:
+    first, beyond = student_key(school, ""), student_key(school, "\U0010ffff")
+    where = rpc.CompositeFilter(
+        op=rpc.CompositeFilter.Operator.AND,
+        filters=[
+            _filter("grade", rpc.PropertyFilter.Operator.EQUAL, rpc.Value(integer_value=grade)),
+            _filter("__key__", rpc.PropertyFilter.Operator.GREATER_THAN, _key_value(first)),
+            _filter("__key__", rpc.PropertyFilter.Operator.LESS_THAN, _key_value(beyond)),
+        ],
+    )
+    students = rpc.Query(
+        kind=[rpc.KindExpression(name=SampleStudent._get_kind())],
+        filter=rpc.Filter(composite_filter=where),
+    )
+    count = rpc.AggregationQuery.Aggregation(
+        count=rpc.AggregationQuery.Aggregation.Count(), alias="count"
+    )
+    return rpc.RunAggregationQueryRequest(
+        project_id=first.project(),
+        database_id=first.database() or "",
+        partition_id=_key_value(first).key_value.partition_id,
+        aggregation_query=rpc.AggregationQuery(nested_query=students, aggregations=[count]),
+    )
+
+
+def _filter(name: str, op: rpc.PropertyFilter.Operator, value: rpc.Value) -> rpc.Filter:
+    prop = rpc.PropertyReference(name=name)
+    return rpc.Filter(property_filter=rpc.PropertyFilter(property=prop, op=op, value=value))
+
+
+def _key_value(key: ndb.Key) -> rpc.Value:
+    return rpc.Value(key_value=key._key.to_protobuf())

@@ -1,0 +1,148 @@
+"""Student lists: what makes a student, in a form as in a row of a CSV file.
+
+How the rows of a file are read: pipelines/continuations/csv_source.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from demos.text import can_be_shown
+from pipelines.continuations.csv_source import (
+    BadFileError,
+    CsvSource,
+    Record,
+    cell,
+    column_of,
+    start_of,
+)
+
+MAX_NAME_CHARS = 120
+GRADES_TAUGHT = range(1, 13)
+POINTS = range(101)
+NAME_WORDS = ("name", "student", "full name", "名前", "氏名", "生徒")
+GRADE_WORDS = ("grade", "class", "year", "学年", "年")
+POINTS_WORDS = ("points", "score", "mark", "点", "点数", "得点")
+
+
+class BadStudentError(ValueError):
+    """These words make no student; `errors` says why, by field."""
+
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        super().__init__("; ".join(errors.values()))
+        self.errors = errors
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is known of a student."""
+
+    name: str
+    grade: int
+    points: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file is to be read: columns counted from 0, and where its first row starts."""
+
+    delimiter: str
+    name_column: int
+    grade_column: int
+    points_column: int
+    start: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a file: a student, or the problem with it."""
+
+    line: int
+    details: Details | None = None
+    problem: str = ""
+
+
+def details_of(name: str, grade: str, points: str) -> Details:
+    """Return the details in what somebody typed.
+
+    Raises:
+        BadStudentError: they are none.
+
+    >>> details_of(" 佐藤 花子 ", "7", "92")
+    Details(name='佐藤 花子', grade=7, points=92)
+    """
+    name = name.strip()
+    numbers = {"grade": _whole(grade, GRADES_TAUGHT), "points": _whole(points, POINTS)}
+    errors = {
+        "name": _name_problem(name),
+        "grade": "" if numbers["grade"] is not None else _must_be("grade", GRADES_TAUGHT),
+        "points": "" if numbers["points"] is not None else _must_be("points", POINTS),
+    }
+    if found := {field: error for field, error in errors.items() if error}:
+        raise BadStudentError(found)
+    return Details(name, numbers["grade"] or 0, numbers["points"] or 0)
+
+
+def _name_problem(name: str) -> str:
+    if not name:
+        return "the name is missing"
+    if len(name) > MAX_NAME_CHARS:
+        return f"the name is longer than {MAX_NAME_CHARS} characters"
+    return "" if can_be_shown(name) else "the name has characters that cannot be shown"
+
+
+def _whole(text: str, allowed: range) -> int | None:
+    number = int(text) if re.fullmatch(r"\d{1,3}", text.strip()) else None
+    return number if number in allowed else None
+
+
+def _must_be(field: str, allowed: range) -> str:
+    verb = "are" if field == "points" else "is"
+    return f"{field} {verb} a whole number from {allowed[0]} to {allowed[-1]}"
+
+
+def layout_of(content: bytes) -> Layout:
+    """Find out how a file is to be read.
+
+    Raises:
+        BadFileError: it has no columns for names, grades and points.
+    """
+    start = start_of(content)
+    cells = start.cells
+    if len(cells) >= 3 and all(re.fullmatch(r"\d{1,3}", cell) for cell in cells[1:3]):
+        return Layout(start.delimiter, 0, 1, 2, start.position)  # No header.
+    name, grade, points = (
+        column_of(cells, words) for words in (NAME_WORDS, GRADE_WORDS, POINTS_WORDS)
+    )
+    if name is None or grade is None or points is None:
+        raise BadFileError(
+            'name the columns "name", "grade" and "points" in the first row, '
+            "or start with a row like: Ada, 7, 92"
+        )
+    return Layout(start.delimiter, name, grade, points, start.record.end)
+
+
+def student_rows(chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> CsvSource[Row]:
+    """Return the rows of a stored file, as a continuation walks over them."""
+
+    def read(record: Record) -> Row:
+        if record.problem:
+            return Row(record.line, problem=record.problem)
+        return row_of(record.line, record.cells, layout)
+
+    return CsvSource(chunks_from, layout.delimiter, layout.start, read)
+
+
+def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
+    """Return the student in a row's cells, or the problem with it.
+
+    >>> row_of(8, ["Ada", "13", "92"], Layout(",", 0, 1, 2, "0:1")).problem
+    'grade is a whole number from 1 to 12'
+    """
+    columns = (layout.name_column, layout.grade_column, layout.points_column)
+    try:
+        return Row(line, details_of(*(cell(cells, column) for column in columns)))
+    except BadStudentError as error:
+        return Row(line, problem=str(error))

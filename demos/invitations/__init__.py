@@ -1,0 +1,1 @@
+"""Invitations: one mail to each guest, however many there are."""

@@ -1,0 +1,105 @@
+"""Guest lists: CSV files of names and mail addresses, with or without a header.
+
+How the rows of a file are read: pipelines/continuations/csv_source.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from email_validator import EmailNotValidError, validate_email
+
+from pipelines.continuations.csv_source import (
+    BadFileError,
+    CsvSource,
+    Record,
+    cell,
+    column_of,
+    on_one_line,
+    start_of,
+)
+
+MAX_NAME_CHARS = 200
+# No mail address is longer; checking a megabyte would take seconds.
+MAX_ADDRESS_CHARS = 254
+ADDRESS_WORDS = ("email", "e-mail", "mail", "address", "メール", "アドレス", "メールアドレス")
+NAME_WORDS = ("name", "guest", "full name", "名前", "氏名", "お名前")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file is to be read: columns counted from 0, and where its first row starts."""
+
+    delimiter: str
+    name_column: int
+    address_column: int
+    start: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a file: a guest, or the problem with it."""
+
+    line: int
+    name: str = ""
+    address: str = ""
+    problem: str = ""
+
+
+def layout_of(content: bytes) -> Layout:
+    """Find out how a file is to be read.
+
+    Raises:
+        BadFileError: no column holds mail addresses.
+    """
+    start = start_of(content)
+    cells = start.cells
+    addresses = [i for i, cell in enumerate(cells) if "@" in cell]
+    if addresses:  # No header: this is a guest already.
+        names = [i for i in range(len(cells)) if i != addresses[0]]
+        name = names[0] if names else addresses[0]
+        return Layout(start.delimiter, name, addresses[0], start.position)
+    address = column_of(cells, ADDRESS_WORDS)
+    if address is None:
+        raise BadFileError(
+            'no column for mail addresses: name one "email" in the first row, '
+            "or start with a row that holds an address"
+        )
+    found = column_of(cells, NAME_WORDS)
+    return Layout(start.delimiter, address if found is None else found, address, start.record.end)
+
+
+def guest_rows(chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> CsvSource[Row]:
+    """Return the rows of a stored file, as a continuation walks over them."""
+
+    def read(record: Record) -> Row:
+        if record.problem:
+            return Row(record.line, problem=record.problem)
+        return row_of(record.line, record.cells, layout)
+
+    return CsvSource(chunks_from, layout.delimiter, layout.start, read)
+
+
+def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
+    """Return the guest in a row's cells, or the problem with it.
+
+    >>> row_of(7, ["Ann", "ann@example.com"], Layout(",", 0, 1, "0:1"))
+    Row(line=7, name='Ann', address='ann@example.com', problem='')
+    >>> row_of(8, ["Ann"], Layout(",", 0, 1, "0:1")).problem
+    'no mail address'
+    """
+    address = cell(cells, layout.address_column)
+    # A name goes into a mail's header: line breaks and control characters become blanks.
+    name = on_one_line(cell(cells, layout.name_column))
+    if not address:
+        return Row(line, problem="no mail address")
+    if len(name) > MAX_NAME_CHARS:
+        return Row(line, problem=f"the name is longer than {MAX_NAME_CHARS} characters")
+    if len(address) > MAX_ADDRESS_CHARS:
+        return Row(line, problem=f"the mail address is longer than {MAX_ADDRESS_CHARS} characters")
+    try:
+        valid = validate_email(address, check_deliverability=False, allow_smtputf8=False)
+    except EmailNotValidError as error:
+        return Row(line, problem=f"{address[:80]}: {error}")
+    return Row(line, name or valid.local_part, valid.ascii_email or valid.normalized)

@@ -1,0 +1,1 @@
+"""Sums: many writers, one row, and books that add up."""

@@ -1,0 +1,377 @@
+"""Loads: writers that add to a sum at a chosen rate, so that its queue has something to do.
+
+1. `start` commits the load, with the task that begins it. A sum is under one load at a time.
+2. `begin` creates a task for each writer.
+3. A writer works in turns, a task each: it inserts its items that are due, one after the other,
+   notes how far it is, and creates the task of its next turn, by name.
+
+Each item has an idempotency key, "<load>.<writer>.<number>", so a turn that is killed, retried or
+delivered twice inserts the same items, and they count once. What a writer tallied is what it was
+told is accepted.
+
+Lost on failure: latencies of a turn that died; no item.
+Routes: POST /tasks/sums/begin, /tasks/sums/write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from demos.sums.sums import Add, Count, add_up
+from models.demos.sums import LoadWriter, SumLoads, ledger_key, writer_key
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.fork_join import OutcomeUnknownError
+from pipelines.runtime import Clients
+from pipelines.tasks import Unavailable, task
+
+MAX_RATE = 500
+MAX_WRITERS = 50
+MAX_SECONDS = 20
+MAX_RANDOM_AMOUNT = 9
+# Few writers take many short turns, many take few long ones: at most about 25 tasks a second.
+MIN_TURN_S = 0.25
+TURNS_PER_S = 25
+# A writer that is behind stops here, so that no task is long.
+MAX_WORK_S = 5.0
+MAX_ITEMS_A_TURN = 250
+MAX_TURNS_KEPT = 100
+# A load that has not ended so long after its time may be replaced.
+GIVEN_UP_AFTER_S = 60.0
+# Less than an item's idempotency key is known for.
+LAST_TURN_S = 23 * 3600.0
+# A form that starts a load does so once for so long, and for so many loads of its sum.
+ROWS_FOR_S = 48 * 3600.0
+MAX_PAST = 200
+MAX_FORGOTTEN = 3
+# A bucket of latencies is 1.2 times as wide as the one before.
+GROWTH = 1.2
+BUCKETS = 60
+
+
+class LoadGoesOnError(Exception):
+    """The sum is under a load."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a load is: its rate in items a second, its writers, its length, its beginning."""
+
+    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    sum: Annotated[str, Field(max_length=40)]
+    rate: Annotated[int, Field(ge=1, le=MAX_RATE)]
+    writers: Annotated[int, Field(ge=1, le=MAX_WRITERS)]
+    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+    started_ms: int
+    is_random: bool = False  # Amounts from 1 to 9, which follow from the id; else each is 1.
+
+    @property
+    def items(self) -> int:
+        return self.rate * self.seconds
+
+    @property
+    def turn_s(self) -> float:
+        return max(MIN_TURN_S, self.writers / TURNS_PER_S)
+
+    def items_of(self, writer: int) -> int:
+        """Return how many items a writer inserts: item i is for writer i modulo writers."""
+        return len(range(writer, self.items, self.writers))
+
+    def due_ms(self, writer: int, number: int) -> float:
+        """Return when a writer's item is due, in milliseconds since the load began."""
+        return (number * self.writers + writer) * 1000 / self.rate
+
+    def amounts(self, writer: int, count: int) -> list[int]:
+        """Return the amounts of a writer's first items, the same each time.
+
+        >>> load = Load("0" * 32, "s", 500, 1, 20, 0, is_random=True)
+        >>> load.amounts(0, 5)[:3] == load.amounts(0, 3)
+        True
+        """
+        if not self.is_random:
+            return [1] * count
+        dice = random.Random(f"{self.id}.{writer}")
+        return [dice.randint(1, MAX_RANDOM_AMOUNT) for _ in range(count)]
+
+    @property
+    def expected(self) -> Count:
+        """What all of it adds up to."""
+        each = [sum(self.amounts(w, self.items_of(w))) for w in range(self.writers)]
+        return Count(self.items, sum(each))
+
+    def age_s(self, clients: Clients) -> float:
+        return clients.clock.now().timestamp() - self.started_ms / 1000
+
+    def is_given_up(self, clients: Clients) -> bool:
+        return self.age_s(clients) > self.seconds + GIVEN_UP_AFTER_S
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A writer's turn."""
+
+    load: Load
+    writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
+    number: int = 0
+
+
+# Start
+
+
+def start(clients: Clients, load: Load) -> bool:
+    """Put a sum under load; return False if this very load was started before.
+
+    Raises:
+        LoadGoesOnError: it is under another one.
+    """
+
+    def body() -> bool:
+        first = writer_key(load.sum, load.id, 0)
+        ledger, witness = ndb.get_multi([ledger_key(load.sum), first])
+        if witness is not None:
+            return False
+        ledger = ledger or SumLoads(key=ledger_key(load.sum))
+        _close(clients, ledger)
+        _forget(clients, ledger)
+        ledger.load = asdict(load)
+        ndb.put_multi([ledger, LoadWriter(key=first)])
+        outbox.enqueue(clients, begin, load)
+        return True
+
+    return transact(body)
+
+
+def _close(clients: Clients, ledger: SumLoads) -> None:
+    """Take the last load of a sum into its books, in the transaction that replaces it."""
+    last = load_of(ledger)
+    if last is None:
+        return
+    rows = _rows(last)
+    is_over = sum(row.accepted for row in rows) >= last.items
+    if not is_over and not last.is_given_up(clients):
+        raise LoadGoesOnError(f"{last.sum} is under load")
+    ledger.items_before += sum(row.accepted for row in rows)
+    ledger.amount_before += sum(row.amount for row in rows)
+    if not is_over:
+        # A writer that comes later finds its row closed, and adds to the books itself.
+        for row in rows:
+            row.is_closed = True
+        ndb.put_multi(rows)
+
+
+def _forget(clients: Clients, ledger: SumLoads) -> None:
+    """Delete the rows of loads that began long ago, some at a time, in a transaction."""
+    last = load_of(ledger)
+    past = [*(ledger.past or []), *([[last.id, last.writers, last.started_ms]] if last else [])]
+    before_ms = (clients.clock.now().timestamp() - ROWS_FOR_S) * 1000
+    kept = past[-MAX_PAST:]
+    old = past[:-MAX_PAST] + [each for each in kept if each[2] < before_ms]
+    ledger.past = [each for each in past if each not in old[:MAX_FORGOTTEN]]
+    name = ledger.key.id()
+    ndb.delete_multi(
+        writer_key(name, id_, writer)
+        for id_, writers, _ in old[:MAX_FORGOTTEN]
+        for writer in range(writers)
+    )
+
+
+def load_of(ledger: SumLoads | None) -> Load | None:
+    """Return the last load of a sum."""
+    return Load(**ledger.load) if ledger is not None and ledger.load else None
+
+
+def _rows(load: Load) -> list[LoadWriter]:
+    keys = [writer_key(load.sum, load.id, writer) for writer in range(load.writers)]
+    return [row or LoadWriter(key=key) for key, row in zip(keys, ndb.get_multi(keys), strict=True)]
+
+
+@task("/tasks/sums/begin", queue="fan-out")
+def begin(clients: Clients, load: Load) -> None:
+    """Create a task for each writer."""
+    turns = [Turn(load, writer) for writer in range(load.writers)]
+    names = [(load.id, turn.writer, turn.number) for turn in turns]
+    write.enqueue_many(clients, turns, names=names)
+
+
+# Write
+
+
+@dataclass
+class _Work:
+    """What a turn did: how far its writer is now, and how."""
+
+    accepted: int
+    repeats: int = 0
+    latencies: Counter[int] = field(default_factory=Counter)
+    error: Exception | None = None
+
+
+@task("/tasks/sums/write", queue="fan-out")
+def write(clients: Clients, turn: Turn) -> None:
+    """Insert a writer's items that are due; see to its next turn."""
+    load = turn.load
+    key = writer_key(load.sum, load.id, turn.writer)
+    row = key.get() or LoadWriter(key=key)
+    # What comes so late might find that its receipts are forgotten, and count twice.
+    if row.is_closed or load.age_s(clients) > LAST_TURN_S:
+        return
+    before, came_ms = clients.meter.cost(), load.age_s(clients) * 1000
+    work = _insert(clients, turn, row.accepted)
+    writes = (clients.meter.cost() - before).writes
+    stretch = [round(came_ms), round(load.age_s(clients) * 1000), work.accepted - row.accepted]
+    transact(lambda: _note(turn, work, stretch, writes))
+    if work.error is not None:
+        raise Unavailable(str(work.error)) from work.error
+    if work.accepted < load.items_of(turn.writer):
+        _next(clients, turn)
+
+
+def _insert(clients: Clients, turn: Turn, first: int) -> _Work:
+    """Insert what is due, one item after the other, until nothing is or the turn is long."""
+    load, work, began = turn.load, _Work(first), time.perf_counter()
+    amounts = load.amounts(turn.writer, load.items_of(turn.writer))
+    for number in range(first, len(amounts)):
+        started = time.perf_counter()
+        is_long = number - first >= MAX_ITEMS_A_TURN or started - began > MAX_WORK_S
+        if is_long or load.due_ms(turn.writer, number) > load.age_s(clients) * 1000:
+            break
+        try:
+            accepted = add_up.insert(
+                clients,
+                load.sum,
+                Add(amounts[number]),
+                idempotency_key=f"{load.id}.{turn.writer}.{number}",
+            )
+        except OutcomeUnknownError as error:
+            work.error = error
+            break
+        work.accepted = number + 1
+        if accepted.is_duplicate:
+            work.repeats += 1
+        else:
+            work.latencies[bucket((time.perf_counter() - started) * 1000)] += 1
+    return work
+
+
+def _note(turn: Turn, work: _Work, stretch: Sequence[int], writes: int) -> None:
+    """Note how far a writer is, in a transaction. What is tallied already changes nothing."""
+    load = turn.load
+    key = writer_key(load.sum, load.id, turn.writer)
+    row = key.get() or LoadWriter(key=key)
+    fresh = work.accepted - row.accepted
+    if fresh <= 0:
+        return
+    amount = sum(load.amounts(turn.writer, work.accepted))
+    if row.is_closed:
+        ledger = ledger_key(load.sum).get()
+        ledger.items_before += fresh
+        ledger.amount_before += amount - row.amount
+        ledger.put()
+    row.accepted, row.amount = work.accepted, amount
+    row.repeats += work.repeats
+    row.writes += writes
+    row.latencies = _together([row.latencies or {}, work.latencies])
+    row.turns = [*(row.turns or []), list(stretch)][-MAX_TURNS_KEPT:]
+    row.put()
+
+
+def _next(clients: Clients, turn: Turn) -> None:
+    """Create the task of a writer's next turn. Writers begin theirs one after the other."""
+    load, number = turn.load, turn.number + 1
+    at_ms = load.started_ms + 1000 * load.turn_s * (number + turn.writer / load.writers)
+    now = clients.clock.now()
+    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    write.enqueue(
+        clients,
+        Turn(load, turn.writer, number),
+        name=(load.id, turn.writer, number),
+        at=at if at > now else None,
+    )
+
+
+# How a load is
+
+
+@dataclass(frozen=True)
+class LoadStatus:
+    """How far the last load of a sum is, and what those before it were told is accepted."""
+
+    load: Load | None
+    accepted: Count
+    before: Count
+    writers: Sequence[LoadWriter]
+    repeats: int
+    writes: int
+    p50_ms: float | None
+    p95_ms: float | None
+    is_over: bool
+    is_given_up: bool
+
+    @property
+    def is_moving(self) -> bool:
+        return self.load is not None and not self.is_over and not self.is_given_up
+
+
+def status(clients: Clients, name: str) -> LoadStatus:
+    """Return how far the last load of a sum is."""
+    ledger = ledger_key(name).get()
+    load = load_of(ledger)
+    rows = _rows(load) if load else []
+    accepted = Count(sum(row.accepted for row in rows), sum(row.amount for row in rows))
+    latencies = _together(row.latencies or {} for row in rows)
+    is_over = load is not None and accepted.items >= load.items
+    return LoadStatus(
+        load,
+        accepted,
+        Count(ledger.items_before, ledger.amount_before) if ledger else Count(),
+        rows,
+        sum(row.repeats for row in rows),
+        sum(row.writes for row in rows),
+        percentile(latencies, 0.50),
+        percentile(latencies, 0.95),
+        is_over,
+        load is not None and not is_over and load.is_given_up(clients),
+    )
+
+
+# Latencies
+
+
+def bucket(ms: float) -> int:
+    """Return the bucket of a latency.
+
+    >>> bucket(0.3), bucket(1.1), bucket(1.3), bucket(1e9)
+    (0, 1, 2, 60)
+    """
+    return min(BUCKETS, max(0, math.ceil(math.log(max(ms, 0.001), GROWTH))))
+
+
+def percentile(latencies: Mapping[str, int], share: float) -> float | None:
+    """Return the latency that so many did not exceed, to a bucket's width.
+
+    >>> percentile({"0": 50, "10": 49, "20": 1}, 0.95)
+    6.2
+    """
+    left = share * sum(latencies.values())
+    for each in sorted(map(int, latencies)):
+        left -= latencies[str(each)]
+        if left <= 0:
+            return round(GROWTH**each, 1)
+    return None
+
+
+def _together(many: Iterable[Mapping[Any, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in many:
+        total.update({str(key): count for key, count in each.items()})
+    return dict(total)

@@ -1,0 +1,20 @@
+"""Texts that people type: what a line of a page can show."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Control characters, halves of characters, and what ends a line or a paragraph.
+HIDDEN = ("Cc", "Cs", "Zl", "Zp")
+
+
+def can_be_shown(text: str) -> bool:
+    """Return whether a text is without line breaks and control characters.
+
+    Wide blanks and joiners are letters' everyday company in Japanese and in emoji, although
+    `str.isprintable` turns them down.
+
+    >>> [can_be_shown(text) for text in ("庭の　パーティー", "a\\u2028b", "a\\x00b")]
+    [True, False, False]
+    """
+    return all(unicodedata.category(char) not in HIDDEN for char in text)

@@ -1,0 +1,1 @@
+"""What any app on the patterns mounts: tasks, cron, health, metrics, and who may call them."""

@@ -1,0 +1,62 @@
+"""Who may call tasks and cron: nobody but the queue and the scheduler.
+
+On App Engine its front end strips X-AppEngine-* from outsiders, so the header proves the
+caller there, and only there. Everywhere else a caller shows an OIDC token of our service
+account. Whoever cannot gets the same empty 403, whatever was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+
+from flask import Response, request
+from flask.typing import ResponseReturnValue
+
+from handlers.endpoints.context import settings, wiring
+from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError
+from handlers.settings import APP_ENGINE
+from pipelines.tasks.declaration import UrlTarget
+
+log = logging.getLogger(__name__)
+
+View = Callable[..., ResponseReturnValue]
+
+
+def tasks_only(view: View) -> View:
+    """Let only the queue in."""
+    return _only(view, "X-AppEngine-QueueName")
+
+
+def cron_only(view: View) -> View:
+    """Let only the scheduler in."""
+    return _only(view, "X-Appengine-Cron")
+
+
+def _only(view: View, app_engine_header: str) -> View:
+    @wraps(view)
+    def proven(*args: object, **kwargs: object) -> ResponseReturnValue:
+        try:
+            _prove(app_engine_header)
+        except BadTokenError as error:
+            log.warning("refused %s %r: %r", request.method, request.path[:100], str(error))
+            return Response(status=403)
+        except CertsUnavailableError as error:
+            log.warning("cannot verify callers: %s", error)
+            return Response(status=503)
+        return view(*args, **kwargs)
+
+    return proven
+
+
+def _prove(app_engine_header: str) -> None:
+    if settings().platform == APP_ENGINE and request.headers.get(app_engine_header):
+        return
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    target = settings().target
+    if scheme.lower() != "bearer" or not token:
+        raise BadTokenError("no token")
+    if not isinstance(target, UrlTarget):
+        raise BadTokenError("this app takes tasks from App Engine only")
+    wiring().verifier.verify(token, audience=target.audience, account=target.service_account)

@@ -1,0 +1,59 @@
+"""What main opened, for the handlers of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flask import current_app, request
+
+from handlers.endpoints.oidc import TokenVerifier
+from handlers.settings import Settings
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+
+MACHINE_PREFIXES = ("/tasks/", "/cron/", "/metrics")
+API_PREFIX = "/api/"
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What this process was started with."""
+
+    settings: Settings
+    clients: Clients
+    registry: Registry
+    verifier: TokenVerifier = field(init=False)
+
+    def __post_init__(self) -> None:
+        verifier = TokenVerifier(self.settings.certs_url, self.settings.issuers)
+        object.__setattr__(self, "verifier", verifier)
+
+
+def wiring() -> Wiring:
+    """Return what this app stands on."""
+    return current_app.extensions["wiring"]  # type: ignore[no-any-return]
+
+
+def clients() -> Clients:
+    """Return the clients to hand to a pipeline."""
+    return wiring().clients
+
+
+def settings() -> Settings:
+    """Return how this process runs."""
+    return wiring().settings
+
+
+def registry() -> Registry:
+    """Return the jobs and tasks that this app knows."""
+    return wiring().registry
+
+
+def is_machine_path() -> bool:
+    """Return whether a machine is asking: it gets statuses, not pages."""
+    return request.path.startswith(MACHINE_PREFIXES)
+
+
+def is_api_path() -> bool:
+    """Return whether a program is asking: it gets JSON, in errors too."""
+    return request.path.startswith(API_PREFIX)

@@ -1,0 +1,112 @@
+"""OIDC tokens: who signed them, for whom, on whose behalf."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import requests
+from google.auth import exceptions as auth_errors
+from google.auth import jwt
+
+CERTS_TTL_S = 3600.0
+# An unknown key fetches the certificates again, but nobody may make us do that all the time.
+MIN_BETWEEN_FETCHES_S = 30.0
+# Without certificates everybody waits for the one who fetches: not again and again.
+MIN_AFTER_FAILURE_S = 1.0
+FETCH_TIMEOUT_S = 3.0
+CLOCK_SKEW_S = 10
+LATEST_S = 10**11  # In the year 5138.
+# What reading a token may end in when a stranger made it; JSON nested deep is a RecursionError.
+_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, auth_errors.GoogleAuthError)
+
+
+class BadTokenError(ValueError):
+    """The token does not prove its bearer."""
+
+
+class CertsUnavailableError(Exception):
+    """The signer's certificates cannot be fetched: nobody can tell good from bad."""
+
+
+class TokenVerifier:
+    """Verifies tokens against their signer's published certificates, fetched once an hour."""
+
+    def __init__(self, certs_url: str, issuers: Sequence[str]) -> None:
+        self._certs_url = certs_url
+        self._issuers = tuple(issuers)
+        self._certs: Mapping[str, str] = {}
+        self._fetched_at = self._tried_at = -CERTS_TTL_S
+        self._lock = threading.Lock()
+
+    def verify(self, token: str, *, audience: str, account: str) -> None:
+        """Check signature, times, issuer, audience and account.
+
+        The audience alone proves little: any Google account may mint a token for any.
+
+        Raises:
+            BadTokenError: refuse the caller.
+            CertsUnavailableError: ask it to come again.
+        """
+        claims = self._claims(token, audience)
+        if claims.get("iss") not in self._issuers:
+            raise BadTokenError("issuer")
+        if not account or claims.get("email") != account:
+            raise BadTokenError("account")
+        if claims.get("email_verified") is not True:
+            raise BadTokenError("account not verified")
+        times = [claims.get(name, 0) for name in ("iat", "exp", "nbf")]
+        if not all(_is_time(claimed) for claimed in times):
+            raise BadTokenError("a time that is none")
+        if times[-1] > time.time() + CLOCK_SKEW_S:
+            raise BadTokenError("not valid yet")
+
+    def _claims(self, token: str, audience: str) -> Mapping[str, Any]:
+        if not audience:
+            raise BadTokenError("no audience to compare with")
+        try:
+            header = jwt.decode_header(token)
+            certs = self._certs_for(str(header.get("kid")))
+            if header.get("alg") != "RS256":
+                raise BadTokenError("algorithm")
+            return jwt.decode(  # type: ignore[no-any-return]
+                token, certs=certs, audience=audience, clock_skew_in_seconds=CLOCK_SKEW_S
+            )
+        except CertsUnavailableError:
+            raise
+        except _UNREADABLE as error:
+            # What stands behind a colon is the token, or a part of it: not for the log.
+            raise BadTokenError(str(error).partition(":")[0][:100]) from error
+
+    def _certs_for(self, key_id: str) -> Mapping[str, str]:
+        with self._lock:
+            now_s = time.monotonic()
+            is_fresh = bool(self._certs) and now_s - self._fetched_at <= CERTS_TTL_S
+            if is_fresh and key_id in self._certs:
+                return self._certs
+            pause_s = MIN_BETWEEN_FETCHES_S if is_fresh else MIN_AFTER_FAILURE_S
+            if now_s - self._tried_at > pause_s:
+                self._tried_at = now_s
+                self._certs = self._fetch()
+                self._fetched_at = time.monotonic()
+            elif not is_fresh:
+                raise CertsUnavailableError("they could not be fetched a moment ago")
+            return self._certs
+
+    def _fetch(self) -> Mapping[str, str]:
+        try:
+            answer = requests.get(self._certs_url, timeout=FETCH_TIMEOUT_S)
+            answer.raise_for_status()
+            certs = answer.json()
+        except (requests.RequestException, ValueError) as error:
+            raise CertsUnavailableError(str(error)) from error
+        if not isinstance(certs, dict) or not certs:
+            raise CertsUnavailableError(f"{self._certs_url} holds no certificates")
+        return certs
+
+
+def _is_time(claimed: Any) -> bool:
+    """Return whether a claim is a time in seconds; NaN, which is never over, is none."""
+    return type(claimed) in (int, float) and 0 <= claimed < LATEST_S

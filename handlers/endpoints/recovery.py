@@ -1,0 +1,108 @@
+"""What a worker does when it starts: it looks for what its predecessor left.
+
+A worker that is killed leaves rows whose tasks were never created, and batches without a joiner.
+Cron's sweep would find them within a minute; the worker that takes its place looks at once, in the
+background, and again some seconds later, when batches that were open are due. A look costs four
+queries when there is nothing. Workers that start together share looks: memcached says when the last
+one began. Without memcached each worker looks.
+
+Lost on failure: nothing. What a look misses, the next sweep finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from pipelines import outbox
+from pipelines.continuations import sweep as continuations
+from pipelines.continuations.jobs import LEASE_S
+from pipelines.fork_join import sweep as fork_join_sweeps
+from pipelines.materialized_views import rebuild
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+
+log = logging.getLogger(__name__)
+
+# A living worker cares for what is younger; for the pages of a run as long as their lease.
+STALE_S = 1.0
+# When a worker looks, after its start.
+LOOKS_S = (1.0, 6.0)
+# Two workers' looks begin so long apart; a worker that has waited too long for its turn takes it.
+APART_S = 3.0
+MAX_WAIT_S = 20.0
+LAST_LOOK = "recovery:began"
+
+
+def start(clients: Clients, registry: Registry) -> threading.Thread:
+    """Begin to look for what is left, on a thread of its own that ends with the process."""
+
+    def run() -> None:
+        with clients.context():
+            recover(clients, registry)
+
+    thread = threading.Thread(target=run, name="recovery", daemon=True)
+    thread.start()
+    return thread
+
+
+def recover(clients: Clients, registry: Registry) -> int:
+    """Look as often as a starting worker does; return how many looks no other worker took over."""
+    started_s = clients.clock.now().timestamp()
+    looks = 0
+    for look_s in LOOKS_S:
+        due_s = started_s + look_s
+        clients.clock.sleep(max(0.0, due_s - clients.clock.now().timestamp()))
+        if _is_my_turn(clients, due_s):
+            _sweep(clients, registry)
+            looks += 1
+    return looks
+
+
+def _sweep(clients: Clients, registry: Registry) -> None:
+    """Run every sweep, for what is a second old; one that fails stops none behind it."""
+    sweeps: list[tuple[str, Callable[[], object]]] = [
+        ("outbox", lambda: outbox.sweep(clients, stale_s=STALE_S)),
+        ("continuations", lambda: continuations.sweep(clients, registry.jobs, stale_s=LEASE_S)),
+        (
+            "fork-join",
+            lambda: fork_join_sweeps.sweep_all(clients, registry.fork_joins, stale_s=STALE_S),
+        ),
+        ("views", lambda: rebuild.sweep_all(clients, registry.builds)),
+    ]
+    for name, sweep in sweeps:
+        try:
+            sweep()
+        except Exception:
+            log.warning("a starting worker could not sweep: %s", name, exc_info=True)
+
+
+def _is_my_turn(clients: Clients, due_s: float) -> bool:
+    """Wait for a turn to look; False: a look has begun since this one was due."""
+    waited_s = 0.0
+    while waited_s < MAX_WAIT_S:
+        now_s = clients.clock.now().timestamp()
+        mine = str(now_s).encode()
+        if clients.cache.add(LAST_LOOK, mine, ttl_s=int(APART_S)):
+            return True
+        last_s = _number(clients.cache.get(LAST_LOOK))
+        if last_s is None:
+            return True  # There is no memcached, or something else stands there.
+        if due_s <= last_s <= now_s + APART_S:
+            return False
+        if last_s + APART_S <= now_s:
+            clients.cache.set(LAST_LOOK, mine, ttl_s=int(APART_S))
+            return True
+        clients.clock.sleep(1)
+        waited_s += 1
+    return True
+
+
+def _number(text: bytes | None) -> float | None:
+    try:
+        number = float((text or b"").decode())
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

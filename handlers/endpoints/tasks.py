@@ -1,0 +1,145 @@
+"""Deliveries of tasks: prove the caller, check the arguments, call the function, answer.
+
+One endpoint for all, so that a stranger cannot tell a task that exists from one that does
+not. How a delivery ends:
+
+    done                      204
+    can never work            parked as a dead task, 204
+    lost its race             429: come again
+    another version's task    429: come again; parked when nobody has known it for an hour
+    a service is unwell       503: come again, and slow down
+    anything else             500: come again
+
+After `max_attempts` failures of its own (500, or a worker that died over it) a task is parked
+instead of coming again. What was not its fault does not count, however often it happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+from flask import Blueprint, request
+from flask.typing import ResponseReturnValue
+from google.api_core import exceptions as rpc_errors
+
+from handlers.endpoints.auth import tasks_only
+from handlers.endpoints.context import clients, registry
+from models.transactions import TRANSIENT
+from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.tasks import attempts, dead_tasks
+from pipelines.tasks.attempts import Delivery
+from pipelines.tasks.declaration import (
+    MAX_BODY_BYTES,
+    BadArgumentsError,
+    Reject,
+    Retry,
+    Task,
+    TooLargeError,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+bp = Blueprint("deliveries", __name__)
+
+ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+MUST_WAIT = (Retry, rpc_errors.Aborted)
+UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
+
+
+@bp.route("/tasks/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
+@tasks_only
+def deliver(rest: str) -> ResponseReturnValue:
+    """Do what one delivery asks for."""
+    if request.method != "POST":
+        return "", 405
+    # One byte more shows that a body is too long, whatever its header says.
+    delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
+    task = registry().tasks.get(request.path)
+    if task is None:
+        return _wait_for_a_version(delivery, "no task is declared for this path")
+    try:
+        args = task.read(delivery.body)
+    except TooLargeError as error:
+        return _park(delivery, f"TooLargeError: {error}; the rest is not kept")
+    except BadArgumentsError as error:
+        return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
+    return _deliver(task, args, delivery)
+
+
+def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
+    failures = attempts.begin(clients(), delivery)
+    if failures >= task.max_attempts:
+        return _park(delivery, f"{failures} deliveries failed, or ended without a word")
+    try:
+        task.work(clients(), args)
+    except (Reject, BadArgumentsError, TooLargeError) as error:
+        return _park(delivery, f"{type(error).__name__}: {error}")
+    except MUST_WAIT as error:
+        log.info("%s waits: %s", task.path, error)
+        attempts.end_later(clients(), delivery)
+        return "", 429
+    except UNAVAILABLE_ERRORS as error:
+        log.warning("%s: a service is unwell: %s", task.path, error)
+        attempts.end_later(clients(), delivery)
+        return "", 503
+    except Exception:
+        log.exception("%s failed", task.path)
+        return _failed(task, delivery, traceback.format_exc())
+    attempts.end_well(delivery)
+    return "", 204
+
+
+def _failed(task: Task[Any], delivery: Delivery, reason: str) -> ResponseReturnValue:
+    failures = attempts.fail(clients(), delivery)
+    if failures >= task.max_attempts:
+        return _park(delivery, f"gave up after {failures} failures. {reason}")
+    return "", 500
+
+
+def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
+    """Let a task wait that this version does not know: in a deployment two versions serve at once.
+
+    Not by a 503: App Engine would slow down the whole queue, and with it the tasks that it knows.
+    """
+    if attempts.is_old(clients(), delivery):
+        return _park(delivery, reason)
+    log.warning("%r waits for another version: %s", delivery.path[:100], reason)
+    return "", 429
+
+
+def _park(delivery: Delivery, reason: str) -> ResponseReturnValue:
+    log.error("parked %r: %s", delivery.path[:100], reason)
+    dead_tasks.park(
+        clients(),
+        path=delivery.path,
+        queue=delivery.queue,
+        task_name=delivery.task_name,
+        body=delivery.body,
+        reason=reason,
+    )
+    attempts.forget_one(delivery)
+    return "", 204
+
+
+def _delivery(body: bytes) -> Delivery:
+    retries = _header("TaskRetryCount")
+    return Delivery(
+        path=request.path,
+        queue=_header("QueueName"),
+        task_name=_header("TaskName"),
+        body=body,
+        number=int(retries) if retries.isdecimal() else 0,
+        last_answer=_header("TaskPreviousResponse"),
+    )
+
+
+def _header(name: str) -> str:
+    """Return what the queue says of this delivery; believable because the caller is proven."""
+    for prefix in ("X-CloudTasks-", "X-AppEngine-"):
+        if value := request.headers.get(prefix + name):
+            return value
+    return ""

@@ -1,0 +1,80 @@
+"""How many requests one address may make a minute, if the settings say so.
+
+Counted in memcached, for all processes together, in windows of a minute: around the turn of one an
+address may make twice as many. Without an answer of memcached nobody is limited, and the log says
+so. Tasks, cron and health checks are not counted: their callers are proven, or costless.
+
+Lost on failure: counts, at most a minute's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+from flask import Flask, request
+from werkzeug.exceptions import TooManyRequests
+
+from handlers.endpoints.context import clients, is_machine_path
+from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
+
+log = logging.getLogger(__name__)
+
+WINDOW_S = 60
+NOT_COUNTED = ("/health/", "/_ah/", "/static/")
+# The addresses of one subscriber, who may choose among them.
+SUBSCRIBER_BITS_V6 = 64
+
+
+class Limit:
+    """The limit of one app."""
+
+    def __init__(self, most: int, platform: str) -> None:
+        """Allow each address so many requests a minute."""
+        self._most = most
+        self._platform = platform
+        self._counts = True
+
+    def check(self) -> None:
+        """Refuse a request of an address that has made too many.
+
+        Raises:
+            TooManyRequests: until the minute is over.
+        """
+        if is_machine_path() or request.path.startswith(NOT_COUNTED):
+            return
+        window, passed_s = divmod(int(clients().clock.now().timestamp()), WINDOW_S)
+        name = f"limits:{window}:{caller(self._platform)}"
+        made = clients().cache.incr(name, 1, ttl_s=2 * WINDOW_S)
+        self._tell(counts=made is not None)
+        if made is not None and made > self._most:
+            words = f"An address may make {self._most} requests a minute. Try again then."
+            raise TooManyRequests(words, retry_after=WINDOW_S - passed_s)
+
+    def _tell(self, *, counts: bool) -> None:
+        if counts != self._counts:
+            self._counts = counts
+            log.warning("addresses are limited%s", " again" if counts else " no more: no memcached")
+
+
+def register(app: Flask, settings: Settings) -> None:
+    """Limit the callers of an app."""
+    if settings.requests_per_minute is not None:
+        app.before_request(Limit(settings.requests_per_minute, settings.platform).check)
+
+
+def caller(platform: str) -> str:
+    """Return the address that a request came from, as the platform's own front end saw it."""
+    if platform == APP_ENGINE:  # It strips this header from outsiders.
+        text = request.headers.get("X-AppEngine-User-IP", "")
+    elif platform == CLOUD_RUN:  # It adds the last one; a caller may have sent the others.
+        text = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    else:
+        text = request.remote_addr or ""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return "unknown"
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, SUBSCRIBER_BITS_V6), strict=False))

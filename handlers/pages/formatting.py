@@ -1,0 +1,124 @@
+"""How pages say numbers, times and states: one place, so that all say it alike."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+from flask import Flask
+
+from handlers.endpoints.context import settings
+from handlers.pages import charts as drawings
+from handlers.settings import LOCAL
+
+# Icon and word of each state; the colour comes with the class of the same name.
+STATES = {
+    "waiting": ("○", "Waiting"),
+    "running": ("◔", "Running"),
+    "retrying": ("↻", "Retrying"),
+    "done": ("✓", "Done"),
+    "finished": ("✓", "Done"),
+    "skipped": ("–", "Skipped"),
+    "failed": ("✕", "Failed"),
+    "cancelled": ("⊘", "Cancelled"),
+}
+
+
+def register(app: Flask) -> None:
+    """Teach the templates our words."""
+    app.add_template_filter(number)
+    app.add_template_filter(duration)
+    app.add_template_filter(about)
+    app.add_template_filter(moment)
+    app.add_template_filter(state_icon)
+    app.add_template_filter(state_word)
+    app.add_template_filter(plural)
+    app.add_template_filter(sentence)
+    app.context_processor(_everywhere)
+    drawings.register(app)
+
+
+def _everywhere() -> dict[str, Any]:
+    is_local = settings().platform == LOCAL
+    return {
+        "badge": f"{settings().platform.upper()} {settings().project}",
+        "is_local": is_local,
+        "console_url": settings().devserver_url if is_local else None,
+    }
+
+
+def number(value: float, digits: int = 0) -> str:
+    """Return a number with thousands set apart by a thin blank.
+
+    >>> number(12345)
+    '12\\u202f345'
+    """
+    return f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count and its noun.
+
+    >>> plural(1, "guest"), plural(2000, "guest"), plural(0, "party", "parties")
+    ('1 guest', '2\\u202f000 guests', '0 parties')
+    """
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def sentence(words: str) -> str:
+    """Return an error's words as a sentence.
+
+    >>> sentence("the file is empty")
+    'The file is empty.'
+    """
+    return f"{words[:1].upper()}{words[1:]}".rstrip(".") + "."
+
+
+def duration(seconds: float | None) -> str:
+    """Return a stretch of time as people say it.
+
+    >>> [duration(s) for s in (0.0384, 6.24, 75, 4000, None)]
+    ['38 ms', '6.2 s', '1 min 15 s', '1 h 6 min', '–']
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def about(seconds: float | None) -> str:
+    """Return a guess at a stretch of time, no finer than a guess is.
+
+    >>> [about(s) for s in (0.2, 6.24, 75, None)]
+    ['1 s', '7 s', '1 min 15 s', '–']
+    """
+    if seconds is None or seconds >= 60:
+        return duration(seconds)
+    return f"{max(1, math.ceil(seconds))} s"
+
+
+def moment(at: datetime.datetime) -> str:
+    """Return a point in time.
+
+    >>> moment(datetime.datetime(2030, 5, 1, 19, 30))
+    '2030-05-01 19:30'
+    """
+    return f"{at:%Y-%m-%d %H:%M}"
+
+
+def state_icon(state: str) -> str:
+    """Return a state's sign."""
+    return STATES[state][0]
+
+
+def state_word(state: str) -> str:
+    """Return a state's word."""
+    return STATES[state][1]

@@ -1,0 +1,449 @@
+"""Pages of students by grade: the roster, the changes under way, and the bars they lead to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+from itsdangerous import BadSignature, URLSafeSerializer
+
+from demos.grades import comparison as comparisons
+from demos.grades import students as grades
+from demos.grades.comparison import SAMPLES, ComparisonStatus, grade_of
+from demos.grades.student_lists import GRADES_TAUGHT, BadStudentError, details_of
+from demos.grades.students import (
+    BUILDS,
+    DEMO,
+    GRADES,
+    SHOWN,
+    ClassSizes,
+    ListGoingOnError,
+    StudentsByGrade,
+    TooManyTeachersError,
+    UnknownStudentError,
+    view_of,
+)
+from handlers.endpoints.context import clients, settings
+from handlers.forms import ID_PATTERN, id_in_form
+from handlers.pages.faults import active_switches
+from models.continuations import RUNNING
+from models.demos.grades import School, Student, Teacher, school_key, student_key, teachers_of
+from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
+from pipelines.continuations.errors import OtherJobError
+from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
+from pipelines.materialized_views import (
+    Apply,
+    BuildStatus,
+    ConsistencyToken,
+    Reading,
+    Verification,
+    row_name,
+)
+
+bp = Blueprint("grades", __name__, url_prefix="/grades")
+
+STUDENTS_SHOWN = 8
+LISTS_SHOWN = 3
+CHIPS_SHOWN = 6
+CHANGES_READ = 50
+MISHAPS_SHOWN = 100
+MADE_UP = 1000
+# How long a page waits for its visitor's own change.
+WAIT_S = 0.3
+# The Datastore emulator ran out of 6 GB of memory between 50,000 and 60,000 students.
+MAX_IN_EMULATOR = 30_000
+FIELDS = ("name", "grade", "points")
+LIST_GOES_ON = "another list is still being added; try again when it is done"
+
+
+@bp.get("")
+def page() -> ResponseReturnValue:
+    """Show a school: its roster, what is on its way, and its bars."""
+    return _page({}, {}, 200)
+
+
+@bp.get("/stage")
+def stage() -> ResponseReturnValue:
+    """Return the part of the page that moves, for a script to put in place."""
+    return render_template("grades/_stage.html", **_stage(_school_or_404()))
+
+
+# One student, one teacher
+
+
+@bp.post("/students")
+def add() -> ResponseReturnValue:
+    """Add a student, once for each form."""
+    form_id = id_in_form()
+    form = _fields()
+    try:
+        details = details_of(**form)
+    except BadStudentError as error:
+        return _page(form, dict(error.errors), 400)
+    return _saved(
+        f"{details.name} was added to grade {details.grade}",
+        lambda: grades.add_student(clients(), DEMO, form_id, details),
+        student_id=form_id,
+    )
+
+
+@bp.post("/students/<student_id>/<any(change, delete):verb>")
+def change(student_id: str, verb: str) -> ResponseReturnValue:
+    """Give a student other details, another grade perhaps, or delete them."""
+    if not ID_PATTERN.fullmatch(student_id):
+        abort(404)
+    try:
+        if verb == "delete":
+            return _saved(
+                "A student was deleted", lambda: grades.delete_student(clients(), DEMO, student_id)
+            )
+        details = details_of(**_fields())
+        return _saved(
+            f"{details.name} was saved, in grade {details.grade}",
+            lambda: grades.change_student(clients(), DEMO, student_id, details),
+            student_id=student_id,
+        )
+    except BadStudentError as error:
+        student = student_key(DEMO, student_id).get() or abort(404)
+        return _page({}, {"roster": f"{student.name} was not saved: {error}"}, 400)
+    except UnknownStudentError:
+        abort(404)
+
+
+@bp.post("/teachers")
+def add_teacher() -> ResponseReturnValue:
+    """Add a made-up teacher to a grade, once for each form."""
+    form_id, grade = id_in_form(), request.form.get("grade", 0, type=int)
+    if grade not in GRADES_TAUGHT:
+        abort(400, f"A grade is a whole number from {GRADES_TAUGHT[0]} to {GRADES_TAUGHT[-1]}.")
+    try:
+        return _saved(
+            f"A teacher was added to grade {grade}",
+            lambda: grades.add_teacher(clients(), DEMO, form_id, grade),
+        )
+    except TooManyTeachersError:
+        flash(f"A school has at most {grades.MAX_TEACHERS} teachers: let one go first.")
+        return _back()
+
+
+@bp.post("/teachers/<teacher_id>/delete")
+def delete_teacher(teacher_id: str) -> ResponseReturnValue:
+    """Delete a teacher."""
+    if not ID_PATTERN.fullmatch(teacher_id):
+        abort(404)
+    return _saved(
+        "A teacher was let go", lambda: grades.delete_teacher(clients(), DEMO, teacher_id)
+    )
+
+
+def _saved(
+    words: str, save: Callable[[], ConsistencyToken], *, student_id: str = ""
+) -> ResponseReturnValue:
+    """Save, keep the receipt, and lead back to a page that holds at least this."""
+    before, started = clients().meter.cost(), time.perf_counter()
+    token = save()
+    took_s = time.perf_counter() - started
+    cost = clients().meter.cost() - before
+    if not cost.writes:
+        flash("Nothing was different: this had been done before.")
+        return _back()
+    session["saved"] = {
+        "words": words,
+        "took_s": round(took_s, 4),
+        "reads": cost.reads,
+        "writes": cost.writes,
+        "tasks": len(token.held),
+        "student_id": student_id,
+    }
+    return _back(token)
+
+
+# Lists
+
+
+@bp.post("/lists")
+def upload() -> ResponseReturnValue:
+    """Take a file of students, or text pasted into the form, and start to add them."""
+    form_id = id_in_form()
+    content, name = _uploaded()
+    try:
+        grades.import_students(clients(), DEMO, form_id, content, name)
+    except BadFileError as error:
+        return _page({}, {"list": str(error)}, 400)
+    except ListGoingOnError:
+        return _page({}, {"list": LIST_GOES_ON}, 409)
+    return _back()
+
+
+@bp.post("/made-up")
+def make_up() -> ResponseReturnValue:
+    """Add made-up students: a continuation, a hundred in each commit."""
+    try:
+        grades.add_many(clients(), DEMO, id_in_form(), MADE_UP)
+    except ListGoingOnError:
+        return _page({}, {"list": LIST_GOES_ON}, 409)
+    except OtherJobError:
+        return _page({}, {"list": "This form was sent as another one before. Try again."}, 400)
+    return _back()
+
+
+def _uploaded() -> tuple[bytes, str]:
+    file = request.files.get("file")
+    if file is not None and file.filename:
+        return file.read(MAX_BYTES + 1), file.filename
+    return request.form.get("pasted", "").encode(errors="replace"), "pasted text"
+
+
+# Rebuild, verify, compare
+
+
+@bp.post("/<any(rebuild, verify):verb>")
+def check(verb: str) -> ResponseReturnValue:
+    """Build the view anew beside the one that is read, or compare it with its sources."""
+    form_id = id_in_form()
+    if verb == "verify":
+        grades.verify(clients(), DEMO, form_id)
+    else:
+        BUILDS.rebuild(clients(), StudentsByGrade)
+    return _back()
+
+
+@bp.post("/compare/<school>")
+def compare(school: str) -> ResponseReturnValue:
+    """Measure what counting a sample school costs; fill it first, if it is empty."""
+    if school not in _samples():
+        abort(404)
+    comparisons.compare(clients(), school, id_in_form())
+    return redirect(url_for(".page", _anchor="compare"), 303)
+
+
+def _samples() -> Sequence[str]:
+    most = MAX_IN_EMULATOR if settings().is_local else max(SAMPLES.values())
+    return [school for school, size in SAMPLES.items() if size <= most]
+
+
+# What the page is made of
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A grade in the chart. `share` and `coming` are parts of the longest bar, in percent."""
+
+    grade: int
+    count: int
+    mean: float | None
+    share: float
+    coming: float
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A change of a bar that is on its way: who enters, leaves or stays with other points."""
+
+    grade: int
+    enter: int
+    leave: int
+    change: int
+    age_s: float
+
+    @classmethod
+    def of(cls, update: Apply, age_s: float) -> Chip:
+        measured = [each for each in update.updates if each.measures is not None]
+        enter = sum(each.is_first for each in measured)
+        leave = len(update.updates) - len(measured)
+        grade = row_name(update.row)[1]  # type: ignore[index]
+        return cls(int(grade), enter, leave, len(measured) - enter, age_s)
+
+
+@dataclass(frozen=True)
+class ClassSize:
+    """A grade with its students, joined with its teachers."""
+
+    grade: int
+    students: int
+    teachers: int
+    names: Sequence[Teacher]
+
+
+def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
+    school = _school_or_404()
+    # Before the roster and all else: then everything on the page is at least as new.
+    is_satisfied = GRADES.wait(clients(), _token_in_address(), WAIT_S)
+    students, more = _roster(school)
+    shown = render_template(
+        "grades/page.html",
+        form=form,
+        errors=errors,
+        fields=FIELDS,
+        students=students,
+        more_students=more,
+        taught=GRADES_TAUGHT,
+        made_up=MADE_UP,
+        most_mib=MAX_BYTES // 2**20,
+        switches=active_switches(),
+        is_satisfied=is_satisfied,
+        **_stage(school),
+    )
+    return shown, status
+
+
+def _roster(school: str) -> tuple[list[Student], str | None]:
+    """Return a page of students; who was saved last stands first."""
+    after = request.args.get("after", "") if request.method == "GET" else ""
+    if after and not ID_PATTERN.fullmatch(after):
+        abort(400, "This page of students does not exist.")
+    students, more = grades.students_page(school, after=after, size=STUDENTS_SHOWN)
+    saved_id = session.get("saved", {}).get("student_id")
+    if school == DEMO and saved_id and not after:
+        last = student_key(DEMO, saved_id).get()
+        rest = [student for student in students if student.student_id != saved_id]
+        students = [*([last] if last else []), *rest]
+    return students, more
+
+
+def _stage(school: str) -> dict[str, Any]:
+    before, started = clients().meter.cost(), time.perf_counter()
+    reading = GRADES.read(clients(), view_of(school), under=(school,))
+    read_s, read = time.perf_counter() - started, clients().meter.cost() - before
+    chips = _chips(school) if reading.freshness.waiting else []
+    classes, classes_wait = _classes(school)
+    noted = school_key(school).get() or School()
+    lists = _lists(noted)
+    builds = _builds()
+    verification = grades.verification(clients(), school)
+    compared = comparisons.statuses(clients(), _samples())
+    return {
+        "school": school,
+        "is_demo": school == DEMO,
+        "new_id": clients().new_id(),
+        "reading": reading,
+        "read": read,
+        "read_s": read_s,
+        "bars": _bars(reading, chips),
+        "count": sum(row.count for row in reading.rows),
+        "chips": chips[:CHIPS_SHOWN],
+        "classes": classes,
+        "lists": lists,
+        "builds": builds,
+        "verification": verification,
+        "table": GRADES.catalog().live(view_of(school)),
+        "compared": compared,
+        "saved": session.get("saved") if school == DEMO else None,
+        "is_moving": bool(reading.freshness.waiting)
+        or classes_wait
+        or _is_busy(lists, builds, verification, compared),
+    }
+
+
+def _chips(school: str) -> list[Chip]:
+    waiting = GRADES.waiting(clients(), view_of(school), under=(school,), most=CHANGES_READ)
+    return [Chip.of(update, age_s) for update, age_s in waiting]
+
+
+def _is_busy(
+    lists: Sequence[tuple[str, Progress, list[ItemIssue]]],
+    builds: Sequence[BuildStatus],
+    verification: Verification | None,
+    compared: Sequence[ComparisonStatus],
+) -> bool:
+    return (
+        any(run.state == RUNNING for _, run, _ in lists)
+        or any(build.phase != "failed" for build in builds)
+        or (verification is not None and verification.state == RUNNING)
+        or any(each.state in ("filling", "measuring") for each in compared)
+    )
+
+
+def _bars(reading: Reading, chips: Sequence[Chip]) -> list[Bar]:
+    rows = {grade_of(row): row for row in reading.rows}
+    coming = {
+        grade: sum(chip.enter - chip.leave for chip in chips if chip.grade == grade)
+        for grade in GRADES_TAUGHT
+    }
+    counts = {grade: rows[grade].count if grade in rows else 0 for grade in GRADES_TAUGHT}
+    longest = max([1, *(counts[grade] + max(0, coming[grade]) for grade in GRADES_TAUGHT)])
+    return [
+        Bar(
+            grade,
+            counts[grade],
+            rows[grade].mean("points") if grade in rows else None,
+            round(100 * counts[grade] / longest, 2),
+            round(100 * max(0, coming[grade]) / longest, 2),
+            sum(chip.grade == grade for chip in chips),
+        )
+        for grade in GRADES_TAUGHT
+    ]
+
+
+def _classes(school: str) -> tuple[list[ClassSize], bool]:
+    """Return grades and their teachers, and whether a change of them is on its way."""
+    reading = GRADES.read(clients(), ClassSizes, under=(school,))
+    teachers: list[Teacher] = teachers_of(school).fetch(grades.MAX_TEACHERS)
+    classes = [
+        ClassSize(
+            grade_of(row),
+            int(row.sum("students")),
+            row.counts.get("Teacher", 0),
+            [teacher for teacher in teachers if teacher.grade == grade_of(row)],
+        )
+        for row in reading.rows
+    ]
+    return classes, bool(reading.freshness.waiting)
+
+
+def _lists(noted: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
+    """Return the school's last lists, newest first, and what was wrong in the newest."""
+    now = clients().clock.now()
+    listed = []
+    for place, each in enumerate(reversed(noted.lists[-LISTS_SHOWN:])):
+        run = progress(each["run_id"], now=now, dots=False)
+        wrong = place == 0 and run.totals.failed + run.totals.retrying
+        rows = item_issues(run.run_id, most=MISHAPS_SHOWN) if wrong else []
+        listed.append((each["name"], run, rows))
+    return listed
+
+
+def _builds() -> list[BuildStatus]:
+    """Return how far the tables are that are being built, if any are."""
+    found = [BUILDS.rebuilding(clients(), view) for view in SHOWN]
+    return [build for build in found if build is not None]
+
+
+# What addresses and forms hold
+
+
+def _school_or_404() -> str:
+    school = request.args.get("school", DEMO) if request.method == "GET" else DEMO
+    if school not in (DEMO, *SAMPLES):
+        abort(404)
+    return school
+
+
+def _signer() -> URLSafeSerializer:
+    """Return what signs tokens in addresses: whoever makes one up cannot ask for odd keys."""
+    return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="grades.seen")
+
+
+def _token_in_address() -> ConsistencyToken:
+    sealed = request.args.get("seen", "") if request.method == "GET" else ""
+    try:
+        return ConsistencyToken.parse(_signer().loads(sealed)) if sealed else ConsistencyToken()
+    except BadSignature:
+        abort(400, "This address is cut off, or was changed. Open the page from the menu.")
+
+
+def _back(token: ConsistencyToken | None = None) -> ResponseReturnValue:
+    """Lead back to the page; with a token, to one that holds at least what it stands for."""
+    seen = _signer().dumps(str(token)) if token and str(token) else None
+    after = request.form.get("after", "")
+    kept = after if ID_PATTERN.fullmatch(after) else None
+    return redirect(url_for(".page", seen=seen, after=kept, _anchor="now"), 303)
+
+
+def _fields() -> dict[str, str]:
+    return {field: request.form.get(field, "").strip() for field in FIELDS}

@@ -1,0 +1,185 @@
+"""What the API promises, as an OpenAPI 3.1 description; a test holds the API to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demos.sums.sums import MAX_AMOUNT, NAME
+
+
+def _problem(words: str, **headers: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": words,
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+    if headers:
+        answer["headers"] = {
+            name.replace("_", "-"): {"schema": {"type": "integer"}, "description": said}
+            for name, said in headers.items()
+        }
+    return answer
+
+
+def _json(words: str, schema: str) -> dict[str, Any]:
+    return {
+        "description": words,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
+    }
+
+
+_TOO_MANY = _problem("Too many requests of this address.", Retry_After="Seconds.")
+_NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The sum's name. Sums are made on the page /sums.",
+    "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+}
+_INTEGER = {"type": "integer"}
+_COUNT = {"type": "integer", "minimum": 0}
+
+_ACCEPTED: dict[str, Any] = {
+    "sum": {"type": "string"},
+    "accepted": {"const": True},
+    "repeat": {
+        "type": "boolean",
+        "description": "Whether this Idempotency-Key had been accepted before.",
+    },
+    "ref": {"type": "string", "description": "Where the addition lies until it is folded."},
+}
+
+DESCRIPTION: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "Rollforward: sums",
+        "version": "1",
+        "description": "Many small additions, gathered into few writes. An addition that was "
+        "accepted is added once, within about a second. No login, and no cookies.",
+    },
+    "paths": {
+        "/api/v1/sums/{name}": {
+            "parameters": [_NAME],
+            "get": {
+                "operationId": "readSum",
+                "summary": "A sum, and what still waits to be added",
+                "responses": {
+                    "200": _json("The sum.", "Sum"),
+                    "404": _problem("There is no such sum."),
+                    "429": _TOO_MANY,
+                    "503": _problem("Datastore does not answer.", Retry_After="Seconds."),
+                },
+            },
+            "post": {
+                "operationId": "addToSum",
+                "summary": "Add to a sum",
+                "parameters": [
+                    {
+                        "name": "Idempotency-Key",
+                        "in": "header",
+                        "description": "Makes this addition count once, however often it is sent "
+                        "within a day. All callers of a sum share its keys, so make yours random. "
+                        "Without one, an answer of 503 means that it may count.",
+                        "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
+                    },
+                    {
+                        "name": "wait_ms",
+                        "in": "query",
+                        "description": "Wait so long for the addition to be folded.",
+                        "schema": {"type": "integer", "minimum": 0, "maximum": 5000},
+                    },
+                ],
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Addition"}}
+                    },
+                },
+                "responses": {
+                    "200": _json("It was asked for, and is folded.", "FoldResult"),
+                    "202": _json("The addition is safe, and will be folded.", "Accepted"),
+                    "400": _problem("Not JSON, no whole number, out of range, or more than it."),
+                    "404": _problem("There is no such sum."),
+                    "413": _problem("The body is too large."),
+                    "415": _problem("The body is not declared as JSON."),
+                    "422": _problem("This Idempotency-Key was used with another body."),
+                    "429": _TOO_MANY,
+                    "503": _problem(
+                        "Not accepted. Without an Idempotency-Key it may count all the same.",
+                        Retry_After="Seconds.",
+                    ),
+                },
+            },
+        },
+        "/api/v1/openapi.json": {
+            "get": {
+                "operationId": "describe",
+                "summary": "This description",
+                "responses": {
+                    "200": {
+                        "description": "The description.",
+                        "content": {"application/json": {"schema": {"type": "object"}}},
+                    },
+                    "429": _TOO_MANY,
+                },
+            }
+        },
+    },
+    "components": {
+        "schemas": {
+            "Addition": {
+                "type": "object",
+                "properties": {
+                    "amount": {
+                        "type": "integer",
+                        "minimum": -MAX_AMOUNT,
+                        "maximum": MAX_AMOUNT,
+                        "description": "Written without fraction or exponent: 5, and not 5.0.",
+                    }
+                },
+                "required": ["amount"],
+                "additionalProperties": False,
+            },
+            "Accepted": {
+                "type": "object",
+                "properties": _ACCEPTED,
+                "required": list(_ACCEPTED),
+            },
+            "FoldResult": {
+                "type": "object",
+                "properties": {
+                    **_ACCEPTED,
+                    "total": {
+                        **_INTEGER,
+                        "description": "The sum after this addition. After a repeat of one that "
+                        "did not wait: the sum now.",
+                    },
+                },
+                "required": [*_ACCEPTED, "total"],
+            },
+            "Sum": {
+                "type": "object",
+                "properties": {
+                    "sum": {"type": "string"},
+                    "total": _INTEGER,
+                    "items": {**_COUNT, "description": "Additions that are folded."},
+                    "batches": {**_COUNT, "description": "Writes of the sum's row."},
+                    "waiting": {**_COUNT, "description": "Additions that are not folded yet."},
+                },
+                "required": ["sum", "total", "items", "batches", "waiting"],
+            },
+            "Problem": {
+                "type": "object",
+                "description": "RFC 9457.",
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": _INTEGER,
+                    "detail": {"type": "string"},
+                },
+                "required": ["type", "title", "status", "detail"],
+            },
+        }
+    },
+}

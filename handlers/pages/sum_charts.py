@@ -1,0 +1,136 @@
+"""Pictures of a sum: the writers of a load and the batches that join their items, over time.
+
+Lengths along time are in percent of the picture, heights in pixels.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from demos.sums.load import LoadStatus
+
+WRITERS_HIGH = 150
+SLIMMEST_LANE, WIDEST_LANE = 3.0, 16.0
+BATCH_HIGH = 22
+GAP = 26  # Above the writers and above the batches: for their captions.
+AXIS_HIGH = 20
+# A turn that takes no time is drawn all the same.
+MIN_PERCENT = 0.3
+BARS_HIGH = 90
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of time in a lane."""
+
+    x: float
+    width: float
+    y: float
+    height: float
+    items: int
+    is_last: bool = False
+
+    @property
+    def end(self) -> float:
+        return round(self.x + self.width, 2)
+
+    @property
+    def middle(self) -> float:
+        return round(self.x + self.width / 2, 2)
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """A load over time: turns of writers above, batches below, and where each was joined."""
+
+    turns: Sequence[Block]
+    batches: Sequence[Block]
+    grounds: Sequence[Block]
+    ticks: Sequence[tuple[float, int]]
+    now: float | None
+    batches_y: float
+    height: float
+    length_s: float
+
+
+def gantt(
+    load: LoadStatus, recent: Sequence[Mapping[str, Any]], now: datetime.datetime
+) -> Gantt | None:
+    """Draw the last load; None: there was none."""
+    if load.load is None:
+        return None
+    began_ms = load.load.started_ms
+    folded = [
+        (_ms(batch["opened"]) - began_ms, _ms(batch["folded"]) - began_ms, int(batch["items"]))
+        for batch in recent
+    ]
+    # Batches of this load; what came long after it has nothing to do with it.
+    ends = [turn[1] for writer in load.writers for turn in writer.turns or []]
+    last = max([load.load.seconds * 1000, *ends])
+    mine = [each for each in folded if each[1] >= 0 and each[0] <= last]
+    now_ms = now.timestamp() * 1000 - began_ms
+    length = max([last, *(end for _, end, _ in mine), min(now_ms, last) if load.is_moving else 0])
+    lane = min(WIDEST_LANE, max(SLIMMEST_LANE, WRITERS_HIGH / load.load.writers))
+    batches_y = GAP + lane * load.load.writers + GAP
+
+    def block(start: float, end: float, y: float, height: float, items: int) -> Block:
+        x = min(100.0, max(0.0, 100 * start / length))
+        width = max(MIN_PERCENT, 100 * end / length - x)
+        return Block(round(x, 2), round(width, 2), round(y, 1), round(height, 1), items)
+
+    grounds = [block(0, length, GAP + lane * i, lane - 1, 0) for i in range(load.load.writers)]
+    turns = [
+        block(turn[0], turn[1], GAP + lane * i, lane - 1, turn[2])
+        for i, writer in enumerate(load.writers)
+        for turn in writer.turns or []
+    ]
+    batches = [
+        block(start, end, batches_y + (i % 2) * (BATCH_HIGH + 2), BATCH_HIGH, items)
+        for i, (start, end, items) in enumerate(sorted(mine))
+    ]
+    step = next(s for s in (1, 2, 5, 10, 30, 3600) if length / 1000 / s <= 10)
+    seconds = range(0, int(length / 1000) + 1, step)
+    return Gantt(
+        turns,
+        batches,
+        grounds,
+        [(round(100_000 * s / length, 2), s) for s in seconds],
+        round(100 * now_ms / length, 2) if load.is_moving and now_ms < length else None,
+        batches_y,
+        batches_y + 2 * (BATCH_HIGH + 2) + AXIS_HIGH,
+        length / 1000,
+    )
+
+
+def sizes(recent: Sequence[Mapping[str, Any]], waiting: int) -> list[Block]:
+    """Return a bar for each of the last batches, oldest first, and one for the open batch."""
+    counts = [int(batch["items"]) for batch in reversed(recent)] + ([waiting] if waiting else [])
+    highest, pitch = max([10, *counts]), 100 / max(12, len(counts))
+    bars = []
+    for i, count in enumerate(counts):
+        height = round(max(2.0, BARS_HIGH * count / highest), 1)
+        is_last = bool(waiting) and i == len(counts) - 1
+        bars.append(
+            Block(
+                round(pitch * i, 2),
+                round(pitch * 0.8, 2),
+                BARS_HIGH - height,
+                height,
+                count,
+                is_last,
+            )
+        )
+    return bars
+
+
+def took_s(batch: Mapping[str, Any]) -> float:
+    """Return how long it took from a batch's opening to its join, in seconds."""
+    return (_ms(batch["folded"]) - _ms(batch["opened"])) / 1000
+
+
+def _ms(moment: str) -> float:
+    at = datetime.datetime.fromisoformat(moment).replace(tzinfo=datetime.UTC)
+    return at.timestamp() * 1000

@@ -1,0 +1,181 @@
+"""Sums as an API: add to one, read one. JSON in, JSON out; errors as of RFC 9457.
+
+No token against forged requests is asked for here. Such a token guards what a browser sends along
+by itself, above all cookies, and the API reads none: whoever calls may call. A page elsewhere can
+make a visitor's browser send a form, or plain text, but JSON only after asking us (a preflight),
+and we never agree. So whatever is not declared as JSON is refused, with 415.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from typing import Any, NoReturn
+
+from flask import Blueprint, abort, jsonify, request
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from demos.sums import sums
+from demos.sums.sums import MAX_AMOUNT
+from handlers.endpoints.context import clients
+from handlers.pages.openapi import DESCRIPTION
+from handlers.problems import problem
+from pipelines.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
+
+bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")
+
+MAX_BODY_BYTES = 4096
+MAX_WAIT_MS = 5000
+# Each holds a thread while it waits; whoever comes when so many do is not kept.
+MAX_WAITING = 4
+IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,200}")
+
+
+@bp.get("/openapi.json")
+def openapi() -> ResponseReturnValue:
+    """Describe this API."""
+    return jsonify(DESCRIPTION)
+
+
+@bp.get("/sums/<name>")
+def read(name: str) -> ResponseReturnValue:
+    """Answer a sum: its total, and what still waits to be added."""
+    _sum_or_404(name)
+    standing = sums.status(name)
+    return jsonify(
+        sum=name,
+        total=standing.folded.amount,
+        items=standing.folded.items,
+        batches=standing.batches,
+        waiting=standing.waiting,
+    )
+
+
+@bp.post("/sums/<name>")
+def add(name: str) -> ResponseReturnValue:
+    """Add to a sum; answer once the addition is safe, or, if asked, once it is folded."""
+    amount = _amount()
+    key, wait_ms = _idempotency_key(), _wait_ms()
+    _sum_or_404(name)
+    try:
+        accepted = sums.add(clients(), name, amount, idempotency_key=key, keep_result=bool(wait_ms))
+    except DifferentItemError:
+        _refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
+    except OutcomeUnknownError:
+        return _not_accepted(key)
+    answer = {
+        "sum": name,
+        "accepted": True,
+        "repeat": accepted.is_duplicate,
+        "ref": f"{accepted.pack}#{accepted.position}",
+    }
+    total = _wait(accepted, name, wait_ms) if wait_ms else None
+    if total is None:
+        return jsonify(answer), 202
+    return jsonify(answer | {"total": total})
+
+
+def _wait(accepted: Accepted, name: str, wait_ms: int) -> int | None:
+    """Return the total after an addition; None: it is not folded in time."""
+    seats = clients().process_state.get_or_create(
+        "sums:waiting", lambda: threading.Semaphore(MAX_WAITING)
+    )
+    if not seats.acquire(blocking=False):
+        return None
+    try:
+        outcome, total = sums.outcome(clients(), accepted, wait_ms / 1000, name)
+    finally:
+        seats.release()
+    return total if outcome.is_folded else None
+
+
+def _not_accepted(key: str | None) -> ResponseReturnValue:
+    words = "Datastore did not take it, or did not say so. "
+    words += (
+        "Send it again with the same Idempotency-Key: it counts once."
+        if key is not None
+        else "Without an Idempotency-Key it may count or not, and sent again it may count twice."
+    )
+    return problem(503, words)
+
+
+# What a request holds
+
+
+def _amount() -> int:
+    """Return the amount in a body that holds an amount and nothing else."""
+    body = _json()
+    if not isinstance(body, dict):
+        _refuse(400, 'The body is an object like {"amount": 5}.')
+    others = sorted(set(body) - {"amount"})
+    if others:
+        _refuse(400, f"The body has an amount and nothing else, not {others[0]!r:.50}.")
+    amount = body.get("amount")
+    if type(amount) is not int:  # A bool is an int to isinstance, and none to a caller.
+        _refuse(400, "amount is missing, or is no whole number.")
+    if not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
+        _refuse(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
+    return amount
+
+
+def _json() -> Any:
+    if request.mimetype != "application/json":
+        _refuse(415, "Send the body as Content-Type: application/json.")
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        _refuse(415, "Send the body without a Content-Encoding.")
+    content = _body()
+    try:
+        return json.loads(
+            content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
+        )
+    except (ValueError, RecursionError):
+        _refuse(400, "The body is not JSON in UTF-8.")
+
+
+def _body() -> bytes:
+    # One more than allowed: a body that does not say its length is cut off at the limit.
+    request.max_content_length = MAX_BODY_BYTES + 1
+    try:
+        content = request.get_data()
+    except RequestEntityTooLarge:
+        content = None
+    if content is None or len(content) > MAX_BODY_BYTES:
+        _refuse(413, f"The body has at most {MAX_BODY_BYTES} bytes.")
+    return content
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return dict(pairs)
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _idempotency_key() -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and (not IDEMPOTENCY_KEY.fullmatch(key) or not key.strip()):
+        _refuse(400, "An Idempotency-Key has 1 to 200 printable ASCII characters.")
+    return key
+
+
+def _wait_ms() -> int | None:
+    text = request.args.get("wait_ms")
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MAX_WAIT_MS:
+        _refuse(400, f"wait_ms is a whole number from 0 to {MAX_WAIT_MS}.")
+    return int(text)
+
+
+def _sum_or_404(name: str) -> None:
+    if not sums.exists(clients(), name):
+        _refuse(404, "There is no such sum. The page /sums makes one.")
+
+
+def _refuse(status: int, words: str) -> NoReturn:
+    abort(problem(status, words))

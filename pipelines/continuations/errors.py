@@ -1,0 +1,19 @@
+"""Why a run cannot be shown, started, cancelled or tried again."""
+
+from __future__ import annotations
+
+
+class NotEndedError(Exception):
+    """The run has not finished."""
+
+
+class PagesGoneError(Exception):
+    """The run has finished so long ago that nobody knows any more which items failed."""
+
+
+class OtherJobError(ValueError):
+    """The run of this id is of another job."""
+
+
+class UnknownRunError(LookupError):
+    """There is no run of this id."""

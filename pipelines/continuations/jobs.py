@@ -1,0 +1,100 @@
+"""Jobs: what a continuation walks over, and what it does to each item.
+
+Give a job `side_effect` for effects outside Datastore (a mail, a call): it acts first, and the
+receipts follow. Give it `apply` for effects in Datastore: they commit with the receipts. Give it
+`check` when it only looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from models.continuations import ContinuationRun
+from pipelines.continuations.sources import FailedItems, Source
+from pipelines.runtime.clients import Clients
+
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741  An item.
+
+# How long a page waits after the last sign of life of an attempt at it: what a crash costs. Work
+# may last longer, as heartbeats keep the lease.
+LEASE_S = 6.0
+# An attempt that lasts longer hangs, or its request was given up: its page may be taken over.
+DEADLINE_S = 600.0
+# How long deferred items wait after each pass over their page: a relay that puts mails off
+# means minutes.
+RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
+
+
+class ItemError(Exception):
+    """Base class for what may become of an item other than done."""
+
+
+class RefusedItemError(ItemError):
+    """This item can never be worked on; its text says why."""
+
+
+class DeferredItemError(ItemError):
+    """This item cannot be worked on now; its text says why."""
+
+
+class SkippedItemError(ItemError):
+    """Nothing has to be done for this item; its text says why."""
+
+
+# Opened once per page; works on one item, or raises one of the three errors above.
+Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
+# Runs inside the transaction, maybe more than once; per item None, or one of the three errors
+# above. The items are as they were read before: read again, there, what you change.
+Apply = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
+# Runs outside of any transaction; answers as Apply does. A crash repeats it.
+Check = Apply[A, I]
+
+
+@dataclass(frozen=True)
+class Job(Generic[A, I]):
+    """A kind of run: what it walks over and what it does to each item.
+
+    Give `side_effect` for effects outside Datastore, `apply` for effects in it, `check` for none.
+    """
+
+    name: str
+    queue: str
+    args: type[A]
+    source: Callable[[A], Source[I]]
+    side_effect: Deliver[A, I] | None = None
+    apply: Apply[A, I] | None = None
+    check: Check[A, I] | None = None
+    on_finished: Callable[[Clients, A], None] | None = None  # At least once; may come late.
+    page_size: int = 100
+    max_attempts: int = 5  # Over a page, before an item that keeps being deferred has failed.
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S  # Between passes; the last one repeats.
+    lease_s: float = LEASE_S
+    deadline_s: float = DEADLINE_S  # Of an attempt: so long it may keep its lease by heartbeats.
+
+    def __post_init__(self) -> None:
+        if not self.retry_delays_s or min(self.retry_delays_s) < 0:
+            raise ValueError(f"job {self.name} needs delays of 0 s or more: {self.retry_delays_s}")
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[A]:
+        return TypeAdapter(self.args)
+
+    def dump(self, args: A) -> str:
+        return self._adapter.dump_json(args).decode()
+
+    def load(self, args: str) -> A:
+        return self._adapter.validate_json(args)
+
+    def source_of(self, run: ContinuationRun) -> Source[I]:
+        source = self.source(self.load(run.args))
+        return FailedItems(source, run.retry_of) if run.retry_of else source
+
+
+Jobs = Mapping[str, Job[Any, Any]]

@@ -1,0 +1,221 @@
+"""How far a run has come: totals, rate, cost, and the items that did not go well."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from models.continuations import (
+    DONE,
+    FAILED,
+    FINISHED,
+    PAGES_KEPT_FOR,
+    RETRYING,
+    RUNNING,
+    SKIPPED,
+    WAITING,
+    ContinuationPage,
+    ContinuationRun,
+    pages_of,
+    run_key,
+)
+from models.transactions import transact
+from pipelines.continuations.errors import UnknownRunError
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.rpc import Cost
+
+OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
+
+# What follows a page's last commit, at least: a look whether it is closed.
+_CLOSING = Cost(reads=1, round_trips=1)
+
+
+MAX_UNTIL_ENDED = 0.99
+
+
+@dataclass(frozen=True)
+class ItemIssue:
+    """An item that was not simply done: "failed", "skipped" or "retrying", and why."""
+
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a run's pages add up to, in items unless the name says otherwise."""
+
+    done: int
+    skipped: int
+    failed: int
+    retrying: int
+    waiting: int
+    in_doubt: int
+    pages: int
+    cost: Cost
+
+    @classmethod
+    def of(cls, pages: Iterable[ContinuationPage], chains: int) -> Totals:
+        """Add up pages, one at a time: there may be more than fit into memory."""
+        letters: Counter[str] = Counter()
+        cost = Cost(writes=1, tasks=chains)
+        in_doubt = count = 0
+        for page in pages:
+            letters.update(page.receipts)
+            cost += Cost(**page.cost) + _CLOSING
+            in_doubt += page.in_doubt
+            count += 1
+        return cls(
+            done=letters[DONE],
+            skipped=letters[SKIPPED],
+            failed=letters[FAILED],
+            retrying=letters[RETRYING],
+            waiting=letters[WAITING],
+            in_doubt=in_doubt,
+            pages=count,
+            cost=cost,
+        )
+
+    @classmethod
+    def kept(cls, run: ContinuationRun) -> Totals:
+        """Return the totals that an ended run keeps."""
+        return cls(**{**run.totals, "cost": Cost(**run.totals["cost"])})
+
+    @property
+    def ended(self) -> int:
+        return self.done + self.skipped + self.failed
+
+    @property
+    def known(self) -> int:
+        return self.ended + self.retrying + self.waiting
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    run_id: str
+    state: str
+    expected: int
+    totals: Totals
+    elapsed_s: float
+    dots: Sequence[str]
+    retry_of: str | None = None
+    retried_by: str | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Items whose turn has not come, those of pages not read yet included."""
+        return self.expected - self.totals.ended - self.totals.retrying
+
+    @property
+    def share(self) -> float:
+        """The part of the items that has ended, 0 to 1; 1 only when the run has.
+
+        Before, there may be more items than pages have been read.
+        """
+        if self.state == FINISHED:
+            return 1.0
+        share = self.totals.ended / self.expected if self.expected else 0.0
+        return min(share, MAX_UNTIL_ENDED)
+
+    @property
+    def rate(self) -> float:
+        """Items a second, over the whole run so far."""
+        return self.totals.ended / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go at this rate; None when that cannot be told."""
+        if self.state != RUNNING or not self.rate:
+            return None
+        return (self.expected - self.totals.ended) / self.rate
+
+
+def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = True) -> Progress:
+    """Return how far a run has come, from its pages; an ended run keeps its totals.
+
+    Args:
+        now: Until when to count the time of a run that goes on.
+        dots: Also return each page's receipts, for which its pages must be read. A run that
+            finished 30 days ago has no pages any more.
+
+    Raises:
+        UnknownRunError: there is no such run.
+    """
+    run = run_of(run_id)
+    receipts: list[str] = []
+    touched = run.started
+
+    def pages() -> Iterator[ContinuationPage]:
+        nonlocal touched
+        for page in pages_of(run_id):
+            receipts.append(page.receipts)
+            touched = max(touched, page.touched)
+            yield page
+
+    if dots or not run.totals:
+        totals = Totals.of(pages(), len(run.spans))
+    if run.totals:
+        totals = Totals.kept(run)
+    is_over = run.state == FINISHED
+    return Progress(
+        run_id=run_id,
+        state=run.state,
+        expected=totals.known if is_over else max(totals.known, run.expected or 0),
+        totals=totals,
+        elapsed_s=max(0.0, (_end(run, touched, now) - run.started).total_seconds()),
+        dots=receipts,
+        retry_of=run.retry_of,
+        retried_by=run.retried_by,
+    )
+
+
+def _end(
+    run: ContinuationRun, touched: datetime.datetime, now: datetime.datetime | None
+) -> datetime.datetime:
+    """Return until when a run's time counts; one that was cancelled stands still."""
+    if run.ended is not None:
+        return run.ended  # type: ignore[no-any-return]
+    return naive_utc(now) if now is not None and run.state == RUNNING else touched
+
+
+def keep_totals(run_id: str) -> None:
+    """Store the totals of a run that has finished: its pages change no more."""
+    totals = asdict(Totals.of(pages_of(run_id), len(run_of(run_id).spans)))
+
+    def keep() -> None:
+        run = run_of(run_id)
+        if run.untold or run.totals != totals:
+            run.totals, run.untold = totals, False
+            run.pages_until = run.ended + PAGES_KEPT_FOR
+            run.put()
+
+    transact(keep)
+
+
+def item_issues(run_id: str, *, most: int = 1000) -> list[ItemIssue]:
+    """Return the items of a run that were skipped, refused or deferred, in order."""
+    listed: list[ItemIssue] = []
+    for page in pages_of(run_id):
+        for position in sorted(map(int, page.reasons)):
+            outcome = OUTCOMES[page.receipts[position]]
+            listed.append(ItemIssue(page.items[position], outcome, page.reasons[str(position)]))
+            if len(listed) == most:
+                return listed
+    return listed
+
+
+def run_of(run_id: str) -> ContinuationRun:
+    """Return the row of a run.
+
+    Raises:
+        UnknownRunError: there is no such run.
+    """
+    run = run_key(run_id).get()
+    if run is None:
+        raise UnknownRunError(run_id)
+    return run  # type: ignore[no-any-return]

@@ -1,0 +1,199 @@
+"""Runs: started, cancelled, resumed, and their failed items tried again."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from google.cloud import ndb
+
+from models.continuations import (
+    CANCELLED,
+    FINISHED,
+    PAGES_KEPT_FOR,
+    RUNNING,
+    ContinuationRun,
+    run_key,
+)
+from models.transactions import transact
+from pipelines.continuations.attempt import page_task
+from pipelines.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
+from pipelines.continuations.jobs import Job, Jobs
+from pipelines.continuations.progress import progress, run_of
+from pipelines.continuations.sweep import Look, head
+from pipelines.continuations.sweep import forget as forget
+from pipelines.continuations.sweep import sweep as sweep
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.declaration import hashed_name
+
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741  An item.
+
+MAX_CHAINS = 8
+# Fewer pages than this are not worth a chain of their own.
+PAGES_PER_CHAIN = 4
+MAX_RUN_ID_BYTES = 500
+
+
+def new_run(
+    clients: Clients,
+    job: Job[A, I],
+    args: A,
+    *,
+    run_id: str,
+    expected: int | None = None,
+    retry_of: str | None = None,
+    page_size: int | None = None,
+    chains: int | None = None,
+) -> ContinuationRun:
+    """Return the row of a run, not stored: put it in a transaction of yours, then `launch`.
+
+    Args:
+        run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
+            characters that can be printed, without colon or semicolon.
+        expected: How many items there will be, if known: decides the number of chains.
+
+    Raises:
+        ValueError: there can be no run of this id or page size.
+    """
+    size = page_size or job.page_size
+    if size < 1:
+        raise ValueError(f"page_size must be at least 1, not {size}")
+    _check_id(run_id)
+    run = ContinuationRun(
+        key=run_key(run_id),
+        job=job.name,
+        args=job.dump(args),
+        page_size=size,
+        expected=expected,
+        retry_of=retry_of,
+        started=naive_utc(clients.clock.now()),
+    )
+    chains = chains or min(MAX_CHAINS, max(1, (expected or 0) // (size * PAGES_PER_CHAIN)))
+    run.spans = [[span.after, span.until] for span in job.source_of(run).split(chains)]
+    return run
+
+
+def _check_id(run_id: str) -> None:
+    """Refuse an id that pages and tasks could not be named by, before anything is stored."""
+    if not run_id or not run_id.isprintable() or set(run_id) & set(":;"):
+        raise ValueError(f"a run's id is not empty and has no colon or semicolon: {run_id!r:.100}")
+    if len(run_id.encode()) > MAX_RUN_ID_BYTES:
+        raise ValueError(f"a run's id has at most {MAX_RUN_ID_BYTES} bytes: {run_id!r:.100}")
+
+
+def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
+    """Create the first task of each chain of a stored run; doing it again does nothing.
+
+    The stored row says where the chains start: somebody else's draft may be cut otherwise.
+
+    Raises:
+        OtherJobError: the run is of another job.
+    """
+    run = run_of(run_id)
+    if run.job != job.name:
+        raise OtherJobError(f"run {run_id} is of job {run.job}, not {job.name}")
+    heads = [head(run, chain) for chain in range(len(run.spans))]
+    page_task(job).enqueue_many(clients, heads, names=[head.task_name for head in heads])
+
+
+def start(
+    clients: Clients,
+    job: Job[A, I],
+    args: A,
+    *,
+    run_id: str,
+    expected: int | None = None,
+    page_size: int | None = None,
+    chains: int | None = None,
+) -> bool:
+    """Start a run, once per run_id; True if this call made it and knows so.
+
+    Raises:
+        ValueError: there can be no such run.
+        OtherJobError: the run of this id is of another job.
+    """
+    draft = new_run(
+        clients, job, args, run_id=run_id, expected=expected, page_size=page_size, chains=chains
+    )
+
+    def put_once() -> bool:
+        if draft.key.get() is not None:
+            return False
+        draft.put()
+        return True
+
+    is_new = transact(put_once)
+    launch(clients, job, run_id)
+    return is_new
+
+
+def cancel(run_id: str) -> None:
+    """Stop a run: what was done stays, what was not is left. It can be resumed."""
+    _turn(run_id, RUNNING, CANCELLED)
+
+
+def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
+    """Go on with a cancelled run, or give a running one a push."""
+    run = _turn(run_id, CANCELLED, RUNNING)
+    stalled = [args for args, _ in Look.at(run).stalled]
+    if stalled:
+        page_task(jobs[run.job]).enqueue_many(clients, stalled)
+
+
+def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
+    """Run the failed items of a finished run again, as a run of its own.
+
+    Returns:
+        The new run's id: the same however often this is called.
+
+    Raises:
+        NotEndedError: the run has not finished: it goes on, or may be resumed.
+        PagesGoneError: it finished more than 30 days ago.
+    """
+    parent = run_of(run_id)
+    if parent.state != FINISHED:
+        raise NotEndedError(f"run {run_id} is {parent.state}")
+    now = naive_utc(clients.clock.now())
+    job = jobs[parent.job]
+    child_id = hashed_name("retry", run_id)
+    child = new_run(
+        clients,
+        job,
+        job.load(parent.args),
+        run_id=child_id,
+        retry_of=run_id,
+        page_size=parent.page_size,
+        chains=1,
+        expected=_unfinished(run_id),
+    )
+
+    def put_once() -> None:
+        old, existing = ndb.get_multi([run_key(run_id), run_key(child_id)])
+        if existing is not None:
+            return
+        if old.pages_gone or (old.pages_until is not None and old.pages_until <= now):
+            raise PagesGoneError(f"run {run_id} ended at {old.ended:%Y-%m-%d}")
+        old.retried_by = child_id
+        old.pages_until = now + PAGES_KEPT_FOR  # The retry reads them to know what failed.
+        ndb.put_multi([old, child])
+
+    transact(put_once)
+    launch(clients, job, child_id)
+    return child_id
+
+
+def _unfinished(run_id: str) -> int:
+    totals = progress(run_id).totals
+    return totals.failed + totals.retrying + totals.waiting
+
+
+def _turn(run_id: str, before: str, after: str) -> ContinuationRun:
+    def body() -> ContinuationRun:
+        run = run_of(run_id)
+        if run.state == before:
+            run.state = after
+            run.put()
+        return run
+
+    return transact(body)

@@ -1,0 +1,262 @@
+"""The sweep of continuations: it wakes pages that wait too long, and deletes what has served.
+
+What it costs follows what is left to do, not what was done: of each chain it reads the pages behind
+those that are closed, and of a run at most so many at once. Runs take turns: each sweep goes on
+behind the last run that the one before has looked at. A run that cannot be woken is logged, and
+holds up no other.
+
+Lost on failure: nothing. A sweep that breaks off is done again a minute later.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.cloud import ndb
+
+from models.continuations import (
+    FINISHED,
+    PAGES_KEPT_FOR,
+    ContinuationPage,
+    ContinuationRun,
+    ContinuationSweep,
+    expired_runs,
+    heartbeats_of,
+    pages_of,
+    pages_of_chain,
+    run_key,
+    running_runs,
+    sweep_key,
+    untold_runs,
+)
+from models.demos.uploads import expired_chunks
+from models.transactions import TRANSIENT, transact
+from pipelines.continuations.attempt import PageArgs, page_task
+from pipelines.continuations.jobs import Jobs
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+log = logging.getLogger(__name__)
+
+# A page that has not got on for so long is woken, then after twice that, and so on.
+STALE_S = 45.0
+SWEPT_RUNS = 50
+# Of one run in one sweep: some 10 MiB.
+SWEPT_PAGES = 1_000
+# The sweep notes how far a run's pages are closed when it has come so much further.
+NOTED_EVERY = 50
+# So many runs that fail one after another say that a service is unwell, not the runs.
+MAX_UNWELL = 3
+MAX_FORGOTTEN = 500
+MAX_RUNS_FORGOTTEN = 10
+
+
+# Waking
+
+
+def sweep(clients: Clients, jobs: Jobs, *, stale_s: float = STALE_S) -> int:
+    """Wake the pages that have waited too long; return how many tasks that took.
+
+    Args:
+        stale_s: How long a page has not got on, at least. A worker that starts may look for what
+            the one before has left with a shorter time.
+    """
+    running = _take_turns(running_runs, "running", lambda run: _wake(clients, jobs, run, stale_s))
+    untold = _take_turns(untold_runs, "untold", lambda run: _wake(clients, jobs, run, stale_s))
+    return running + untold
+
+
+def _take_turns(
+    runs_after: Callable[..., Any], name: str, wake: Callable[[ContinuationRun], int]
+) -> int:
+    """Wake up to SWEPT_RUNS runs of a query, behind the last one that was looked at."""
+    mark = sweep_key(name).get()
+    after = mark.after if mark is not None else ""
+    runs = runs_after(after=after).fetch(SWEPT_RUNS)
+    if after and len(runs) < SWEPT_RUNS:
+        seen = {run.key for run in runs}
+        first = runs_after().fetch(SWEPT_RUNS - len(runs))
+        runs += [run for run in first if run.key not in seen]
+    woken, failed = 0, 0
+    last = ""
+    for run in runs:
+        last = run.key.id()
+        try:
+            woken += wake(run)
+            failed = 0
+        except Exception as error:
+            log.exception("run %s could not be woken", last)
+            failed = failed + 1 if isinstance(error, TRANSIENT) else 0
+            if failed == MAX_UNWELL:
+                break
+    if failed == MAX_UNWELL or len(runs) == SWEPT_RUNS:
+        ContinuationSweep(key=sweep_key(name), after=last).put()
+    return woken
+
+
+def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) -> int:
+    """Wake a run's stalled pages: each when it is stale, when twice as old, and so on.
+
+    The step stands in the task's name, so a queue that stands still is not flooded.
+    """
+    job = jobs.get(run.job)
+    if job is None:
+        log.error("run %s is of job %s, which is not known here", run.key.id(), run.job)
+        return 0
+    now = naive_utc(clients.clock.now())
+    pages: list[PageArgs] = []
+    names: list[tuple[str | int, ...]] = []
+    look = Look.at(run, most=SWEPT_PAGES)
+    for args, moved in look.stalled:
+        age_s = abs((now - moved).total_seconds())  # Ahead of us: from a clock that was wrong.
+        step = int(age_s / stale_s).bit_length()
+        if step:
+            pages.append(args)
+            hour = int(age_s / 3600)  # From the second on, a wake an hour.
+            wake = (moved.isoformat(), int(stale_s), min(step, 7), hour)
+            names.append(("wake", *args.task_name, *wake))
+    look.note()
+    return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
+
+
+def head(run: ContinuationRun, chain: int) -> PageArgs:
+    """Return the first page of a chain."""
+    return PageArgs(run.key.id(), chain, 0, run.spans[chain][0])
+
+
+@dataclass
+class Look:
+    """A look at what a run has left to do, and when each page got on last."""
+
+    run: ContinuationRun
+    left: int  # How many pages may still be read.
+    stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
+    goes_on_at: list[int] | None = None
+    closed: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, run: ContinuationRun, *, most: int | None = None) -> Look:
+        """Look at a run: at all that is not closed, or at so many pages, from where it was cut."""
+        look = cls(run, most or 10**9, closed=dict(run.closed or {}))
+        if run.state == FINISHED:
+            # Its first page's task finds that nobody was told, and tells.
+            look.stalled = [(head(run, 0), run.ended)] if run.untold else []
+            return look
+        chain, number = (run.swept_to if most else None) or (0, None)
+        for each in range(chain, len(run.spans)):
+            if each not in run.chains_ended:
+                look._chain(each, number if each == chain else None)
+            if look.goes_on_at is not None:
+                break
+        return look
+
+    def _chain(self, chain: int, first: int | None) -> None:
+        start = self.closed.get(str(chain), 0) if first is None else first
+        if self.left < 2:
+            self.goes_on_at = [chain, start]
+            return
+        pages = pages_of_chain(self.run.key.id(), chain, start).fetch(self.left + 1)
+        if len(pages) > self.left:
+            # The last two are the first of the next look: what is done needs the one before.
+            self.goes_on_at = [chain, pages[-2].number]
+        if not pages and start == 0:
+            self.stalled.append((head(self.run, chain), self.run.started))
+        self.left -= len(pages)
+        before: ContinuationPage | None = None
+        for page, follower in itertools.pairwise([*pages, None]):
+            is_cut = follower is None and self.goes_on_at is not None
+            if not is_cut:
+                self._page(page, before, follower)
+            before = page
+
+    def _page(
+        self,
+        page: ContinuationPage,
+        before: ContinuationPage | None,
+        follower: ContinuationPage | None,
+    ) -> None:
+        run_id = self.run.key.id()
+        if self._has_work(page, before):
+            args = PageArgs(run_id, page.chain, page.number, page.after)
+            self.stalled.append((args, page.moved))
+        if page.next is not None and (follower is None or follower.number != page.number + 1):
+            args = PageArgs(run_id, page.chain, page.number + 1, page.next)
+            self.stalled.append((args, page.moved))
+        if page.closed and page.number == self.closed.get(str(page.chain), -1) + 1:
+            self.closed[str(page.chain)] = page.number
+
+    def _has_work(self, page: ContinuationPage, before: ContinuationPage | None) -> bool:
+        if not page.worked:
+            return True
+        if not page.closed:
+            return page.number == 0 or (before is not None and before.closed)
+        return page.next is None and page.chain not in self.run.chains_ended
+
+    def note(self) -> None:
+        """Keep with the run where the next look may begin, when that saves enough."""
+        run = self.run
+        further = sum(self.closed.values()) - sum((run.closed or {}).values())
+        if further < NOTED_EVERY and self.goes_on_at == run.swept_to:
+            return
+
+        def body() -> None:
+            run = self.run.key.get()
+            run.closed, run.swept_to = self.closed, self.goes_on_at
+            run.put()
+
+        transact(body)
+
+
+# Forgetting
+
+
+def forget(clients: Clients) -> int:
+    """Delete what has only proved something, after 30 days; return how many rows went.
+
+    Pages of runs that have finished, with their heartbeats, and uploaded files. A bounded number
+    each time.
+    """
+    now = naive_utc(clients.clock.now())
+    chunks = expired_chunks(now).fetch(MAX_FORGOTTEN, keys_only=True)
+    ndb.delete_multi(chunks)
+    gone = len(chunks)
+    for run in expired_runs(now).fetch(MAX_RUNS_FORGOTTEN):
+        if gone >= MAX_FORGOTTEN:
+            break
+        gone += _forget_run(run.key.id(), now, MAX_FORGOTTEN - gone)
+    return gone
+
+
+def _forget_run(run_id: str, now: datetime.datetime, most: int) -> int:
+    """Delete a run's pages, and note when none is left. Its totals stay."""
+    run = run_key(run_id).get()
+    if run.pages_until is None or run.pages_until > now:
+        return 0  # Retried meanwhile.
+    retry = run_key(run.retried_by).get() if run.retried_by else None
+    if retry is not None and retry.state != FINISHED:
+        _keep_pages(run_id, until=now + PAGES_KEPT_FOR)  # It reads them to know what failed.
+        return 0
+    keys: list[Any] = []
+    for query in (heartbeats_of(run_id), pages_of(run_id)):
+        if len(keys) < most:
+            keys += query.fetch(most - len(keys), keys_only=True)
+    ndb.delete_multi(keys)
+    if len(keys) < most:
+        _keep_pages(run_id, until=None)
+    return len(keys)
+
+
+def _keep_pages(run_id: str, *, until: datetime.datetime | None) -> None:
+    """Note until when a run's pages are kept; None: they are gone."""
+
+    def body() -> None:
+        run = run_key(run_id).get()
+        run.pages_until, run.pages_gone = until, until is None
+        run.put()
+
+    transact(body)

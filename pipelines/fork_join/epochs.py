@@ -1,0 +1,332 @@
+"""Epochs: which batch is open, shared through memcached by a reader/writer lock in one counter.
+
+A batch is an epoch, a random id under which writers put their work. Its lock is one number:
+
+    65,536 and more   open; the excess is how many writers are inside
+    32,768 and more   closed: the joiner waits for the writers that are still inside
+    less              joined: whoever is still inside has been missed
+
+and, from bit 17 on, how many items have been announced. So one increment lets a writer in and
+tells it how full the batch is. A writer that was missed knows it when it leaves.
+
+Nothing here is a proof. Whatever memcached forgets or makes up, work lies in Datastore under
+some epoch, and the sweep knows all of them. Without memcached each process makes its own epochs.
+
+Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
+"Fork-join queue": the lock by counter. Why a random epoch and not a running index: docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from models.fork_join import EpochId, key_hash_of
+from pipelines.runtime.cache import counted
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+log = logging.getLogger(__name__)
+
+OPEN = 2**16
+CLOSED = 2**15
+ITEM = 2**17
+# Writers that hold the lock longer than this are not waited for.
+WAIT_FOR_WRITERS_S = 1.0
+# A fold that takes longer than this is not waited for by the next one.
+WAIT_FOR_TURN_S = 2.0
+TURN_TTL_S = 10
+# An epoch that is older than its period by so much was forgotten by its joiner.
+FORGOTTEN_AFTER_S = 5.0
+MIN_LOOK_S = 0.001
+MAX_LOOK_S = 0.02
+MAX_TRIES = 4
+MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one epoch at a time is open: a key of a queue, or one shard of a hot key."""
+
+    queue: str
+    key: str
+    shard: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"fork-join:epoch:{self.queue}:{self.shard}:{self.key}"
+
+    @property
+    def turn(self) -> str:
+        return f"fork-join:turn:{self.queue}:{self.key}"
+
+    @property
+    def tag(self) -> str:
+        return key_hash_of(self.queue, self.key)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A writer's stay in an epoch.
+
+    `is_new`: this writer opened it and must see to its task. `is_shared`: memcached has its
+    lock. `is_full`: this writer's items filled it.
+    """
+
+    slot: Slot
+    epoch: str
+    due: datetime.datetime
+    is_new: bool = False
+    is_shared: bool = True
+    is_full: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How an epoch is: how long it stays open, and with how many items it is full."""
+
+    window_s: float
+    size: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    epoch: str
+    shape: Shape
+
+
+class Epochs:
+    """The epochs that one process knows of."""
+
+    def __init__(self, period_s: float, shape: Callable[[Clients, str], Shape]) -> None:
+        """Know of nothing yet.
+
+        Args:
+            period_s: How long an epoch stays open at most.
+            shape: Tells of a key how its next epoch will be; asked once an epoch.
+        """
+        self._period = datetime.timedelta(seconds=period_s)
+        self._shape = shape
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Slot, _Known] = OrderedDict()
+        self._own: OrderedDict[Slot, Admission] = OrderedDict()
+
+    # Writers
+
+    def enter(self, clients: Clients, slot: Slot, items: int) -> Admission:
+        """Announce items in the open epoch of a slot; open one if there is none."""
+        for _ in range(MAX_TRIES):
+            epoch = self._remembered(clients, slot) or self._published(clients, slot)
+            entry = (
+                self._step_in(clients, slot, epoch, items)
+                if epoch is not None
+                else self._open(clients, slot, items)
+            )
+            if entry is not None:
+                return entry
+        return self._private(clients, slot)
+
+    def leave(self, clients: Clients, entry: Admission) -> bool:
+        """Leave an epoch; return whether its joiner may have gone ahead without this writer."""
+        if not entry.is_shared:
+            return not entry.is_new and naive_utc(clients.clock.now()) >= entry.due
+        inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
+        return inside is None or inside % ITEM < CLOSED
+
+    def forget(self, clients: Clients, slot: Slot, epoch: str) -> None:
+        """Let nobody in by this process's memory, nor by memcached's."""
+        with self._lock:
+            known = self._known.get(slot)
+            if known is not None and known.epoch == epoch:
+                del self._known[slot]
+        unpublish(clients, slot, epoch)
+
+    def _remembered(self, clients: Clients, slot: Slot) -> str | None:
+        known = self._known.get(slot)
+        if known is None or not self._may_be_open(clients, slot, known.epoch):
+            return None
+        return known.epoch
+
+    def _published(self, clients: Clients, slot: Slot) -> str | None:
+        """Return the epoch that memcached says is open, if it can be true."""
+        told = clients.cache.get(slot.name)
+        if told is None:
+            return None
+        epoch = told.decode(errors="replace")
+        if self._may_be_open(clients, slot, epoch):
+            return epoch
+        unpublish(clients, slot, epoch)
+        return None
+
+    def _may_be_open(self, clients: Clients, slot: Slot, text: str) -> bool:
+        """Return whether something can be an epoch of this slot that waits for its joiner."""
+        try:
+            epoch = EpochId.parse(text)
+        except ValueError:
+            log.warning("memcached holds no epoch under %s", slot.name)
+            return False
+        now = naive_utc(clients.clock.now())
+        longest = self._period + datetime.timedelta(seconds=FORGOTTEN_AFTER_S)
+        return epoch.tag == slot.tag and now - longest < epoch.opened < now + longest
+
+    def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Admission | None:
+        lock, steps = _lock(slot, epoch), items * ITEM + 1
+        count = clients.cache.incr_existing(lock, steps)
+        if count is not None and count % ITEM > OPEN:
+            shape = self._remember(clients, slot, epoch)
+            announced = count // ITEM
+            is_full = announced - items < shape.size <= announced
+            return Admission(slot, epoch, _due(epoch, shape), is_full=is_full)
+        if count is not None:
+            clients.cache.incr_existing(lock, -steps)
+        self.forget(clients, slot, epoch)
+        return None
+
+    def _open(self, clients: Clients, slot: Slot, items: int) -> Admission | None:
+        """Open an epoch and stand in it; None: somebody else has opened one just now."""
+        epoch = self._new(clients, slot)
+        lock = _lock(slot, epoch)
+        inside = str(OPEN + items * ITEM + 1).encode()
+        if not clients.cache.add(lock, inside, self._ttl_s()):
+            return self._private(clients, slot)
+        is_published = clients.cache.add(slot.name, epoch.encode(), self._ttl_s())
+        # If the answer was lost it may be, and then nobody else would see to its task.
+        if not is_published and clients.cache.get(slot.name) != epoch.encode():
+            return None
+        shape = self._remember(clients, slot, epoch)
+        due = _due(epoch, shape)
+        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.size)
+
+    def _private(self, clients: Clients, slot: Slot) -> Admission:
+        """Return a stay in an epoch of this process alone, until its joiner is due."""
+        now = naive_utc(clients.clock.now())
+        shape = self._shape(clients, slot.key)
+        with self._lock:
+            own = self._own.get(slot)
+            if own is not None and own.due - self._period <= now < own.due:
+                return own
+            epoch = self._new(clients, slot)
+            own = Admission(slot, epoch, _due(epoch, shape), is_shared=False)
+            self._own[slot] = own
+            if len(self._own) > MAX_REMEMBERED:
+                self._own.popitem(last=False)
+        return Admission(slot, epoch, own.due, is_new=True, is_shared=False)
+
+    def _new(self, clients: Clients, slot: Slot) -> str:
+        return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.tag).text
+
+    def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
+        """Remember an epoch; return its shape, as this process sees it."""
+        known = self._known.get(slot)
+        if known is None or known.epoch != epoch:
+            known = _Known(epoch, self._shape(clients, slot.key))
+        with self._lock:
+            self._known[slot] = known
+            self._known.move_to_end(slot)
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return known.shape
+
+    def _ttl_s(self) -> int:
+        return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)
+
+
+def gone_at(epoch: str, period_s: float) -> datetime.datetime:
+    """Return when no writer takes an epoch for open any more, whatever memcached says."""
+    lasts_s = period_s + FORGOTTEN_AFTER_S
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=lasts_s)
+
+
+def _due(epoch: str, shape: Shape) -> datetime.datetime:
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
+
+
+# Onlookers
+
+
+@dataclass(frozen=True)
+class OpenEpoch:
+    """What memcached says of the open epoch of a slot: items announced, writers inside."""
+
+    epoch: str
+    items: int
+    writers: int
+
+
+def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
+    """Return the open epoch of a slot as memcached has it; None: there is none, or nobody knows."""
+    told = clients.cache.get(slot.name)
+    epoch = told.decode(errors="replace") if told is not None else ""
+    count = _counted(clients, _lock(slot, epoch)) if epoch else None
+    if count is None or count % ITEM < OPEN:
+        return None
+    return OpenEpoch(epoch, count // ITEM, count % ITEM - OPEN)
+
+
+# Joiners
+
+
+def close(clients: Clients, slot: Slot, epoch: str) -> bool:
+    """Let no writer into an epoch any more; wait, not for ever, until those inside have left.
+
+    Returns:
+        False if nobody knows: memcached did not answer, or has forgotten the lock. Then writers
+        that remember the epoch may still come, until it is too old for them.
+    """
+    unpublish(clients, slot, epoch)
+    lock = _lock(slot, epoch)
+    count = _counted(clients, lock)
+    # A joiner that comes again, or a second one, must not subtract twice.
+    if count is not None and count % ITEM >= OPEN:
+        count = clients.cache.incr_existing(lock, -CLOSED)
+    for pause_s in _looks(WAIT_FOR_WRITERS_S):
+        if count is None or count % ITEM <= CLOSED:
+            break
+        clients.clock.sleep(pause_s)
+        count = _counted(clients, lock)
+    is_known = count is not None
+    return clients.cache.set(lock, b"0", 60) and is_known
+
+
+@contextlib.contextmanager
+def turn(clients: Clients, slot: Slot) -> Iterator[None]:
+    """Let one fold of a key go after the other; nobody waits for ever, nor without memcached."""
+    token = clients.new_id().encode()
+    for pause_s in _looks(WAIT_FOR_TURN_S):
+        if clients.cache.add(slot.turn, token, TURN_TTL_S) or clients.cache.get(slot.turn) is None:
+            break
+        clients.clock.sleep(pause_s)
+    try:
+        yield
+    finally:
+        if clients.cache.get(slot.turn) == token:
+            clients.cache.delete(slot.turn)
+
+
+def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
+    """Tell nobody about an epoch any more."""
+    if clients.cache.get(slot.name) == epoch.encode(errors="replace"):
+        clients.cache.delete(slot.name)
+
+
+def _lock(slot: Slot, epoch: str) -> str:
+    return f"fork-join:lock:{slot.queue}:{epoch}"
+
+
+def _counted(clients: Clients, lock: str) -> int | None:
+    return counted(clients.cache.get(lock))
+
+
+def _looks(most_s: float) -> Iterator[float]:
+    """Return pauses that grow, and end after so many seconds."""
+    pause_s, waited_s = MIN_LOOK_S, 0.0
+    while waited_s < most_s:
+        yield pause_s
+        waited_s += pause_s
+        pause_s = min(MAX_LOOK_S, pause_s * 1.5)

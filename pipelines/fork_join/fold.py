@@ -1,0 +1,272 @@
+"""Folding a batch: re-read its items, join them, delete them, in one transaction.
+
+So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
+transaction is folded in several. When the join function fails, the batch is halved until the item
+that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
+is parked: it stands apart, with a dead task, whose replay puts it back. When nothing goes through,
+the function may be at fault and not an item: then a few items are looked at in each try, in another
+order each time, and are given twenty; the batch's task comes again, ever more rarely.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.cloud import ndb
+from pydantic import ValidationError
+
+from models.fork_join import (
+    EpochId,
+    PackId,
+    WorkOutcome,
+    WorkPack,
+    expiry,
+    outcome_key,
+    pack_key,
+    packs_of_epoch,
+)
+from models.transactions import TRANSIENT, transact
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks import dead_tasks
+from pipelines.tasks.declaration import Reject, Retry, Unavailable
+
+if TYPE_CHECKING:
+    from pipelines.fork_join.queue import ForkJoin
+
+log = logging.getLogger(__name__)
+
+MAX_PACKS = 100
+MAX_KILOBYTES = 2_000
+MAX_LISTED = 1_000
+MAX_FAILURES = 5
+# So many items fail before one goes through: perhaps it is not the items.
+MAX_SUSPECTS = 8
+MAX_FAILURES_OF_ALL = 20
+OUTCOMES_FOR = timedelta(hours=1)
+
+# Not the items' fault.
+UNAVAILABLE_ERRORS = (Retry, Unavailable, *TRANSIENT)
+# Another version of the code may read what this one cannot; so long, while it is being deployed.
+UNREAD_FOR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which batch a join function has before it: of what key, and open since when (UTC, naive)."""
+
+    key: str
+    epoch: str
+    opened: datetime
+
+
+@dataclass
+class FoldResult:
+    """What one joiner did: how many items went through, and what did not."""
+
+    items: int = 0
+    unread: int = 0  # Packs.
+    suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Return whether many items have failed and none has gone through."""
+        return not self.items and len(self.suspects) >= MAX_SUSPECTS
+
+
+def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> FoldResult:
+    """Fold all that lies under an epoch.
+
+    Raises:
+        Wait: there is more, or something that this version of the code cannot read.
+        Exception: what the join function raised for an item that is not parked yet.
+    """
+    keys = packs_of_epoch(queue.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
+    packs = [PackId.parse(key.id()) for key in keys[:MAX_LISTED]]
+    clients.random.shuffle(packs)  # What fails must not stand before the rest each time.
+    folded = FoldResult()
+    for part in _parts(packs, queue.max_batch_size):
+        if not folded.is_hopeless:
+            _fold(clients, queue, part, folded)
+    waits = [
+        error
+        for pack, error in folded.suspects
+        if not _blame(clients, queue, pack, error, is_alone=folded.items > 0)
+    ]
+    if waits:
+        raise waits[0]
+    if folded.unread:
+        raise Retry(f"{folded.unread} packs hold items that this version cannot read")
+    if len(keys) > MAX_LISTED:
+        raise Retry(f"{folded.items} items are folded, and there are more")
+    return folded
+
+
+def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId]]:
+    """Cut packs into what a transaction takes."""
+    part: list[PackId] = []
+    items = kilobytes = 0
+    for pack in packs:
+        items, kilobytes = items + pack.items, kilobytes + pack.kilobytes
+        if part and (items > max_batch_size or kilobytes > MAX_KILOBYTES or len(part) == MAX_PACKS):
+            yield part
+            part, items, kilobytes = [], pack.items, pack.kilobytes
+        part.append(pack)
+    if part:
+        yield part
+
+
+def _fold(
+    clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded: FoldResult
+) -> None:
+    try:
+        items, unread = transact(lambda: _fold_here(clients, queue, part))
+    except UNAVAILABLE_ERRORS:
+        raise
+    except Exception as error:
+        if len(part) == 1 and part[0].items == 1:
+            folded.suspects.append((part[0], error))
+            return
+        log.info("%s: %d packs fail together and are halved: %s", queue.name, len(part), error)
+        singles = transact(lambda: _split(part[0])) if len(part) == 1 else part
+        middle = len(singles) // 2
+        for half in (singles[:middle], singles[middle:]):
+            if half and not folded.is_hopeless:
+                _fold(clients, queue, half, folded)
+        return
+    folded.items += items
+    folded.unread += unread
+
+
+def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> tuple[int, int]:
+    """Fold what still exists of some packs, in a transaction.
+
+    Returns:
+        How many items that were, and how many packs this version of the code cannot read.
+    """
+    packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
+    epoch = part[0].epoch
+    opened = EpochId.parse(epoch).opened
+    is_new = naive_utc(clients.clock.now()) - opened < UNREAD_FOR
+    by_key: dict[str, list[tuple[WorkPack, list[Any]]]] = {}
+    for pack in packs:
+        try:
+            items = queue.read(pack.items)
+        except ValidationError:
+            if not is_new:
+                raise
+        else:
+            by_key.setdefault(pack.batch_key, []).append((pack, items))
+    count = 0
+    for key, mine in by_key.items():
+        items = [item for _, each in mine for item in each]
+        results = queue.join(clients, Batch(key, epoch, opened), items)
+        if results is not None:
+            _put_outcomes(clients, mine, list(results))
+        count += len(items)
+        for pack, _ in mine:
+            pack.key.delete()
+    return count, len(packs) - sum(map(len, by_key.values()))
+
+
+def _put_outcomes(
+    clients: Clients, packs: Sequence[tuple[WorkPack, list[Any]]], results: Sequence[Any]
+) -> None:
+    size = sum(len(items) for _, items in packs)
+    if len(results) != size:
+        raise ValueError(f"a join of {size} items returned {len(results)} results")
+    first = 0
+    for pack, items in packs:
+        if pack.keep_result:
+            forget_at = naive_utc(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+            WorkOutcome(
+                key=outcome_key(pack.key.id()),
+                told={"results": results[first : first + len(items)]},
+                expires=expiry(PackId.parse(pack.key.id()).epoch, forget_at),
+            ).put()
+        first += len(items)
+
+
+def _split(pack: PackId) -> list[PackId]:
+    """Give each item of a pack a pack of its own, in a transaction; the keys tell which it was."""
+    stored = pack_key(pack.text).get()
+    singles = [pack.single(i) for i in range(pack.items)]
+    if stored is None:
+        return singles  # Split or folded before.
+    for single, item in zip(singles, json.loads(stored.items), strict=True):
+        WorkPack(
+            key=pack_key(single.text),
+            batch_key=stored.batch_key,
+            items=json.dumps([item]),
+            keep_result=stored.keep_result,
+            tag=stored.tag,
+        ).put()
+    stored.key.delete()
+    return singles
+
+
+def _move(stored: WorkPack, place: PackId) -> None:
+    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
+    WorkPack(
+        key=pack_key(place.text),
+        batch_key=stored.batch_key,
+        items=stored.items,
+        keep_result=stored.keep_result,
+        tag=stored.tag,
+    ).put()
+    stored.key.delete()
+
+
+def unpark(pack: PackId) -> None:
+    """Put a parked item back to where it was, once: then it does not stand apart any more.
+
+    Its joiner is the caller's to create.
+    """
+
+    def body() -> None:
+        parked = pack_key(pack.parked.text).get()
+        if parked is not None:
+            _move(parked, pack)
+
+    transact(body)
+
+
+def _blame(
+    clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception, *, is_alone: bool
+) -> bool:
+    """Count a failure of an item that stood alone; return whether it is out of the way.
+
+    Args:
+        is_alone: Others of its batch went through, so it is the item that is at fault.
+    """
+    reason = "".join(traceback.format_exception(error))
+    dead_id = clients.new_id()
+
+    def body() -> bool:
+        stored = pack_key(pack.text).get()
+        if stored is None:
+            return True
+        stored.failures += 1
+        stored.fails_alone = stored.fails_alone or is_alone
+        most = MAX_FAILURES if stored.fails_alone else MAX_FAILURES_OF_ALL
+        if stored.failures < most and not isinstance(error, Reject):
+            stored.put()
+            return False
+        dead_tasks.park_in_transaction(
+            clients,
+            dead_id=dead_id,
+            path=queue.replay_task.path,
+            queue=queue.replay_task.queue,
+            body=queue.replay_body(pack, stored),
+            reason=reason,
+        )
+        _move(stored, pack.parked)
+        return True
+
+    return transact(body)

@@ -1,0 +1,339 @@
+"""Inserts into a fork-join queue: many items, one commit.
+
+What one commit writes is a pack for each key, with all items of the key that came together (in
+parts, if they are too many for a transaction of their fold), and a receipt for each request that
+has an id. The receipt is inserted, not put: if it exists, the service refuses the whole commit, so
+a request counts once however often it is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.commits import insert_all
+from models.fork_join import PackId, WorkPack, WorkReceipt, expiry, pack_key, receipt_key
+from pipelines.fork_join.epochs import Admission
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+if TYPE_CHECKING:
+    from pipelines.fork_join.queue import ForkJoin
+
+# How long a request's id is known at least.
+RECEIPTS_FOR = timedelta(hours=24)
+# Parked, an item travels as text within text in a task of 100,000 bytes: at most twice as long.
+MAX_ITEM_BYTES = 40_000
+MAX_GROUP_ITEMS = 500
+MAX_GROUP_BYTES = 900_000
+MAX_GROUP_KEYS = 100
+MAX_GROUP_WAIT_S = 0.05
+TRIES = 3
+PAUSE_S = 0.03
+
+
+class BadItemError(ValueError):
+    """This cannot be inserted; the text says why."""
+
+
+class OutcomeUnknownError(Exception):
+    """The service did not answer, so it may count or not; with an idempotency key, at most once.
+
+    With an idempotency key it is safe to insert it again, and then it counts.
+    """
+
+
+class DifferentItemError(ValueError):
+    """This idempotency key was used for another item before."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An item that is safe: it will be folded. `is_duplicate`: it was accepted before."""
+
+    pack: str
+    position: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """An item on its way in."""
+
+    key: str
+    item: str  # As JSON.
+    idempotency_key: str | None = None
+    keep_result: bool = False
+    tag: str | None = None
+    said: str = ""  # What its caller has said of it, as JSON; nothing: the item.
+
+    @property
+    def bytes(self) -> int:
+        return len(self.item.encode())
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.said or self.item)
+
+    def is_repeat_of(self, digest: str) -> bool:
+        """Return whether a digest is of this, or of all of it, as earlier versions say."""
+        return digest in (self.digest, _digest(self.item))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass
+class _Pack:
+    """What goes under one key of Datastore."""
+
+    id: PackId
+    insertions: list[Insertion]
+
+    def entity(self) -> WorkPack:
+        items = ",".join(insertion.item for insertion in self.insertions)
+        keep_result = any(insertion.keep_result for insertion in self.insertions) or None
+        key = self.insertions[0].key
+        return WorkPack(
+            key=pack_key(self.id.text),
+            batch_key=key,
+            items=f"[{items}]",
+            keep_result=keep_result,
+            tag=self.insertions[0].tag,
+        )
+
+
+@dataclass
+class _Attempt:
+    """One commit: all of it took effect, or nothing."""
+
+    packs: list[_Pack]
+    stays: list[tuple[Admission, PackId]]  # In each epoch one, and a pack there.
+    where: dict[int, Accepted]  # Of each insertion, by its place in the group.
+    receipts: list[WorkReceipt]
+
+    @property
+    def witnesses(self) -> list[Any]:
+        """Return keys of which one exists only if this, or one like it, was committed."""
+        return [row.key for row in self.receipts] or [pack_key(p.id.text) for p in self.packs]
+
+    def wrote(self, row: Any) -> bool:
+        """Return whether a witness is this attempt's."""
+        if row is None:
+            return False
+        return not self.receipts or row.pack in {pack.id.text for pack in self.packs}
+
+
+class _Group:
+    """Insertions that are committed together."""
+
+    def __init__(
+        self, clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
+    ) -> None:
+        self.clients = clients
+        self.queue = queue
+        self.insertions = insertions
+        self.answers: dict[int, Accepted | Exception] = {}
+        self.doubtful: list[_Attempt] = []
+        self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
+        # Of each receipt who is the first in the group to need it. Others repeat that one.
+        self.firsts: dict[Any, int] = {}
+        for i, insertion in enumerate(insertions):
+            if insertion.idempotency_key is not None:
+                self.firsts.setdefault(self._receipt_key(insertion), i)
+
+    def open(self) -> list[int]:
+        """Return what has no answer yet and repeats no other insertion of the group."""
+        every = range(len(self.insertions))
+        return [i for i in every if i not in self.answers and self._first(i) == i]
+
+    def attempt(self) -> _Attempt:
+        """Enter epochs and make the packs and receipts of one commit."""
+        together: dict[str, list[int]] = {}
+        for i in self.open():
+            together.setdefault(self.insertions[i].key, []).append(i)
+        packs, stays, where = list[_Pack](), list[tuple[Admission, PackId]](), {}
+        for key, members in together.items():
+            slot = self.queue.slot(self.clients, key)
+            entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(members))
+            for part in batched(members, self.queue.max_batch_size):
+                pack = self._pack(entry, [self.insertions[i] for i in part])
+                packs.append(pack)
+                where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
+            stays.append((entry, packs[-1].id))
+        receipts = [
+            self._receipt(self.insertions[i], accepted)
+            for i, accepted in where.items()
+            if self.insertions[i].idempotency_key is not None
+        ]
+        return _Attempt(packs, stays, where, receipts)
+
+    def look_up(self) -> None:
+        """Answer what is known by its receipt.
+
+        A receipt of an attempt in doubt says that all of that attempt was committed.
+        """
+        keys = [key for key, i in self.firsts.items() if i not in self.answers]
+        for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
+            mine = next((made for made in self.doubtful if made.wrote(receipt)), None)
+            if mine is not None:
+                self.answers = {**mine.where, **self.answers}
+            elif receipt is not None:
+                i = self.firsts[key]
+                self.answers[i] = _repeated(self.insertions[i], receipt)
+
+    def find_out(self, attempt: _Attempt, error: Exception) -> None:
+        """Find out whether a commit took effect whose reply was lost.
+
+        If no receipt guards it, it must not be tried again: it may be committed and folded.
+        """
+        try:
+            rows = ndb.get_multi(attempt.witnesses)
+        except rpc_errors.GoogleAPIError:
+            rows = []
+        if any(attempt.wrote(row) for row in rows):
+            self.answers.update(attempt.where)
+        elif attempt.receipts:
+            self.doubtful.append(attempt)
+        else:
+            self.unguarded.append(attempt)
+            self.give_up(error)
+
+    def stays_in_doubt(self) -> list[tuple[Admission, PackId]]:
+        """Return where something may still be committed that nobody was told of."""
+        left = [
+            attempt
+            for attempt in self.doubtful
+            if any(isinstance(self.answers[i], OutcomeUnknownError) for i in attempt.where)
+        ]
+        return [stay for attempt in self.unguarded + left for stay in attempt.stays]
+
+    def give_up(self, error: Exception | None) -> None:
+        refused = OutcomeUnknownError("Datastore did not take it, or did not say so")
+        refused.__cause__ = error
+        self.answers.update(dict.fromkeys(self.open(), refused))
+
+    def all_answers(self) -> list[Accepted | Exception]:
+        """Return an answer for each; one that repeats another one here gets that one's."""
+        return [self._answer(i) for i in range(len(self.insertions))]
+
+    def _answer(self, i: int) -> Accepted | Exception:
+        first = self._first(i)
+        answer = self.answers[first]
+        if first == i or isinstance(answer, Exception):
+            return answer
+        if not self.insertions[i].is_repeat_of(self.insertions[first].digest):
+            return _different(self.insertions[i])
+        return Accepted(answer.pack, answer.position, is_duplicate=True)
+
+    def _first(self, i: int) -> int:
+        insertion = self.insertions[i]
+        return i if insertion.idempotency_key is None else self.firsts[self._receipt_key(insertion)]
+
+    def _pack(self, entry: Admission, insertions: list[Insertion]) -> _Pack:
+        kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
+        id_ = self.clients.new_id()[:16]
+        pack = PackId(self.queue.name, entry.epoch, len(insertions), kilobytes, id_)
+        return _Pack(pack, insertions)
+
+    def _receipt_key(self, insertion: Insertion) -> Any:
+        return receipt_key(self.queue.name, insertion.key, insertion.idempotency_key or "")
+
+    def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
+        key = self._receipt_key(insertion)
+        forget_at = naive_utc(self.clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
+        return WorkReceipt(
+            key=key,
+            pack=where.pack,
+            position=where.position,
+            digest=insertion.digest,
+            expires=expiry(key.id(), forget_at),
+        )
+
+
+def batched(members: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Cut a list into parts of at most so many."""
+    return (members[i : i + most] for i in range(0, len(members), most))
+
+
+def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
+    """Cut insertions into what one commit takes, and not too many batches at a time."""
+    group: list[Insertion] = []
+    room, keys = MAX_GROUP_BYTES, set[str]()
+    for insertion in insertions:
+        is_full = len(group) == MAX_GROUP_ITEMS or insertion.bytes > room
+        if group and (is_full or len(keys | {insertion.key}) > MAX_GROUP_KEYS):
+            yield group
+            group, room, keys = [], MAX_GROUP_BYTES, set()
+        group.append(insertion)
+        room -= insertion.bytes
+        keys.add(insertion.key)
+    if group:
+        yield group
+
+
+def insert_group(
+    clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
+) -> list[Accepted | Exception]:
+    """Commit insertions together; return an answer for each."""
+    group = _Group(clients, queue, insertions)
+    error: Exception | None = None
+    for retry in range(TRIES):
+        if retry and not isinstance(error, rpc_errors.AlreadyExists):
+            clients.clock.sleep(PAUSE_S)
+        error = _try(clients, queue, group)
+        if not group.open():
+            break
+    if group.doubtful:
+        with contextlib.suppress(rpc_errors.GoogleAPIError):
+            group.look_up()
+    group.give_up(error)
+    queue.look_again(clients, group.stays_in_doubt())
+    return group.all_answers()
+
+
+def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | None:
+    """Make one commit; what it leaves open has to be tried again."""
+    attempt = group.attempt()
+    try:
+        queue.start(clients, [entry for entry, _ in attempt.stays])
+        entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
+        insert_all(clients.datastore, entities)
+    except rpc_errors.AlreadyExists as error:
+        # Mostly somebody else's receipt. If it is our own, this very commit took effect.
+        if attempt.receipts:
+            group.doubtful.append(attempt)
+            with contextlib.suppress(rpc_errors.GoogleAPIError):
+                group.look_up()
+        else:
+            group.find_out(attempt, error)
+        return error
+    except rpc_errors.Aborted as error:
+        return error
+    except rpc_errors.GoogleAPIError as error:
+        group.find_out(attempt, error)
+        return error
+    finally:
+        queue.leave(clients, attempt.stays)
+    group.answers.update(attempt.where)
+    return None
+
+
+def _repeated(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
+    if not insertion.is_repeat_of(receipt.digest):
+        return _different(insertion)
+    return Accepted(receipt.pack, receipt.position, is_duplicate=True)
+
+
+def _different(insertion: Insertion) -> DifferentItemError:
+    return DifferentItemError(
+        f"request {insertion.idempotency_key!r:.80} was made with another item"
+    )

@@ -1,0 +1,193 @@
+"""memcached, as a hint: every value may vanish, be old, or never have been stored.
+
+Only latency and batch size may depend on it. Each operation answers None or False when
+the server is away; nothing here raises because of the cache. A server that failed is left alone
+for half a second, so that an outage costs one time-out and not one a call.
+
+Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing
+is pickled. The client answers every write (`default_noreply=False`): with pymemcache's
+default, `add` says True to everybody and twenty holders share one lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from pymemcache.client.base import PooledClient
+from pymemcache.exceptions import MemcacheError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# After a failure nobody asks for so long: a server that hangs would cost every call its time-out.
+COOLDOWN_S = 0.5
+MAX_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
+
+
+class Cache(Protocol):
+    """What the pipelines ask of memcached."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool: ...
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool: ...
+
+    def delete(self, key: str) -> bool: ...
+
+    def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
+        """Add to a counter, which starts at 0; return what it is now, None: nobody knows."""
+        ...
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        """Add to a counter that exists, down to 0 at most; return what it is now, None: nothing.
+
+        Its time to live stays as it was.
+        """
+        ...
+
+    def ping(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class MemcachedCache:
+    """A Cache on one memcached server."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        timeout_s: float = 0.25,
+        pool_size: int = 32,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            host: "host:port".
+            timeout_s: For connecting and for each answer.
+            pool_size: More than the process has threads; an empty pool raises at once.
+        """
+        self._client = PooledClient(
+            host,
+            connect_timeout=timeout_s,
+            timeout=timeout_s,
+            max_pool_size=pool_size,
+            default_noreply=False,
+            no_delay=True,
+        )
+        self._monotonic = monotonic
+        self._away_until = 0.0
+
+    def get(self, key: str) -> bytes | None:
+        value = self._attempt(lambda: self._client.get(_hashed(key)), None)
+        return value if isinstance(value, bytes) else None
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        ttl_s = _checked(ttl_s)
+        return bool(self._attempt(lambda: self._client.set(_hashed(key), value, ttl_s), False))
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        ttl_s = _checked(ttl_s)
+        return bool(self._attempt(lambda: self._client.add(_hashed(key), value, ttl_s), False))
+
+    def delete(self, key: str) -> bool:
+        return bool(self._attempt(lambda: self._client.delete(_hashed(key)), False))
+
+    def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
+        name, ttl_s = _hashed(key), _checked(ttl_s)
+
+        def incr() -> int | None:
+            counted = self._client.incr(name, delta)
+            if counted is None:  # There is no such key, and incr makes none.
+                self._client.add(name, b"0", ttl_s)
+                counted = self._client.incr(name, delta)
+            return int(counted) if counted is not None else None
+
+        return self._attempt(incr, None)
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        name = _hashed(key)
+        step = self._client.incr if delta >= 0 else self._client.decr
+        changed = self._attempt(lambda: step(name, abs(delta)), None)
+        return int(changed) if changed is not None else None
+
+    def ping(self) -> bool:
+        return bool(self._attempt(self._client.version, b""))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
+        if self._monotonic() < self._away_until:
+            return otherwise
+        try:
+            return operation()
+        except OSError as error:
+            log.warning("memcached is away, and is left alone for a while: %s", error)
+            self._away_until = self._monotonic() + COOLDOWN_S
+        except (MemcacheError, RuntimeError) as error:
+            # This operation alone: a value too large, an empty pool, or a connection of the pool
+            # from before the server was started anew, of which each fails once.
+            log.warning("memcached refuses: %s", error)
+        return otherwise
+
+
+class NoCache:
+    """A Cache that never holds anything: correct, and slower."""
+
+    def get(self, key: str) -> bytes | None:
+        return None
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return False
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return False
+
+    def delete(self, key: str) -> bool:
+        return False
+
+    def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
+        return None
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        return None
+
+    def ping(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def open_cache(host: str | None) -> Cache:
+    """Return the cache at "host:port", or one that never holds anything."""
+    return MemcachedCache(host) if host else NoCache()
+
+
+def counted(told: bytes | None) -> int | None:
+    """Return what a counter holds; None for anything else that may stand in its place.
+
+    >>> counted(b"7 "), counted(b"seven"), counted(b"9" * 5000), counted(None)
+    (7, None, None, None)
+    """
+    # After a decrement memcached may leave a blank behind the number.
+    is_number = told is not None and len(told) <= 20 and told.strip().isdigit()
+    return int(told) if told is not None and is_number else None
+
+
+def _hashed(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _checked(ttl_s: int) -> int:
+    if not 0 < ttl_s <= MAX_TTL_S:
+        raise ValueError(f"ttl_s must lie between 1 and {MAX_TTL_S}, not {ttl_s}")
+    return ttl_s

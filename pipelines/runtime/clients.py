@@ -1,0 +1,120 @@
+"""What a pipeline may reach outside the process, in one frozen dataclass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import grpc
+from google.auth import credentials as auth_credentials
+from google.cloud import ndb, tasks_v2
+from google.cloud.ndb import _retry
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+
+from models.unknown_properties import keep_unknown_properties
+from pipelines.runtime.cache import Cache
+from pipelines.runtime.clock import Clock, SystemClock
+from pipelines.runtime.heartbeats import Heart, ThreadedHeart
+from pipelines.runtime.messages import Relay, TaskQueue
+from pipelines.runtime.process_state import ProcessState
+from pipelines.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
+
+S = TypeVar("S")
+
+# Longer than any call of ours takes, shorter than a user waits.
+RPC_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Everything remote or random that pipelines use."""
+
+    datastore: ndb.Client
+    tasks: TaskQueue
+    cache: Cache
+    meter: Meter
+    relay: Relay
+    services: Mapping[type, object] = field(default_factory=dict)  # The app's own, by type.
+    process_state: ProcessState = field(default_factory=ProcessState)
+    clock: Clock = field(default_factory=SystemClock)
+    heart: Heart = field(default_factory=ThreadedHeart)
+    random: random.Random = field(default_factory=random.SystemRandom)
+
+    def service(self, kind: type[S]) -> S:
+        """Return the app's own service of a type: a mailer, a payment client.
+
+        Raises:
+            LookupError: the app was opened without one.
+        """
+        if kind not in self.services:
+            raise LookupError(f"Clients were opened without a {kind.__name__}: add it to services")
+        return cast(S, self.services[kind])
+
+    def context(self) -> Any:
+        """Open ndb's context for this thread; its own cache is off.
+
+        With it on, a get would answer with this request's unsaved changes and with rows as
+        old as the request.
+        """
+        return self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
+
+    def new_id(self) -> str:
+        """Return a random id of 128 bits, in hex."""
+        return f"{self.random.getrandbits(128):032x}"
+
+
+def open_datastore(
+    project: str,
+    *,
+    emulator: str | None = None,
+    namespace: str | None = None,
+    database: str | None = None,
+    interceptors: Sequence[Any] = (),
+) -> ndb.Client:
+    """Return a Datastore client whose calls go through the interceptors, first one first.
+
+    Args:
+        emulator: "host:port" of an emulator; None means the real service.
+    """
+    # ndb repeats each failed call three times, with seconds in between, even inside a
+    # transaction that is lost already. Here `transact`, the queue or the visitor tries again.
+    # There is no public switch; tests/models/test_transactions.py notices if this one goes.
+    _retry._DEFAULT_RETRIES = 0
+    keep_unknown_properties()
+    if emulator:
+        anonymous = auth_credentials.AnonymousCredentials()
+        client = ndb.Client(project, namespace, anonymous, database=database)
+        channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+    else:
+        client = ndb.Client(project, namespace, database=database)
+        channel = client.stub.grpc_channel
+    client.stub = BlockingTransactions(
+        host=emulator or client.host,
+        credentials=auth_credentials.AnonymousCredentials(),
+        channel=_intercepted(channel, interceptors),
+    )
+    return client
+
+
+def open_cloud_tasks(
+    *, emulator: str | None = None, interceptors: Sequence[Any] = ()
+) -> tasks_v2.CloudTasksClient:
+    """Return a Cloud Tasks client whose calls go through the interceptors."""
+    if emulator:
+        channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+    else:
+        channel = CloudTasksGrpcTransport.create_channel()
+    transport = CloudTasksGrpcTransport(channel=_intercepted(channel, interceptors))
+    return tasks_v2.CloudTasksClient(transport=transport)
+
+
+def _intercepted(channel: Any, interceptors: Sequence[Any]) -> Any:
+    return grpc.intercept_channel(channel, *interceptors, DeadlineInterceptor(RPC_TIMEOUT_S))
+
+
+_ANY_SIZE: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]

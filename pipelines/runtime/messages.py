@@ -1,0 +1,57 @@
+"""What a pipeline asks of a task queue and of a relay: protocols, which the packages above fill."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from models.outbox import OutboxTask
+
+if TYPE_CHECKING:
+    from pipelines.runtime.clients import Clients
+
+
+@dataclass(frozen=True)
+class Message:
+    """A task as it leaves the process."""
+
+    path: str
+    queue: str
+    body: bytes
+    name: str | None = None
+    at: datetime.datetime | None = None
+    max_attempts: int | None = None
+
+
+class TaskQueue(Protocol):
+    """Where messages go."""
+
+    def create(self, message: Message) -> bool:
+        """Create one task; False when its name exists already."""
+        ...
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        """Create many, 100 a call; an answer per message, as of `create`."""
+        ...
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        """Create many, 100 a call; per message the answer, or why it was not created."""
+        ...
+
+    def ping(self) -> bool:
+        """Return whether the service answers."""
+        ...
+
+
+class Relay(Protocol):
+    """How a process creates the tasks that it has committed."""
+
+    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of some committed rows, now or soon."""
+        ...
+
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of those rows that turn out to be committed."""
+        ...

@@ -1,0 +1,176 @@
+"""Attempts: how often a task has failed by its own fault, so that it is not tried for ever.
+
+Cloud Tasks counts every delivery, also those that an outage ended, that lost a race or that never
+reached the app; and who answers for a dead worker depends on what stands in front of it. So the app
+counts for itself. Its own fault is an error that nobody foresaw, and a delivery that began and was
+never heard of again: its worker died, or did not come to an end in time.
+
+The first deliveries note nothing unless they fail. From the fourth on, a delivery is noted before
+it works. A delivery that is slow and ends after all takes its mark back.
+
+Lost on failure: a count, or that a delivery has ended. A task is then tried once more or once less.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.attempts import TaskAttempts, attempts_key, expired_attempts
+from models.transactions import transact
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.wakes import CLOCK_SKEW_S
+from pipelines.tasks.declaration import hashed_name
+
+log = logging.getLogger(__name__)
+
+# Deliveries before this one note nothing before they work; the first has the number 0.
+NOTED_FROM = 3
+# Two versions of the code serve at once for so long at most.
+DEPLOY_S = 3600.0
+# Longer than the pause between any two deliveries of a task.
+EXPIRES_S = 2 * 24 * 3600.0
+MAX_FORGOTTEN = 500
+LOST_RACE = "429"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One delivery of a task, as the queue describes it."""
+
+    path: str
+    queue: str
+    task_name: str
+    body: bytes
+    number: int  # Of deliveries before this one.
+    last_answer: str  # "": none, or this is the first.
+
+    @property
+    def attempts_id(self) -> str:
+        """Name what is known of this task's deliveries."""
+        name = self.task_name or hashlib.sha256(self.path.encode() + self.body).hexdigest()
+        return hashed_name(self.queue, name)
+
+    @property
+    def is_noted(self) -> bool:
+        """Return whether this delivery is noted before it works.
+
+        One that lost its race ended by an answer of ours, and what waits so may come often.
+        """
+        return self.number >= NOTED_FROM and self.last_answer != LOST_RACE
+
+
+def begin(clients: Clients, delivery: Delivery) -> int:
+    """Note that a delivery begins; return how often its task has failed by itself before.
+
+    A store that is out of reach keeps no task from being tried.
+    """
+
+    def note() -> int:
+        row = _row(clients, delivery)
+        if delivery.number not in row.begun:
+            row.begun = [*row.begun, delivery.number]
+            row.put()
+        return _failures(row, delivery)
+
+    return _quietly(lambda: transact(note)) if delivery.is_noted else 0
+
+
+def end_well(delivery: Delivery) -> None:
+    """Forget the attempts of a task that is done."""
+    if delivery.is_noted or delivery.last_answer == "500":
+        forget_one(delivery)
+
+
+def end_later(clients: Clients, delivery: Delivery) -> None:
+    """Note that a delivery has ended for now, by no fault of its task."""
+    if delivery.is_noted:
+        _quietly(lambda: transact(lambda: _end(_row(clients, delivery), delivery)))
+
+
+def fail(clients: Clients, delivery: Delivery) -> int:
+    """Count a failure of a task; return how many there are now."""
+    proof = clients.new_id()
+
+    def count() -> int:
+        row = _row(clients, delivery)
+        if row.counted_by == proof:
+            return _failures(row, delivery)  # Counted before; the commit's reply was lost.
+        row.failures += 1
+        row.counted_by = proof
+        return _end(row, delivery)
+
+    return _quietly(lambda: transact(count))
+
+
+def is_old(clients: Clients, delivery: Delivery) -> bool:
+    """Return whether a task that this version of the code does not know has waited for another.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: nobody knows.
+    """
+
+    def look() -> bool:
+        row = _row(clients, delivery)
+        row.put()
+        waited_s: float = (naive_utc(clients.clock.now()) - row.first).total_seconds()
+        return waited_s >= DEPLOY_S
+
+    return transact(look)
+
+
+def forget_one(delivery: Delivery) -> None:
+    """Forget what is known of one task's deliveries."""
+    key = attempts_key(delivery.attempts_id)
+    _quietly(lambda: len(ndb.delete_multi([key])))
+
+
+def forget(clients: Clients) -> int:
+    """Delete the rows that nobody came back for, at most 500; return how many."""
+    now = naive_utc(clients.clock.now())
+    keys = expired_attempts(now).fetch(MAX_FORGOTTEN, keys_only=True)
+    ndb.delete_multi(keys)
+    return len(keys)
+
+
+def _end(row: TaskAttempts, delivery: Delivery) -> int:
+    row.begun = [number for number in row.begun if number != delivery.number]
+    if row.failures or row.begun:
+        row.put()
+    else:
+        row.key.delete()
+    return _failures(row, delivery)
+
+
+def _row(clients: Clients, delivery: Delivery) -> TaskAttempts:
+    """Return what is known of a task's deliveries, good for two days more."""
+    now = naive_utc(clients.clock.now())
+    key = attempts_key(delivery.attempts_id)
+    row: TaskAttempts | None = key.get()
+    # What has expired is of another task of the same name; what is of tomorrow, of a wrong clock.
+    tomorrow = now + datetime.timedelta(seconds=CLOCK_SKEW_S)
+    if row is None or row.expires <= now or row.first > tomorrow:
+        row = TaskAttempts(key=key, first=now)
+    row.expires = now + datetime.timedelta(seconds=EXPIRES_S)
+    return row
+
+
+def _failures(row: TaskAttempts, delivery: Delivery) -> int:
+    """Count failures, and deliveries before this one that were never heard of again."""
+    unheard = [number for number in row.begun if number < delivery.number]
+    return int(row.failures) + len(unheard)
+
+
+def _quietly(note: Callable[[], int]) -> int:
+    try:
+        return note()
+    except rpc_errors.GoogleAPIError as error:
+        log.warning("an attempt is not noted: %s", error)
+        return 0

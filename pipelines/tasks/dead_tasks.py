@@ -1,0 +1,118 @@
+"""Dead tasks: what was given up, why, and a second chance.
+
+Parking is idempotent per delivery's name, so a repeated delivery counts in the same row.
+A replay is a task itself (whoever may create tasks may ask for it): it enqueues the parked
+body again under a new name.
+
+Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.transactions import transact
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.messages import Message
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Reject, Task, hashed_name
+
+MAX_REASON_CHARS = 8_000
+MAX_LISTED = 1_000
+MAX_NAME_BYTES = 1_500  # Of a key in Datastore.
+
+
+def park(
+    clients: Clients, *, path: str, queue: str, task_name: str, body: bytes, reason: str
+) -> str:
+    """Keep a task that can never work; return its dead task's id."""
+    parking_id = clients.new_id()
+    dead_id = hashed_name(queue, task_name) if task_name else parking_id
+    now = naive_utc(clients.clock.now())
+
+    def keep() -> None:
+        dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now)
+        if dead.parked_by == parking_id:
+            return  # Counted before; the commit's reply was lost.
+        dead.parked_by = parking_id
+        _fill(dead, path, queue, task_name, body, reason)
+        dead.count += 1
+        dead.updated = now
+        dead.put()
+
+    transact(keep)
+    return dead_id
+
+
+def park_in_transaction(
+    clients: Clients, *, dead_id: str, path: str, queue: str, body: bytes, reason: str
+) -> None:
+    """Keep what can never work as a dead task, in the commit that takes it from its place.
+
+    Args:
+        dead_id: Chosen before the transaction, and parked once.
+    """
+    now = naive_utc(clients.clock.now())
+    dead = DeadTask(id=dead_id, created=now, updated=now, count=1, parked_by=dead_id)
+    _fill(dead, path, queue, dead_id, body, reason)
+    dead.put()
+
+
+def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str) -> None:
+    dead.path, dead.queue, dead.task_name = path, queue, task_name
+    dead.body = body[:MAX_BODY_BYTES].decode(errors="replace")
+    dead.reason = reason[:MAX_REASON_CHARS]
+    dead.resolved = False
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Which dead task to run again."""
+
+    dead_task_id: str
+
+
+def replay(clients: Clients, args: Replay, known: Mapping[str, Task[Any]]) -> None:
+    """Enqueue a dead task's body again, then mark it as dealt with.
+
+    The name holds the replay's number, so a repeated delivery of this task creates one task.
+    """
+    if not 0 < len(args.dead_task_id.encode()) <= MAX_NAME_BYTES:
+        raise Reject(f"{args.dead_task_id!r:.100} is no id of a dead task")
+    dead = DeadTask.get_by_id(args.dead_task_id)
+    if dead is None:
+        raise Reject(f"there is no dead task {args.dead_task_id}")
+    if dead.resolved:
+        return
+    if dead.path not in known:
+        raise Reject(f"no task is declared for {dead.path}")
+    name = hashed_name("replay", args.dead_task_id, dead.replays)
+    clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), name))
+    transact(lambda: _resolve(args.dead_task_id, dead.replays))
+
+
+def _resolve(dead_id: str, replays: int) -> None:
+    dead = DeadTask.get_by_id(dead_id)
+    if dead is not None and dead.replays == replays:
+        dead.replays += 1
+        dead.resolved = True
+        dead.put()
+
+
+def replay_task(known: Mapping[str, Task[Any]]) -> Task[Replay]:
+    """Return the task that replays, for the tasks that are known."""
+    return Task(
+        "/tasks/dead/replay",
+        "default",
+        Replay,
+        lambda clients, args: replay(clients, args, known),
+        max_attempts=5,
+    )
+
+
+def count_open() -> int:
+    """Return how many dead tasks wait for somebody, counting up to 1,000."""
+    return len(open_dead_tasks().fetch(MAX_LISTED, keys_only=True))

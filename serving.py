@@ -1,0 +1,238 @@
+"""How requests come to the app's threads: whole, so that slow callers hold none of them.
+
+gunicorn's gthread gives a connection a thread at its first byte, for as long as the rest takes. As
+many callers as there are threads, each with a byte now and then, stop such an app. Here:
+
+1. A request waits in the worker's event loop until its head and a body of up to 64 KiB are here,
+   for ten seconds in all. Then its connection is closed.
+2. A longer body, or one in chunks, is read by a thread, as ever, but at most half of the threads do
+   that at a time. It has ten seconds, and as long as its bytes take at 64 KiB/s.
+3. An answer that nobody takes is given up after twenty seconds.
+4. A connection that ends is closed when its caller has hung up, or two seconds later, by the event
+   loop too.
+
+What remains: a thousand callers at once (`worker_connections`) still keep others out for ten
+seconds. A front end that holds requests until they are whole, as those of App Engine and of most
+load balancers do, keeps such callers away altogether.
+
+gunicorn.conf.py names this worker. Nothing of the app is imported here, for gunicorn's master reads
+this file once and never again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections import deque
+from functools import partial
+from selectors import EVENT_READ
+from typing import Any
+
+from gunicorn.http.errors import NoMoreData
+from gunicorn.http.unreader import SocketUnreader
+from gunicorn.workers.gthread import ThreadWorker
+
+ARRIVES_WITHIN_S = 10.0
+MAX_WAITING_BYTES = 64 * 1024
+MIN_BYTES_PER_S = 64 * 1024
+ANSWER_TAKEN_WITHIN_S = 20.0
+HANGS_UP_WITHIN_S = 2.0
+_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]{1,18})[ \t]*\r?$", re.MULTILINE)
+
+
+class TooSlowError(NoMoreData):  # type: ignore[misc]
+    """The rest of a request did not come in time, or nobody takes the answer."""
+
+
+class PatientWorker(ThreadWorker):  # type: ignore[misc]
+    """A gthread worker whose event loop waits for callers, so that its threads need not.
+
+    All of it but `handle_request` runs in the event loop.
+    """
+
+    pending_conns: deque[Any]
+
+    def init_process(self) -> None:
+        self.most_long = max(1, self.cfg.threads // 2)
+        self.long: set[Any] = set()  # Whose requests a thread has to read.
+        self.long_in_line: deque[Any] = deque()
+        self.ending: set[Any] = set()
+        super().init_process()
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Give a connection a thread when its request is here, and not before."""
+        if self.cfg.is_ssl:  # The handshake would hold up the event loop.
+            super().enqueue_req(conn)
+        elif conn in self.ending:
+            self._await_end(conn)
+        else:
+            self._await_request(conn)
+
+    def _await_request(self, conn: Any) -> None:
+        if not conn.initialized:
+            conn.init()
+            conn.parser.unreader = Unreader(conn.sock)
+        unreader = conn.parser.unreader
+        if unreader.ends_at is None:
+            unreader.begin()
+        if not unreader.collect():
+            self._wait(conn, unreader.ends_at)
+        elif is_whole(unreader.buf.getvalue()):
+            super().enqueue_req(conn)
+        else:
+            self.long_in_line.append(conn)
+            self._serve_long()
+
+    def _serve_long(self) -> None:
+        while self.long_in_line and len(self.long) < self.most_long:
+            conn = self.long_in_line.popleft()
+            self.long.add(conn)
+            conn.parser.unreader.begin()  # It is not to blame for having stood in line.
+            super().enqueue_req(conn)
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        """Answer a request, in a thread."""
+        conn.sock.settimeout(ANSWER_TAKEN_WITHIN_S)
+        try:
+            return super().handle_request(req, conn)
+        except TimeoutError as error:
+            raise TooSlowError from error
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        self.long.discard(conn)
+        self._serve_long()
+        if not self.cfg.is_ssl:
+            conn.parser.unreader.ends_at = None
+            # gthread would wait in here until the caller hangs up, and everybody else with it.
+            conn.close = partial(self._end, conn)
+        super().finish_request(conn, fs)
+
+    def _end(self, conn: Any, graceful: bool = False) -> None:
+        """Close a connection, after an answer when its caller does: else it may be lost."""
+        del conn.close
+        if not graceful:
+            conn.close()
+            return
+        self.nr_conns += 1  # It has been taken off too early.
+        self.ending.add(conn)
+        with contextlib.suppress(OSError):
+            conn.sock.shutdown(socket.SHUT_WR)
+        conn.timeout = time.monotonic() + HANGS_UP_WITHIN_S
+        self._await_end(conn)
+
+    def _await_end(self, conn: Any) -> None:
+        conn.sock.setblocking(False)
+        try:
+            more = conn.sock.recv(MAX_WAITING_BYTES)
+        except BlockingIOError:
+            more = b"perhaps"
+        except OSError:
+            more = b""
+        if more:
+            self._wait(conn, conn.timeout)
+        else:
+            self.nr_conns -= 1
+            self.ending.discard(conn)
+            conn.close()
+
+    def _wait(self, conn: Any, ends_at: float) -> None:
+        conn.sock.setblocking(False)
+        conn.timeout = ends_at
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def murder_pending(self) -> None:
+        # gthread looks no further than the first whose time is not over.
+        self.pending_conns = deque(sorted(self.pending_conns, key=lambda conn: conn.timeout))
+        super().murder_pending()
+        self.ending.intersection_update(self.pending_conns)
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        super()._cap_keepalive(deadline)
+        for conn in self.pending_conns:
+            conn.timeout = min(conn.timeout, deadline)
+
+
+class Unreader(SocketUnreader):  # type: ignore[misc]
+    """Reads a request within its time."""
+
+    ends_at: float | None = None
+
+    def begin(self) -> None:
+        """Let the time for a request begin."""
+        self.ends_at = time.monotonic() + ARRIVES_WITHIN_S
+
+    def collect(self) -> bool:
+        """Take what has come, without waiting; tell whether a thread can go on from here."""
+        self.sock.setblocking(False)
+        try:
+            while not is_enough(self.buf.getvalue()):
+                if not (data := self.sock.recv(MAX_WAITING_BYTES)):
+                    return True
+                self.buf.seek(0, os.SEEK_END)
+                self.buf.write(data)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def chunk(self, size_hint: int | None = None) -> bytes:
+        """Wait for the next bytes, in a thread.
+
+        Raises:
+            TooSlowError: the request's time is over.
+        """
+        assert self.ends_at is not None
+        left_s = self.ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TooSlowError
+        self.sock.settimeout(left_s)
+        try:
+            data: bytes = super().chunk(size_hint)
+        except TimeoutError:
+            raise TooSlowError from None
+        finally:
+            self.sock.settimeout(ANSWER_TAKEN_WITHIN_S)
+        self.ends_at += len(data) / MIN_BYTES_PER_S
+        return data
+
+
+def is_whole(here: bytes) -> bool:
+    """Return whether a request is all there.
+
+    >>> is_whole(b"GET / HTTP/1.1\r\n\r\n"), is_whole(b"GET / HTTP/1.1\r\n")
+    (True, False)
+    """
+    head, end, body = here.partition(b"\r\n\r\n")
+    length = _body_bytes(head)
+    return bool(end) and length is not None and len(body) >= length
+
+
+def is_enough(here: bytes) -> bool:
+    """Return whether there is nothing to wait for: a request is all there, or is a long one.
+
+    >>> is_enough(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
+    False
+    >>> is_enough(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    True
+    """
+    head, end, body = here.partition(b"\r\n\r\n")
+    if not end:
+        return len(here) >= MAX_WAITING_BYTES
+    length = _body_bytes(head)
+    return length is None or length > MAX_WAITING_BYTES or len(body) >= length
+
+
+def _body_bytes(head: bytes) -> int | None:
+    """Return how long a request's body is; None: that is not said plainly, or we are to speak."""
+    head = head.lower()
+    if b"\ntransfer-encoding" in head or b"\nexpect" in head:
+        return None
+    lengths = _LENGTH.findall(head)
+    if len(lengths) != head.count(b"content-length"):
+        return None
+    return int(lengths[0]) if len(lengths) == 1 else None if lengths else 0

@@ -1,0 +1,131 @@
+"""The numbers for whoever watches the app: who gets them, and that they are true."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from werkzeug.test import TestResponse
+
+from handlers.endpoints.metrics import CONTENT_TYPE
+from models.transactions import transact
+from pipelines.outbox import outbox
+from pipelines.runtime import Clients
+from pipelines.tasks import dead_tasks
+from tests.faults import ERROR
+from tests.handlers.conftest import app_with, on_app_engine
+from tests.pipelines.orders import Step, dying, step
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+def ask(world: World) -> TestResponse:
+    return world.app.test_client().get("/metrics", headers=world.cron_headers())
+
+
+def numbers(answer: TestResponse) -> dict[str, float]:
+    """Read an answer as Prometheus does: comments aside, a name and a number a line."""
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
+    """All numbers are there, and all are 0."""
+    world.flush()
+
+    answer = ask(world)
+
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+    assert numbers(answer) == {
+        "outbox_waiting": 0,
+        "outbox_oldest_seconds": 0,
+        "outbox_oldest_unacked_seconds": 0,
+        "outbox_relayed_per_second": 0,
+        "dead_tasks_open": 0,
+    }
+
+
+def test_each_number_is_explained_and_has_its_type(world: World) -> None:
+    """HELP and TYPE stand before each number, and the last line ends."""
+    text = ask(world).text
+
+    lines = text.splitlines()
+    assert text.endswith("\n")
+    assert len(lines) % 3 == 0
+    for help_, type_, number in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        name = number.partition(" ")[0]
+        assert help_.startswith(f"# HELP {name} ")
+        assert type_ == f"# TYPE {name} gauge"
+
+
+def test_the_numbers_are_those_of_the_outbox_and_of_the_dead_tasks(world: World) -> None:
+    """Two rows that wait, three that were relayed, one task that was given up."""
+    world.flush()
+
+    def enqueue(clients: Clients, count: int) -> None:
+        for i in range(count):
+            outbox.enqueue(clients, step, Step("o", f"s{i}"))
+
+    with world.context():
+        transact(lambda: enqueue(dying(world), 2))
+        transact(lambda: enqueue(world.clients, 3))
+        dead_tasks.park(
+            world.clients, path="/tasks/x", queue="default", task_name="t", body=b"", reason="no"
+        )
+    world.clock.sleep(60)
+
+    found = numbers(ask(world))
+
+    assert found.pop("outbox_oldest_seconds") == pytest.approx(60, abs=1)
+    assert found == {
+        "outbox_waiting": 2,
+        "outbox_oldest_unacked_seconds": 0,
+        "outbox_relayed_per_second": 3 / 60 if world.services.memcached else 0,
+        "dead_tasks_open": 1,
+    }
+
+
+def test_a_stranger_gets_an_empty_403(world: World) -> None:
+    """S1: how busy the app is, is nobody's business."""
+    answer = world.app.test_client().get("/metrics")
+
+    assert (answer.status_code, answer.data) == (403, b"")
+
+
+def test_on_app_engine_cron_may_ask(world: World) -> None:
+    """S2: its front end proves the caller there; the queue's header does not."""
+    client = app_with(world, settings=on_app_engine(world)).test_client()
+
+    assert client.get("/metrics", headers={"X-Appengine-Cron": "true"}).status_code == 200
+    assert client.get("/metrics", headers={"X-AppEngine-QueueName": "default"}).status_code == 403
+
+
+def test_a_sick_datastore_is_a_bare_503(world: World) -> None:
+    """A machine asked: it gets a status, and no page."""
+    headers = world.cron_headers()
+    assert ask(world).status_code == 200  # The certificates are known from now on.
+    world.plan.kind, world.plan.at, world.plan.calls = ERROR, 0, []
+
+    with world.plan.watched():
+        answer = world.app.test_client().get("/metrics", headers=headers)
+
+    assert world.plan.fired
+    assert (answer.status_code, answer.data) == (503, b"")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"x", b"\xff", b"1.5", b"NaN", b"[]", b"9" * 5000, "７".encode(), b"-5", b"", b" ", b"1_0"],
+    ids=lambda junk: repr(junk[:8]),
+)
+def test_junk_in_memcached_is_no_number(world: World, junk: bytes) -> None:
+    """S26: whatever stands where the relay counts, the page answers, and the rate is 0."""
+    world.flush()
+    minute_ago = world.clock.now() - datetime.timedelta(minutes=1)
+    assert world.clients.cache.set(outbox._rate_key(minute_ago), junk, 60)
+
+    answer = ask(world)
+
+    assert answer.status_code == 200
+    assert numbers(answer)["outbox_relayed_per_second"] == 0

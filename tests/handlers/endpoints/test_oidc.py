@@ -1,0 +1,204 @@
+"""Certificates: fetched once, fetched again for a reason, and never because a stranger asks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from devserver.cloudtasks.tokens import TokenIssuer, new_key
+from handlers.endpoints import oidc as tokens
+from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
+from tests.handlers.conftest import Queue, app_with
+from tests.world import ACCOUNT, BASE_URL, World
+
+ISSUER = "https://accounts.google.com"
+
+
+@dataclass
+class Clock:
+    """The verifier's own clock."""
+
+    now_s: float = 1e6
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class CertServer:
+    """Serves certificates and counts how often it was asked."""
+
+    def __init__(self, issuers: list[TokenIssuer]) -> None:
+        self.issuers = issuers
+        self.fetches = 0
+        self.status = 200
+        self.body: bytes | None = None
+
+
+@pytest.fixture(scope="module")
+def issuers() -> list[TokenIssuer]:
+    return [TokenIssuer(new_key(), ISSUER, time.time) for _ in range(2)]
+
+
+@pytest.fixture
+def server(issuers: list[TokenIssuer]) -> Iterator[tuple[CertServer, str]]:
+    """A server of the first issuer's certificate, on a port of its own."""
+    certs = CertServer(issuers[:1])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            certs.fetches += 1
+            published = {key: pem for i in certs.issuers for key, pem in i.certs().items()}
+            body = json.dumps(published).encode() if certs.body is None else certs.body
+            self.send_response(certs.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield certs, f"http://127.0.0.1:{http.server_port}/certs"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    stub = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
+    monkeypatch.setattr(tokens, "time", stub)
+    return clock
+
+
+def verify(verifier: TokenVerifier, issuer: TokenIssuer) -> None:
+    verifier.verify(issuer.oidc_token(ACCOUNT, BASE_URL), audience=BASE_URL, account=ACCOUNT)
+
+
+def test_certificates_are_fetched_once_an_hour(
+    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """A thousand deliveries cost one fetch; an hour later there is one more."""
+    certs, url = server
+    verifier = TokenVerifier(url, [ISSUER])
+
+    for _ in range(20):
+        verify(verifier, issuers[0])
+    assert certs.fetches == 1
+
+    clock.now_s += tokens.CERTS_TTL_S + 1
+    verify(verifier, issuers[0])
+    assert certs.fetches == 2
+
+
+def test_an_unknown_key_cannot_cause_a_storm_of_fetches(
+    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """A stranger's keys cost at most one fetch in 30 seconds, and hold up nobody."""
+    certs, url = server
+    verifier = TokenVerifier(url, [ISSUER])
+    verify(verifier, issuers[0])
+
+    for _ in range(20):
+        with pytest.raises(BadTokenError):
+            verify(verifier, issuers[1])
+    assert certs.fetches == 1
+
+    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
+    for _ in range(20):
+        with pytest.raises(BadTokenError):
+            verify(verifier, issuers[1])
+    assert certs.fetches == 2
+
+
+def test_a_new_key_of_the_signer_is_found(
+    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """When the signer changes its key, tokens are good again within 30 seconds."""
+    certs, url = server
+    verifier = TokenVerifier(url, [ISSUER])
+    verify(verifier, issuers[0])
+    certs.issuers = issuers
+
+    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
+    verify(verifier, issuers[1])
+    verify(verifier, issuers[0])
+
+    assert certs.fetches == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(500, None), (404, b"{}"), (200, b"not JSON"), (200, b"[]"), (200, b"{}")]
+)
+def test_without_certificates_nobody_can_tell(
+    server: tuple[CertServer, str],
+    issuers: list[TokenIssuer],
+    clock: Clock,
+    status: int,
+    body: bytes | None,
+) -> None:
+    """An answer that holds no certificates is no proof against a caller: it may come again."""
+    certs, url = server
+    certs.status, certs.body = status, body
+    verifier = TokenVerifier(url, [ISSUER])
+
+    for _ in range(20):
+        with pytest.raises(CertsUnavailableError):
+            verify(verifier, issuers[0])
+    assert certs.fetches == 1
+
+    certs.status, certs.body = 200, None
+    clock.now_s += tokens.MIN_AFTER_FAILURE_S + 0.1
+    verify(verifier, issuers[0])
+
+
+def test_a_failed_fetch_for_a_strangers_key_costs_the_known_keys_nothing(
+    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """While the certificates are out of reach, those fetched before go on counting."""
+    certs, url = server
+    verifier = TokenVerifier(url, [ISSUER])
+    verify(verifier, issuers[0])
+    certs.status = 500
+    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
+
+    with pytest.raises(CertsUnavailableError):
+        verify(verifier, issuers[1])
+    for _ in range(20):
+        with pytest.raises(BadTokenError):
+            verify(verifier, issuers[1])
+        verify(verifier, issuers[0])
+
+    assert certs.fetches == 2
+
+
+@pytest.mark.parametrize("missing", ["audience", "account"])
+def test_nothing_to_compare_with_refuses_all(
+    server: tuple[CertServer, str], issuers: list[TokenIssuer], missing: str
+) -> None:
+    """S5, S6: an empty audience or account of ours lets nobody in, instead of everybody."""
+    wanted = {"audience": BASE_URL, "account": ACCOUNT, missing: ""}
+    given = issuers[0].oidc_token(wanted["account"], wanted["audience"])
+
+    with pytest.raises(BadTokenError):
+        TokenVerifier(server[1], [ISSUER]).verify(given, **wanted)
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_certificates_out_of_reach_ask_the_queue_to_come_again(world: World) -> None:
+    """503 and not 403: a task must not be lost because a certificate was not there."""
+    settings = replace(world.settings, certs_url="http://127.0.0.1:9/certs")
+    app = app_with(world, settings=settings)
+
+    answers = [Queue(world, app).deliver("/tasks/nothing") for _ in range(2)]
+
+    assert [(answer.status_code, answer.data) for answer in answers] == [(503, b"")] * 2

@@ -1,0 +1,409 @@
+"""The pages of sums: what their forms do once, what they refuse, and whether the books add up."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from demos.sums import load as sum_loads
+from demos.sums import sums
+from handlers.security import CONTENT_SECURITY_POLICY
+from models.demos.sums import sum_key
+from pipelines.fork_join.adaptive import BatchPolicy
+from tests.handlers.conftest import Browser, app_with, on_cloud_run
+from tests.handlers.pages.test_invitations import XSS, tags
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+FORM, OTHER = "a" * 32, "b" * 32
+LOAD = {"rate": "15", "writers": "3", "seconds": "1", "amounts": "random"}
+
+
+@pytest.fixture
+def visitors(browser: Browser) -> str:
+    """A sum, and where its page is."""
+    answer = browser.post("/sums", {"name": "visitors"})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["Location"]
+
+
+def total(world: World, name: str = "visitors") -> int:
+    with world.context():
+        row = sum_key(name).get()
+    return row.total if row else 0
+
+
+def figures(text: str) -> dict[str, str]:
+    """Return the books of a page."""
+    part = text.partition('class="sum-up"')[2].partition("</dl>")[0]
+    return dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", part))
+
+
+# Reading
+
+
+@pytest.mark.parametrize("path", ["/sums", "/sums/visitors", "/sums/visitors/stage"])
+def test_what_is_read_changes_nothing(
+    world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any], path: str
+) -> None:
+    """S19, S18: looking leaves the store as it was, and every answer is dressed."""
+    before = snapshot()
+
+    answers = [browser.client.open(path, method=method) for method in ("GET", "HEAD", "OPTIONS")]
+
+    assert snapshot() == before
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    for answer in answers:
+        assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", answers[0].text)
+
+
+def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
+    """A card and an entry."""
+    assert browser.get("/").text.count('href="/sums"') == 2
+
+
+def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
+    """No sums; then a sum without a load, and books that add up to nothing."""
+    assert "No sums yet" in browser.get("/sums").text
+
+    page = browser.post("/sums", {"name": "visitors"}, follow_redirects=True).text
+
+    assert "Press “Start the writers”" in page
+    assert figures(page) == dict.fromkeys(("accepted", "folded", "waiting", "parked"), "0")
+    assert "Adds up" in page
+
+
+UNKNOWN = ["x", "Visitors", "-", "é", "a" * 41, "a" * 5000, "..%2f..", "visitors%0a", "1", "a_b"]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_sum_that_is_not_there_is_404(
+    browser: Browser, visitors: str, snapshot: Callable[[], Any], name: str
+) -> None:
+    """S28: nobody makes a sum by asking for it, or by adding to it."""
+    before = snapshot()
+
+    answers = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/stage")]
+    answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "1"}))
+    answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "x"}))
+    answers.append(browser.post(f"/sums/{name}/loads", {"id": FORM, **LOAD}))
+
+    assert {answer.status_code for answer in answers} == {404}
+    assert snapshot() == before
+
+
+# Making a sum
+
+BAD_NAMES = [
+    "",
+    " ",
+    "A",
+    "1a",
+    "-a",
+    "a b",
+    "a_b",
+    "é",
+    "ａ",
+    "a" * 41,
+    "a\x00",
+    "a\nb",
+    "x" * 10**5,
+]
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, *XSS], ids=lambda text: repr(text[:12]))
+def test_what_is_no_name_is_sent_back(
+    browser: Browser, snapshot: Callable[[], Any], name: str
+) -> None:
+    """S15, S16: 400 with a sentence, shown as text, and nothing is made."""
+    before = snapshot()
+    plain = browser.post("/sums", {"name": "0"}).text
+
+    answer = browser.post("/sums", {"name": name})
+
+    assert answer.status_code == 400
+    assert 'id="name-error"' in answer.text
+    assert sorted(set(tags(answer.text))) == sorted(set(tags(plain)))
+    assert snapshot() == before
+
+
+def test_a_sum_is_made_once_and_there_are_not_too_many(
+    browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again: the page that there is. One too many: 409, with a sentence."""
+    again = browser.post("/sums", {"name": " visitors "}, follow_redirects=True)
+    assert "of this name already" in again.text
+
+    monkeypatch.setattr(sums, "MAX_SUMS", 1)
+    refused = browser.post("/sums", {"name": "b"})
+
+    assert refused.status_code == 409
+    assert "the most" in refused.text
+    assert 'href="/sums/visitors"' in browser.get("/sums").text
+
+
+# Adding
+
+
+@pytest.mark.parametrize("amount", ["1", "-5", "+7", "0", "1000000000", "-1000000000"])
+def test_an_amount_is_added_once_for_each_form(
+    world: World, browser: Browser, visitors: str, amount: str
+) -> None:
+    """A double click counts once; the books add up before the fold and after."""
+    first = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
+    again = browser.post(
+        f"{visitors}/additions", {"id": FORM, "amount": amount}, follow_redirects=True
+    )
+    assert first.status_code == 303
+    assert "had been sent before" in again.text
+    assert figures(again.text) | {"waiting": "1", "accepted": "1"} == figures(again.text)
+    world.settle()
+
+    page = browser.get(visitors).text
+    assert total(world) == int(amount)
+    assert figures(page) == {"accepted": "1", "folded": "1", "waiting": "0", "parked": "0"}
+    assert "Adds up" in page
+
+
+BAD_AMOUNTS = [
+    *("", " ", "x", "1.0", "1e3", "0x10", "1_000", "NaN", "٣", "５", "−5", "1 000", "--1", "1;2"),
+    *("1000000001", "-1000000001", "9" * 5000, "1\x00", "💥", "<b>1</b>"),
+]
+
+
+@pytest.mark.parametrize("amount", BAD_AMOUNTS, ids=lambda text: repr(text[:12]))
+def test_what_is_no_amount_is_sent_back(
+    browser: Browser, visitors: str, snapshot: Callable[[], Any], amount: str
+) -> None:
+    """S15: 400, a sentence at the field, and nothing changed."""
+    before = snapshot()
+
+    answer = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
+
+    assert answer.status_code == 400
+    assert 'id="amount-error"' in answer.text
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("form_id", ["", "x", "A" * 32, "a" * 31, "a" * 31 + "\n", "../../etc"])
+def test_a_form_needs_an_id_of_ours(
+    browser: Browser, visitors: str, snapshot: Callable[[], Any], form_id: str
+) -> None:
+    """S25: an id that no page of ours made is refused, and never becomes a key."""
+    before = snapshot()
+
+    answers = [
+        browser.post(f"{visitors}/additions", {"id": form_id, "amount": "1"}),
+        browser.post(f"{visitors}/loads", {"id": form_id, **LOAD}),
+    ]
+
+    assert {answer.status_code for answer in answers} == {400}
+    assert snapshot() == before
+
+
+# Loads
+
+
+def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
+    world: World, browser: Browser, visitors: str
+) -> None:
+    """3 writers, 15 items: the page says how many are expected, and then that all are there."""
+    assert browser.post(f"{visitors}/loads", {"id": FORM, **LOAD}).status_code == 303
+    early = browser.get(visitors).text
+    assert "Writers at work" in early
+    assert 'data-moving="yes"' in early
+    world.settle()
+
+    page = browser.get(f"{visitors}/stage").text
+
+    with world.context():
+        expected = sum_loads.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
+    assert total(world) == expected
+    assert "15 of 15" in page
+    assert f"adds {expected}" in page
+    assert "All items are accepted" in page
+    assert figures(page) == {"accepted": "15", "folded": "15", "waiting": "0", "parked": "0"}
+    assert "Adds up" in page
+    assert 'data-moving="no"' in page
+    assert page.count('class="turn"') >= 3
+    assert page.count('class="join"') >= 1
+
+
+def test_what_the_queue_decides_is_explained(
+    browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how its next batch will be, and why; also before it has seen anything."""
+    assert "the first item does not wait" in browser.get(visitors).text
+    tuning = BatchPolicy(0.4, 100, 2, why_window="Waiting gathers about 40.")
+    monkeypatch.setattr(sums.add_up, "tuning", lambda clients, key: tuning)
+
+    page = browser.get(visitors).text
+
+    assert "What the queue decided" in page
+    for words in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
+        assert words in page
+
+
+def test_the_command_on_the_page_is_one_that_the_api_takes(
+    world: World, browser: Browser, visitors: str
+) -> None:
+    """Copied from the page: accepted."""
+    command = html.unescape(browser.get(visitors).text.partition("<code>curl")[2])
+    url = re.search(r"'http://[^/]+(/[^']+)'", command)
+    fields = re.findall(r"-H '([^:]+): ([^']+)'", command)
+    body = re.search(r"-d '([^']+)'", command)
+    assert url is not None
+    assert body is not None
+
+    path = url[1].replace("wait_ms=2000", "wait_ms=0")
+    answer = browser.client.post(path, data=body[1], headers=dict(fields))
+
+    assert answer.status_code == 202, answer.text
+
+
+def test_a_sum_is_under_one_load_at_a_time(
+    world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any]
+) -> None:
+    """The same form again changes nothing; another is told to wait."""
+    browser.post(f"{visitors}/loads", {"id": FORM, **LOAD})
+    before = snapshot()
+
+    again = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD})
+    other = browser.post(f"{visitors}/loads", {"id": OTHER, **LOAD})
+
+    assert (again.status_code, other.status_code) == (303, 409)
+    assert "under load already" in other.text
+    assert snapshot() == before
+
+
+BAD_LOADS = [
+    *[("rate", value) for value in ("", "0", "501", "-1", "1.5", "x", "９", "9" * 5000, "1e2")],
+    *[("writers", value) for value in ("", "0", "51", "-3", "NaN", "💥")],
+    *[("seconds", value) for value in ("", "0", "21", "-1", "0x1", "\x00")],
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_LOADS, ids=lambda text: repr(text[:12]))
+def test_what_is_no_load_is_sent_back(
+    browser: Browser, visitors: str, snapshot: Callable[[], Any], field: str, value: str
+) -> None:
+    """S15, S27: out of its bounds: 400, a sentence at the field, and nothing starts."""
+    before = snapshot()
+
+    answer = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, field: value})
+
+    assert answer.status_code == 400
+    assert f'id="{field}-error"' in answer.text
+    assert 'value="15"' in answer.text or field == "rate"
+    assert snapshot() == before
+
+
+def test_more_writers_than_items_are_not_started(
+    world: World, browser: Browser, visitors: str
+) -> None:
+    """One item: one writer."""
+    form = {"id": FORM, "rate": "1", "writers": "50", "seconds": "1", "amounts": "one"}
+    browser.post(f"{visitors}/loads", form)
+    world.settle()
+
+    assert "1 writer, 1 item a second" in browser.get(visitors).text
+    assert total(world) == 1
+
+
+# Forms that are not ours
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/sums", {"name": "forged"}),
+        ("/sums/visitors/additions", {"id": FORM, "amount": "1"}),
+        ("/sums/visitors/loads", {"id": FORM, **LOAD}),
+        ("/break-it/memcached/flush", {}),
+    ],
+)
+def test_a_form_without_our_token_does_nothing(
+    browser: Browser,
+    visitors: str,
+    snapshot: Callable[[], Any],
+    path: str,
+    form: dict[str, str],
+) -> None:
+    """S19: no token, a wrong one, JSON, or one from elsewhere."""
+    before = snapshot()
+
+    answers = [
+        browser.client.post(path, data=form),
+        browser.client.post(path, json=form),
+        browser.post(path, form, token="x"),
+        browser.post(path, form, headers={"Sec-Fetch-Site": "cross-site"}),
+    ]
+
+    assert [answer.status_code for answer in answers] == [403] * 4
+    assert snapshot() == before
+
+
+# Break it
+
+
+def test_memcached_is_flushed_on_a_laptop_alone(world: World, visitors: str) -> None:
+    """The switch empties it and leads back; a deployed app has no such route."""
+    url = world.services.cloud_tasks.control_url
+    browser = Browser(app_with(world, settings=replace(world.settings, devserver_url=url)))
+    world.clients.cache.set("canary", b"1", 60)
+    assert "Flush memcached" in browser.get(visitors).text
+
+    answer = browser.post("/break-it/memcached/flush", {"back": visitors})
+
+    assert answer.headers["Location"] == visitors
+    assert world.clients.cache.get("canary") is None
+    for back in ("/sums/../x", "/sumsx", "//sums/a", "/sums/A", "https://e.example/sums/a"):
+        answer = browser.post("/break-it/memcached/flush", {"back": back})
+        assert answer.headers["Location"] == "/"
+
+
+def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
+    """No switches on the page, and 404 for those who try."""
+    deployed = Browser(app_with(world, settings=on_cloud_run(world)))
+    secure: dict[str, Any] = {"base_url": "https://x.example"}
+    page = deployed.get(visitors, **secure).text
+    token = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert token is not None
+    assert "Break it" not in page
+
+    answer = deployed.post(
+        "/break-it/memcached/flush",
+        token=token[1],
+        headers={"Referer": "https://x.example/"},
+        **secure,
+    )
+
+    assert answer.status_code == 404
+
+
+def test_the_books_say_when_something_is_not_noted_or_missing(
+    world: World, browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process forgets its notes, and the books settle; a lost item would be seen."""
+    monkeypatch.setattr(sums, "NOTED_EVERY_S", 60)
+    for path in ("/api/v1/sums/visitors",) * 3:
+        assert browser.client.post(path, json={"amount": 2}).status_code == 202
+    world.clients.process_state.clear()  # Killed: no last act.
+    world.settle()
+    page = browser.get(visitors).text
+    assert "Adds up" in page
+
+    for more, words in ((-5, "5 missing"), (9, "4 too many")):
+        with world.context():
+            row = sum_key("visitors").get()
+            row.items += more
+            row.put()
+
+        assert words in browser.get(visitors).text

@@ -1,0 +1,215 @@
+"""What the kinds declare, and how their keys are written: what every version has to agree on."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+import models
+from models import attempts, continuations, fork_join, materialized_views, outbox, sweeps
+from models.demos import grades, invitations, sums
+from tests.pipelines.memory import offline
+
+# What the queries of each kind need. Every other index entry would cost a write of its own.
+INDEXED = {
+    "ContinuationRun": {"state", "untold", "pages_until"},
+    "DeadTask": {"resolved"},
+    "OutboxTask": {"tag"},
+    "Party": {"created"},
+    "RowMarker": {"ranks"},
+    "SampleStudent": {"grade"},
+    "Student": {"grade"},
+    "SumAddition": {"expires"},
+    "TaskAttempts": {"expires"},
+    "UploadChunk": {"expires"},
+    "WorkOutcome": {"expires"},
+    "WorkPack": {"tag"},
+    "WorkReceipt": {"expires"},
+}
+# What an entity is never stored without.
+REQUIRED = {
+    "Comparison": {"asked"},
+    "ContinuationHeartbeat": {"ends"},
+    "ContinuationPage": {"after", "items", "moved", "origin", "receipts", "touched"},
+    "ContinuationRun": {"args", "job", "page_size", "spans", "started", "state"},
+    "ContinuationSweep": {"after"},
+    "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
+    "Guest": {"address", "import_id", "import_number", "line", "name"},
+    "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
+    "OutboxLease": {"ends", "owner"},
+    "OutboxTask": {"body", "path", "queue"},
+    "Party": {"created", "host", "place", "title", "when"},
+    "RowMarker": {"measures", "sequence"},
+    "SampleStudent": {"grade", "name", "points"},
+    "SourceMarker": {"contributions", "sequence"},
+    "Student": {"grade", "name", "points"},
+    "Sum": {"created"},
+    "SumAddition": {"amount"},
+    "SweepMark": {"at"},
+    "TaskAttempts": {"expires", "first"},
+    "Teacher": {"grade", "name"},
+    "UploadChunk": {"content", "expires"},
+    "ViewCatalog": {"views"},
+    "ViewRow": {"applied", "counts", "fingerprint", "sums"},
+    "WorkOutcome": {"expires", "told"},
+    "WorkPack": {"batch_key", "items"},
+    "WorkReceipt": {"digest", "expires", "pack", "position"},
+}
+
+
+def kinds() -> Iterator[type[ndb.Model]]:
+    for module in pkgutil.walk_packages(models.__path__, "models."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, ndb.Model):
+                yield value
+
+
+def properties_that(holds: Callable[[Any], bool]) -> dict[str, set[str]]:
+    """Return the properties for which something holds, by kind, if it has any."""
+    found = {
+        kind._get_kind(): {name for name, each in kind._properties.items() if holds(each)}
+        for kind in kinds()
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
+def test_only_what_is_queried_is_indexed() -> None:
+    """A query that a kind states has its index, and nothing else costs one."""
+    assert properties_that(lambda each: each._indexed) == INDEXED
+
+
+def test_numbers_begin_at_zero_and_flags_are_down() -> None:
+    """What nobody has counted yet is none; of a party the first change is its beginning."""
+    begin = {
+        f"{kind._get_kind()}.{name}": each._default
+        for kind in kinds()
+        for name, each in kind._properties.items()
+        if isinstance(each._default, int)
+    }
+
+    assert {name: value for name, value in begin.items() if value} == {"Party.change": 1}
+    assert begin["WorkPack.failures"] == begin["DeadTask.resolved"] == 0
+
+
+def test_what_no_entity_is_stored_without() -> None:
+    """An entity that lacks it is an error where it is made, and not where it is read."""
+    assert properties_that(lambda each: each._required) == REQUIRED
+
+
+KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
+    (lambda: attempts.attempts_key("a"), ("TaskAttempts", "a")),
+    (lambda: continuations.run_key("r"), ("ContinuationRun", "r")),
+    (lambda: continuations.page_key("r", 7, 42), ("ContinuationPage", "r:0007:00000042")),
+    (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
+    (lambda: continuations.sweep_key("s"), ("ContinuationSweep", "s")),
+    (lambda: fork_join.pack_key("p"), ("WorkPack", "p")),
+    (lambda: fork_join.outcome_key("p"), ("WorkOutcome", "p")),
+    (
+        lambda: fork_join.receipt_key("q", "k", "r"),
+        ("WorkReceipt", "207b4b7c92b631514eaa8148fe12fc28d7fb9c59"),
+    ),
+    (lambda: grades.student_key("demo", "s"), ("Student", "demo:s")),
+    (lambda: grades.student_key("sample-9", "s"), ("SampleStudent", "sample-9:s")),
+    (lambda: grades.teacher_key("demo", "t"), ("Teacher", "demo:t")),
+    (lambda: invitations.party_key("p"), ("Party", "p")),
+    (
+        lambda: invitations.guest_key("p", "Ada@example.org"),
+        ("Guest", "p:cfe00dde46ef942601ffafb9"),
+    ),
+    (lambda: materialized_views.row_key("t.1.1", '"r"'), ("ViewRow", 't.1.1:"r"')),
+    (lambda: materialized_views.catalog_key("g", 3), ("ViewCatalog", "g:03")),
+    (lambda: materialized_views.catalog_keys("g")[-1], ("ViewCatalog", "g:63")),
+    (
+        lambda: materialized_views.marker_key(ndb.Key("Pupil", "ada")),
+        ("Pupil", "ada", "SourceMarker", "m"),
+    ),
+    (
+        lambda: materialized_views.row_marker_key(ndb.Key("ViewRow", "r"), "Pupil:x"),
+        ("ViewRow", "r", "RowMarker", "Pupil:x"),
+    ),
+    (lambda: outbox.outbox_key("o"), ("OutboxTask", "o")),
+    (lambda: outbox.lease_key("a"), ("OutboxLease", "a")),
+    (lambda: sums.sum_key("s"), ("Sum", "s")),
+    (lambda: sums.directory_key(), ("SumDirectory", "all")),
+    (lambda: sums.ledger_key("s"), ("SumLoads", "s")),
+    (lambda: sums.tally_key("s", 3), ("SumTally", "s|03")),
+    (lambda: sums.api_tally_key("s", 3), ("SumTally", "s|api|03")),
+    (lambda: sums.addition_key("s", "f"), ("SumAddition", "s|f")),
+    (lambda: sums.writer_key("s", "l", 3), ("LoadWriter", "s|l|03")),
+    (lambda: sweeps.mark_key("outbox"), ("SweepMark", "outbox")),
+]
+
+
+@pytest.mark.parametrize(("key", "path"), KEYS)
+def test_keys_are_written_alike_in_each_version(
+    key: Callable[[], Any], path: tuple[str, ...]
+) -> None:
+    """What one version has stored, or proved, the next one finds under the same key."""
+    with offline():
+        assert key().flat() == path
+
+
+def test_the_digests_of_what_is_shared_are_alike_in_each_version() -> None:
+    """An epoch's tag, the beginning of a rank: two versions write and read them side by side."""
+    with offline():
+        row = materialized_views.row_key("t.1.1", "1")
+        assert fork_join.key_hash_of("q", "k") == "6981413a"
+        assert materialized_views.rank_prefix(row, "points") == "1a1ace757b7efffc5ce93c31|"
+
+
+EPOCH = "c0ffee012345.20300501T120000000000.1a2b3c4d"
+
+
+def test_ids_are_read_as_they_are_written() -> None:
+    """An epoch, a pack and a row of the outbox: what is in their keys is known without them."""
+    pack, row = f"q|{EPOCH}|3|7|id", "c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d"
+
+    assert fork_join.EpochId.parse(EPOCH).text == EPOCH
+    assert fork_join.PackId.parse(pack) == fork_join.PackId("q", EPOCH, 3, 7, "id")
+    assert fork_join.PackId.parse(pack).text == pack
+    assert outbox.RowId.parse(row).text == row
+    assert outbox.RowId.read(row) == outbox.RowId.parse(row)
+
+
+def test_an_item_of_a_pack_has_a_place_of_its_own() -> None:
+    """Unless it is alone there: then it is where the pack is. What is parked stands apart."""
+    pack, alone = fork_join.PackId("q", EPOCH, 3, 7, "id"), fork_join.PackId("q", EPOCH, 1, 7, "id")
+
+    assert pack.single(2).text == f"q|{EPOCH}|1|7|id.2"
+    assert alone.single(0) == alone
+    assert alone.parked.text == f"parked:q|{EPOCH}|1|7|id"
+
+
+def test_a_key_tells_what_it_is_of() -> None:
+    """A person's school and id, a page's chain and number."""
+    with offline():
+        student = grades.Student(key=grades.student_key("demo", "s:1"))
+        teacher = grades.Teacher(key=grades.teacher_key("demo", "t:1"))
+        page = continuations.ContinuationPage(key=continuations.page_key("r", 7, 42))
+
+        assert (student.school, student.student_id) == ("demo", "s:1")
+        assert (teacher.school, teacher.teacher_id) == ("demo", "t:1")
+        assert (page.chain, page.number) == (7, 42)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        EPOCH.removeprefix("c"),
+        EPOCH.replace("c0ffee", "cOffee"),
+        EPOCH.replace("0501", "0531T"),
+        EPOCH.removesuffix("d"),
+        EPOCH.replace("1a2b3c4d", "1a2b3c4x"),
+        f"{EPOCH}.",
+    ],
+)
+def test_what_is_no_epoch_is_not_read_as_one(text: str) -> None:
+    """memcached may say anything, and a key may be of anybody."""
+    with pytest.raises(ValueError, match=r"not an epoch|unpack|time data|unconverted"):
+        fork_join.EpochId.parse(text)

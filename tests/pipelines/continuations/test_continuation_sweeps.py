@@ -1,0 +1,506 @@
+"""The sweep of continuations: what was lost is found soon, whatever else is broken, at low cost."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.continuations import (
+    CANCELLED,
+    FINISHED,
+    PAGES_KEPT_FOR,
+    RUNNING,
+    ContinuationHeartbeat,
+    ContinuationPage,
+    page_key,
+    pages_of,
+    run_key,
+)
+from models.dead_tasks import open_dead_tasks
+from models.demos.uploads import KEPT_FOR, UploadChunk, put_upload
+from pipelines.continuations import runs as continuations
+from pipelines.continuations import sweep as continuation_sweeps
+from pipelines.continuations.attempt import page_task
+from pipelines.continuations.errors import OtherJobError, PagesGoneError
+from pipelines.continuations.jobs import Job, RefusedItemError
+from pipelines.continuations.progress import keep_totals, progress, run_of
+from pipelines.runtime.clock import naive_utc
+from tests.pipelines.walks import APPLY, Item, Walk, count_items, items_of, ledger, put_items
+from tests.world import LOCATION, PROJECT, Services, World
+
+QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, [APPLY])
+
+
+def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
+    """Store a run whose process dies before it creates a task."""
+    with world.context():
+        continuations.new_run(world.clients, job, Walk(run_id), run_id=run_id).put()
+
+
+def sweep(world: World) -> int:
+    """Sweep once, a minute later, and deliver what that wakes; return how much it was."""
+    world.clock.sleep(60)
+    with world.context():
+        woken = continuations.sweep(world.clients, {job.name: job for job in world.jobs})
+    world.settle(patience_s=10)
+    return woken
+
+
+def state(world: World, run_id: str) -> str:
+    with world.context():
+        return progress(run_id, dots=False).state
+
+
+def purge(world: World) -> None:
+    """Lose all tasks of the queue."""
+    world.engine.purge_queue(QUEUE)
+
+
+# One broken run holds up no other
+
+
+@pytest.mark.parametrize("broken", ["m-queue", "zz-queue"])
+def test_a_run_whose_queue_is_missing_holds_up_no_other(services: Services, broken: str) -> None:
+    """Code may be deployed before its queue; the runs before and behind are woken."""
+    nowhere = Job("nowhere", "not-deployed-yet", Walk, items_of, apply=count_items)
+    world = World(services, [APPLY, nowhere])
+    put_items(world, 2)
+    with world.context(), pytest.raises(rpc_errors.NotFound):
+        continuations.start(world.clients, nowhere, Walk(broken), run_id=broken)
+    store_run(world, "a-before")
+    store_run(world, "run-behind")
+    store_run(world, "zzz-behind")
+
+    sweep(world)
+
+    assert {state(world, run) for run in ("a-before", "run-behind", "zzz-behind")} == {FINISHED}
+
+
+def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that never end, of a job that is gone, hide none behind them; ids are plain."""
+    monkeypatch.setattr(continuation_sweeps, "SWEPT_RUNS", 3)
+    put_items(world, 1)
+    for number in range(7):
+        store_run(world, f"run-{number}", replace(APPLY, name="gone"))
+    store_run(world, "run-9")
+    store_run(world, "run-00")
+
+    for _ in range(3):
+        sweep(world)
+
+    assert (state(world, "run-9"), state(world, "run-00")) == (FINISHED, FINISHED)
+
+
+def test_an_outage_does_not_begin_each_round_at_the_same_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After three failures of a service in a row the sweep ends; the next one goes on behind."""
+    put_items(world, 1)
+    for number in range(8):
+        store_run(world, f"run-{number}")
+    tried: list[str] = []
+    wake = continuation_sweeps._wake
+
+    def sick(clients, jobs, run, stale_s):  # type: ignore[no-untyped-def]
+        tried.append(run.key.id())
+        if run.key.id() < "run-6":
+            raise rpc_errors.ServiceUnavailable("this queue is away")
+        return wake(clients, jobs, run, stale_s)
+
+    monkeypatch.setattr(continuation_sweeps, "_wake", sick)
+
+    for _ in range(3):
+        sweep(world)
+
+    assert tried[:6] == [f"run-{number}" for number in range(6)]
+    assert (state(world, "run-6"), state(world, "run-7")) == (FINISHED, FINISHED)
+
+
+@pytest.mark.parametrize("bad", ["x" * 501, "é" * 251, "a:b", "a;b", "", "a\nb", "a\0"])
+def test_an_id_that_no_page_could_have_is_refused_before_anything_is_stored(
+    world: World, bad: str
+) -> None:
+    """What could be committed and never woken is not committed."""
+    with world.context():
+        with pytest.raises(ValueError, match="run's id"):
+            continuations.start(world.clients, APPLY, Walk("x"), run_id=bad)
+
+        assert not bad or run_key(bad[:500]).get() is None
+
+
+@pytest.mark.parametrize("longest", ["x" * 500, "é" * 250, "語" * 166, '"' * 500])
+def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
+    """Each id that is taken makes keys and names of tasks, wakes too."""
+    put_items(world, 3)
+    store_run(world, longest)
+
+    assert sweep(world) == 1
+
+    assert state(world, longest) == FINISHED
+
+
+# What was lost is found
+
+
+def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -> None:
+    """The process died between the last page and the telling, and its task was lost."""
+    told: list[str] = []
+    job = replace(APPLY, name="told", on_finished=lambda clients, args: told.append(args.run_id))
+    world = World(services, [job])
+    put_items(world, 2)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.plan.reset("crash-after", _call_of_end(world))
+    told.clear()
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+    assert world.plan.fired
+    purge(world)
+    assert (state(world, "run"), told) == (FINISHED, [])
+
+    sweep(world)
+
+    assert told == ["run"]
+    with world.context():
+        assert run_key("run").get().totals["done"] == 2
+    assert sweep(world) == 0
+
+
+def _call_of_end(world: World) -> int:
+    """Return which call commits the end of a run like the one to come."""
+    with world.context():
+        continuations.start(world.clients, world.jobs[0], Walk("other"), run_id="other")
+    world.plan.reset()
+    with world.plan.watched():
+        world.deliver(world.engine.due()[-1].task_name)
+    commits = [i for i, call in enumerate(world.plan.calls) if call == "Commit"]
+    return commits[-2]  # The last one keeps the totals.
+
+
+@pytest.mark.parametrize("how", ["sweep", "resume"])
+def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> None:
+    """A3: the process died before it noted the end of the chain, and its task was lost."""
+    put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.settle()
+    with world.context():
+        run = run_key("run").get()
+        run.populate(state=RUNNING, chains_ended=[], ended=None, totals=None, untold=None)
+        run.put()
+        assert all(page.closed for page in pages_of("run"))
+
+    if how == "sweep":
+        assert sweep(world) == 1
+    else:
+        with world.context():
+            continuations.resume(world.clients, {"apply": APPLY}, "run")
+        world.settle()
+
+    assert state(world, "run") == FINISHED
+
+
+def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
+    """A3: the names of wakes do not run out: one for each doubling, then one an hour.
+
+    No name comes twice: it may be remembered for days, and the wake would not be created.
+    """
+    put_items(world, 1)
+    store_run(world, "run")
+    woken: list[int] = []
+    names: list[str] = []
+    for minute in range(1, 301):
+        world.clock.sleep(60)
+        with world.context():
+            if continuations.sweep(world.clients, {"apply": APPLY}):
+                woken.append(minute)
+        names += [live.name for live in world.live_tasks(APPLY.queue)]
+        purge(world)
+
+    assert woken[:4] == [1, 2, 3, 6]
+    assert max(later - earlier for earlier, later in itertools.pairwise([*woken, 301])) <= 60
+    assert len(woken) <= 12
+    assert len(set(names)) == len(names) == len(woken)
+
+
+def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
+    """A3: what the worker before has left need not wait for 45 s; the sweep wakes it as before."""
+    put_items(world, 1)
+    store_run(world, "run")
+    world.clock.sleep(6)
+    jobs = {"apply": APPLY}
+
+    with world.context():
+        assert continuations.sweep(world.clients, jobs) == 0
+        assert continuations.sweep(world.clients, jobs, stale_s=5) == 1
+        purge(world)
+        world.clock.sleep(40)
+        assert continuations.sweep(world.clients, jobs) == 1
+
+
+# Two jobs, one id
+
+
+def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
+    """No page of a run is worked on by another job, and who asks for it hears so."""
+    other = replace(APPLY, name="other")
+    world = World(services, [APPLY, other])
+    names = put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        with pytest.raises(OtherJobError, match="apply"):
+            continuations.start(world.clients, other, Walk("run"), run_id="run")
+        page_task(other).enqueue(world.clients, continuation_sweeps.head(run_key("run").get(), 0))
+
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        reasons = [dead.reason for dead in open_dead_tasks().fetch()]
+    assert reasons == ["Reject: run run is of job apply"]
+
+
+# Costs
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuation_sweeps, "NOTED_EVERY", 2)
+    monkeypatch.setattr(continuation_sweeps, "SWEPT_PAGES", 4)
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_sweep_does_not_read_what_is_closed(world: World, chains: int) -> None:
+    """The cost of a sweep follows what is left of a run, not what it has done."""
+    put_items(world, 24)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=chains)
+    for _ in range(10):
+        world.deliver(world.engine.due()[0].task_name)
+    purge(world)
+    jobs = {"apply": APPLY}
+    with world.context():
+        for _ in range(8):
+            continuations.sweep(world.clients, jobs)
+        before = world.clients.meter.total()
+        continuations.sweep(world.clients, jobs)
+        spent = world.clients.meter.total() - before
+
+    assert spent.reads <= 2 + 2 * chains  # The run, the turns' rows, and a page or two a chain.
+    assert spent.writes <= 1
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize("stuck", [0, 3, 7])
+def test_a_stalled_page_among_many_is_found_in_turn(world: World, chains: int, stuck: int) -> None:
+    """A3: a look that is cut goes on where it ended, so each page is looked at."""
+    names = put_items(world, 24)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=chains)
+    world.deliver(world.engine.due()[0].task_name)
+    for _ in range(11 + chains):
+        if due := world.engine.due():
+            world.deliver(due[-1].task_name)
+    purge(world)
+    with world.context():
+        page = list(pages_of("run"))[stuck]
+        _undo(page)
+
+    for _ in range(10):
+        sweep(world)
+
+    assert state(world, "run") == FINISHED
+    assert set(ledger(world, "run")) == set(names)
+
+
+def _undo(page: ContinuationPage) -> None:
+    """Make a page one that was pinned and no more, and all behind it one that waits for it."""
+    for each in pages_of("run"):
+        if each.chain == page.chain and each.number >= page.number:
+            each.closed = False
+            each.put()
+    page = page.key.get()
+    page.populate(worked=False, receipts="." * len(page.items))
+    page.put()
+    run = run_key("run").get()
+    run.populate(
+        state=RUNNING, ended=None, totals=None, untold=None, closed=None, swept_to=None,
+        chains_ended=[chain for chain in run.chains_ended if chain != page.chain],
+    )  # fmt: skip
+    run.put()
+
+
+# Forgetting
+
+
+def finished_run(world: World, run_id: str = "run") -> None:
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk(run_id), run_id=run_id)
+    world.settle()
+
+
+def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
+    """Until then all is there; afterwards the totals are, and pages and heartbeats are not."""
+    put_items(world, 5)
+    finished_run(world)
+    with world.context():
+        before = progress("run")
+        now = naive_utc(world.clock.now())
+        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", ends=now).put()
+    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() - 60)
+    world.sweep()
+    with world.context():
+        assert progress("run") == before
+
+    world.clock.sleep(120)
+    world.sweep()
+
+    with world.context():
+        assert progress("run") == replace(before, dots=[])
+        for kind in (ContinuationPage, ContinuationHeartbeat):
+            assert not kind.query().fetch(keys_only=True)
+        with pytest.raises(PagesGoneError):
+            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
+        assert continuations.forget(world.clients) == 0
+
+
+@pytest.mark.parametrize("late_s", [0.001, 86_400])
+def test_a_retry_comes_too_late_when_the_pages_may_go(world: World, late_s: float) -> None:
+    """Whether or not a sweep has been: half of them may be gone before the retry reads them."""
+    put_items(world, 1)
+    finished_run(world)
+    with world.context():
+        until = run_of("run").pages_until.replace(tzinfo=datetime.UTC)
+    world.clock.sleep((until - world.clock.now()).total_seconds() + late_s)
+
+    with world.context(), pytest.raises(continuations.PagesGoneError):
+        continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
+
+
+def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pages go in several sweeps, those of other runs stay."""
+    monkeypatch.setattr(continuation_sweeps, "MAX_FORGOTTEN", 2)
+    put_items(world, 9)
+    finished_run(world)
+    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 1)
+    finished_run(world, "young")
+
+    with world.context():
+        forgotten = [continuations.forget(world.clients) for _ in range(4)]
+        left = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
+
+    assert forgotten == [2, 2, 1, 0]
+    assert left == {"young": 5}
+
+
+def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:
+    """A retry that was cancelled for a month and resumed still knows what had failed."""
+    refuse = [True]
+
+    def pick(clients, args, items):  # type: ignore[no-untyped-def]
+        if refuse[0]:
+            return [RefusedItemError("no") for _ in items]
+        return count_items(clients, args, items)
+
+    job = replace(APPLY, apply=pick)
+    world = World(services, [job])
+    names = put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.settle()
+    refuse.clear()
+    refuse.append(False)
+    with world.context():
+        retry = continuations.retry_failed(world.clients, {"apply": job}, "run")
+        continuations.cancel(retry)
+    world.settle()
+    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 60)
+    world.sweep()
+
+    with world.context():
+        assert progress(retry).state == CANCELLED
+        continuations.resume(world.clients, {"apply": job}, retry)
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+
+
+def test_uploaded_files_go_after_their_time(world: World) -> None:
+    """Where no TTL policy deletes them, the sweep does."""
+    with world.context():
+        now = naive_utc(world.clock.now())
+        put_upload("old", b"x" * 100_000, now - KEPT_FOR - datetime.timedelta(minutes=1))
+        put_upload("new", b"x" * 100_000, now)
+
+    world.sweep()
+
+    with world.context():
+        left = {key.id().partition(":")[0] for key in UploadChunk.query().fetch(keys_only=True)}
+    assert left == {"new"}
+
+
+# Progress
+
+
+def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
+    """An earlier version finished it, its job was told twice, or its totals are of another time."""
+    put_items(world, 2)
+    finished_run(world)
+
+    with world.context():
+        totals = run_of("run").totals
+        for untold, kept in ((None, None), (True, totals), (False, {**totals, "done": 0})):
+            run = run_of("run")
+            run.untold, run.totals = untold, kept
+            run.put()
+            keep_totals("run")
+
+            assert (run_of("run").totals, run_of("run").untold or False) == (totals, False)
+
+
+def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
+    """Its rate, too: what counts is until its last page was touched."""
+    put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.clock.sleep(10)
+    world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        continuations.cancel("run")
+        stopped = progress("run", now=world.clock.now())
+    world.clock.sleep(3600)
+
+    with world.context():
+        later = progress("run", now=world.clock.now())
+
+    assert stopped.elapsed_s == pytest.approx(10)
+    assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
+
+
+def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
+    """Where nobody said how much there is, the share stays below one until the run has ended."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        assert progress("run").share < 1
+    world.settle()
+
+    with world.context():
+        assert progress("run").share == 1

@@ -1,0 +1,596 @@
+"""Continuations: every item once, whatever happens. Invariants A1 to A5 of docs/invariants.md."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.continuations import CANCELLED, FINISHED, RUNNING, pages_of
+from pipelines.continuations import runs as continuations
+from pipelines.continuations.attempt import page_task
+from pipelines.continuations.errors import NotEndedError
+from pipelines.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from pipelines.continuations.progress import Progress, Totals, item_issues, progress
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.rpc import Cost
+from pipelines.tasks import dead_tasks
+from pipelines.tasks.declaration import Message, Retry, Unavailable
+from tests.pipelines.walks import (
+    APPLY,
+    Item,
+    Walk,
+    count_items,
+    items_of,
+    ledger,
+    put_items,
+)
+from tests.world import QueueClock, Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, [APPLY])
+
+
+def run_to_end(world: World, job: Job[Walk, Item], run_id: str, **kwargs: int) -> None:
+    """Start a run and deliver all its tasks."""
+    with world.context():
+        continuations.start(world.clients, job, Walk(run_id), run_id=run_id, **kwargs)
+    world.settle()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
+def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) -> None:
+    """A1, A3: 0, 1, size-1, size, size+1 and 10 x size items; no more pages than needed."""
+    names = put_items(world, count)
+
+    run_to_end(world, APPLY, "run")
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.done, now.waiting) == (FINISHED, count, 0)
+    assert now.totals.pages == max(1, -(-count // 2))
+    assert ("".join(now.dots), now.totals.known, now.expected) == ("d" * count, count, count)
+
+
+def test_a_run_says_what_its_effects_cost(world: World) -> None:
+    """M8: what `apply` reads and writes is on the bill, in the very commit that it is part of."""
+    put_items(world, 20)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    before = world.clients.meter.total()
+    world.settle()
+    spent = world.clients.meter.total() - before
+
+    with world.context():
+        told = progress("run").totals.cost
+
+    # The run, a lease and a commit for each of ten pages, and a ledger for each item.
+    assert told.writes == 1 + 2 * 10 + 20
+    # Its end, once, and what follows each page's last commit are on no bill.
+    assert 0.8 < told.reads / spent.reads <= 1
+
+
+def test_items_of_others_are_left_alone(world: World) -> None:
+    """A2: nothing happens to an item outside the source."""
+    names = put_items(world, 3)
+    put_items(world, 3, group="f")
+    put_items(world, 3, group="h")
+
+    run_to_end(world, APPLY, "run", chains=4)
+
+    assert ledger(world, "run") == Counter(names)
+
+
+@pytest.mark.parametrize("chains", [2, 3, 8])
+def test_chains_share_no_item_and_miss_none(world: World, chains: int) -> None:
+    """A1 holds when the key space is cut into several chains."""
+    names = put_items(world, 25)
+
+    run_to_end(world, APPLY, "run", chains=chains)
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
+    """One for four pages of two, and eight at most."""
+    put_items(world, 60)
+
+    with world.context():
+        runs = [
+            continuations.new_run(world.clients, APPLY, Walk("r"), run_id="r", expected=expected)
+            for expected in (None, 0, 15, 16, 31, 1_000)
+        ]
+
+    assert [len(run.spans) for run in runs] == [1, 1, 1, 2, 3, 8]
+
+
+def test_a_page_has_at_least_one_item(world: World) -> None:
+    """What cannot be is refused before anything is stored; one is a size."""
+    names = put_items(world, 3)
+    with world.context(), pytest.raises(ValueError, match="at least 1, not -1"):
+        continuations.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=-1)
+
+    run_to_end(world, APPLY, "run", page_size=1)
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").totals.pages == 3
+
+
+def test_the_next_page_is_linked_before_this_page_works(world: World) -> None:
+    """A4: a page whose work fails does not hold up the pages behind it."""
+    names = put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.plan.kind, world.plan.at = "crash-before", None
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+    calls = world.plan.calls
+
+    assert calls.index("CreateTask") < len(calls) - 1 - calls[::-1].index("Commit")
+    pinned = calls.index("Commit")
+    linked = calls.index("CreateTask")
+    worked = calls.index("Commit", linked)
+    assert pinned < linked < worked
+    world.settle()
+    assert ledger(world, "run") == Counter(names)
+
+
+def test_two_runs_over_the_same_items_do_not_block_each_other(world: World) -> None:
+    """A5: task names hold the run; an old run's names stop nobody."""
+    names = put_items(world, 5)
+
+    run_to_end(world, APPLY, "first")
+    run_to_end(world, APPLY, "second")
+
+    assert ledger(world, "first") == ledger(world, "second") == Counter(names)
+
+
+def test_starting_twice_starts_once(world: World) -> None:
+    """A start is known by its run id."""
+    put_items(world, 3)
+    with world.context():
+        first = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        again = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.settle()
+
+    assert (first, again) == (True, False)
+    assert set(ledger(world, "run").values()) == {1}
+
+
+@pytest.mark.parametrize("step", range(1, 8))
+def test_rows_that_come_and_go_during_a_run_double_nothing(world: World, step: int) -> None:
+    """A1: rows inserted and deleted ahead of and behind the cursor; those there throughout once."""
+    names = put_items(world, 8)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    for _ in range(step):
+        if due := world.engine.due():
+            world.deliver(due[0].task_name)
+    with world.context():
+        Item(id="g:00000000a", value=1).put()
+        Item(id="g:ffffffffa", value=1).put()
+        ordered = sorted(names)
+        ndb.delete_multi([ndb.Key(Item, ordered[0]), ndb.Key(Item, ordered[-1])])
+
+    world.settle()
+
+    applied = ledger(world, "run")
+    assert set(applied.values()) == {1}
+    assert set(ordered[1:-1]) <= set(applied)
+
+
+def test_a_retry_sees_the_page_that_was_pinned(world: World) -> None:
+    """A row inserted into a page that has begun is not drawn into it by the retry."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.plan.at, world.plan.kind = 6, "crash-before"
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        before = [page.items for page in pages_of("run")]
+        Item(id="g:00000000a", value=1).put()
+
+    world.heal(lambda: progress("run").state == FINISHED)
+
+    assert world.plan.fired
+    with world.context():
+        assert [page.items for page in pages_of("run")][: len(before)] == before
+    assert "g:00000000a" not in ledger(world, "run")
+
+
+def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World) -> None:
+    """Cancelling leaves what is left; resuming does it, once."""
+    names = put_items(world, 10)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        continuations.cancel("run")
+    world.settle()
+    with world.context():
+        stopped = progress("run")
+    assert stopped.state == CANCELLED
+    assert stopped.totals.done < 10
+
+    with world.context():
+        continuations.resume(world.clients, {"apply": APPLY}, "run")
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
+    """A poison item is found by halving; the others are applied once."""
+    names = put_items(world, 4)
+
+    def explode(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        if any(item.key.id() == names[0] for item in items):
+            raise RuntimeError("poison")
+        return count_items(clients, args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4, max_attempts=2)
+    world = World(world.services, [job])
+    put_items(world, 4)
+
+    run_to_end(world, job, "run")
+
+    assert ledger(world, "run") == Counter(names[1:])
+    with world.context():
+        now, listed = progress("run"), item_issues("run")
+    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+    assert [(m.name, m.outcome) for m in listed] == [(names[0], "failed")]
+    assert "poison" in listed[0].reason
+
+
+def test_failed_items_are_run_again_once(world: World) -> None:
+    """The failed items of an ended run make a run of their own, whoever asks how often."""
+    names = put_items(world, 6)
+    broken = set(names[:3])
+
+    def pick(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        bad = [item.key.id() in broken for item in items]
+        good = [item for item, is_bad in zip(items, bad, strict=True) if not is_bad]
+        count_items(clients, args, good)
+        return [RefusedItemError("no") if is_bad else None for is_bad in bad]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=pick, page_size=2)
+    world = World(world.services, [job])
+    put_items(world, 6)
+    run_to_end(world, job, "run")
+    broken.clear()
+
+    with world.context():
+        children = {
+            continuations.retry_failed(world.clients, {"apply": job}, "run") for _ in range(2)
+        }
+    world.settle()
+
+    assert len(children) == 1
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").retried_by in children
+        child = progress(children.pop())
+    assert (child.state, child.totals.done, child.totals.failed) == (FINISHED, 3, 0)
+
+
+def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
+    """Deferring ends: after `max_attempts` attempts over its page the item has failed."""
+    put_items(world, 1)
+    seen: list[str] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        seen.append("pass")
+        return [DeferredItemError("busy") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer, max_attempts=3)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)
+
+
+def test_a_cancelled_run_is_resumed_and_not_retried(world: World) -> None:
+    """Its open items are its own: a retry beside a resume would work on them twice."""
+    put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        continuations.cancel("run")
+
+        with pytest.raises(NotEndedError):
+            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run_id": ""}, {"run_id": "x" * 1600}, {"chain": 10**40}, {"number": -1}]
+)
+def test_a_page_that_cannot_be_is_not_worked_on(world: World, wrong: dict[str, object]) -> None:
+    """H3: arguments that make no key are refused by their declaration, not by Datastore.
+
+    Another version may take them, so the task waits, and is parked in the end.
+    """
+    body = {"run_id": "run", "chain": 0, "number": 0, "after": "", **wrong}
+    task = page_task(APPLY)
+    world.clients.tasks.create(Message(task.path, task.queue, json.dumps(body).encode()))
+
+    name = world.engine.due()[0].task_name
+    first = world.deliver(name)
+    world.clock.sleep(3600)
+    last = world.deliver(name)
+
+    with world.context():
+        assert (first, last, dead_tasks.count_open()) == (429, 204, 1)
+
+
+def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> None:
+    """A page of 500 fits into its row: JSON writes letters that are not ASCII six times as long."""
+    reasons = ["x" * 400, "é" * 400]
+    job = Job(
+        "apply",
+        "fan-out",
+        Walk,
+        items_of,
+        apply=lambda clients, args, items: [RefusedItemError(each) for each in reasons],
+    )
+    world = World(world.services, [job])
+    put_items(world, 2)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        assert [mishap.reason for mishap in item_issues("run")] == ["x" * 300, "é" * 100]
+        assert len(item_issues("run", most=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Retry("made by a test"),
+        Unavailable("made by a test"),
+        rpc_errors.Aborted("made by a test"),
+        rpc_errors.ResourceExhausted("made by a test"),
+        rpc_errors.ServiceUnavailable("made by a test"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_an_outage_is_not_the_fault_of_what_is_delivered(
+    services: Services, error: Exception
+) -> None:
+    """A1: the attempt ends; the item is in doubt, is not put off, and comes with the retry."""
+    delivered: list[str] = []
+    errors = [error]
+
+    @contextlib.contextmanager
+    def line(clients: Clients, args: Walk) -> Iterator[Callable[[Item], None]]:
+        def act(item: Item) -> None:
+            if len(delivered) == 1 and errors:
+                raise errors.pop()
+            delivered.append(item.key.id())
+
+        yield act
+
+    job = Job("deliver", "fan-out", Walk, items_of, side_effect=line, page_size=3)
+    world = World(services, [job])
+    names = put_items(world, 3)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+
+    status = world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        (page,) = pages_of("run").fetch()
+        assert (page.receipts, page.in_doubt, page.owner) == ("d..", 1, None)
+    assert status in (429, 503)
+    world.settle()
+    assert delivered == sorted(names)
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.done, now.totals.in_doubt) == (FINISHED, 3, 1)
+
+
+@pytest.mark.parametrize(("stored", "draft"), [(4, 2), (2, 4), (2, 3)])
+def test_a_second_start_that_would_cut_otherwise_changes_nothing(
+    world: World, stored: int, draft: int
+) -> None:
+    """A1: the chains of the stored run are launched, whoever starts it again and how."""
+    names = put_items(world, 60)
+    with world.context():
+        first = continuations.new_run(
+            world.clients, APPLY, Walk("run"), run_id="run", chains=stored
+        )
+        first.put()
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=draft)
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+def test_an_item_that_datastore_refuses_fails_alone(services: Services) -> None:
+    """An error of the service that is for good is the item's: its page-mates are applied."""
+
+    def too_long(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        if any(item.key.id() == names[0] for item in items):
+            ndb.Key(Item, "x" * 1600).get()
+        return count_items(clients, args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=too_long, page_size=4, max_attempts=2)
+    world = World(services, [job])
+    names = put_items(world, 4)
+
+    run_to_end(world, job, "run")
+
+    assert ledger(world, "run") == Counter(names[1:])
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+
+
+def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
+    """A relay that puts a mail off for minutes is asked again after minutes."""
+    tried: list[float] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world.clock.time_s)
+        return [DeferredItemError("greylisted") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert waits == pytest.approx([5, 30, 120, 600], abs=2)
+    with world.context():
+        assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
+
+
+def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
+    """What waits for something near asks again soon; the last delay serves all later passes."""
+    tried: list[float] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world.clock.time_s)
+        return [DeferredItemError("busy") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer, retry_delays_s=(1, 4))
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert waits == pytest.approx([1, 4, 4, 4], abs=2)
+
+
+def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Services) -> None:
+    """A3: a crash after the last receipts costs a retry, not the time that items are deferred."""
+    job = Job(
+        "apply",
+        "fan-out",
+        Walk,
+        items_of,
+        apply=lambda clients, args, items: [DeferredItemError("busy") for _ in items],
+        max_attempts=1,
+    )
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    before_s = world.clock.time_s
+    world.plan.kind, world.plan.at = "crash-after", 7
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+
+    world.settle()
+
+    assert world.plan.fired == "crash-after at call 7 (Commit)"
+    assert world.clock.time_s - before_s < 5
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+@dataclass(frozen=True)
+class Skewed:
+    """A clock that goes wrong by some seconds."""
+
+    clock: QueueClock
+    by_s: float
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() + datetime.timedelta(seconds=self.by_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+
+def busy_once(tried: list[float], world_of: Callable[[], World]) -> Job[Walk, Item]:
+    """Return a job that defers its items the first time it sees them."""
+
+    def apply(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world_of().clock.time_s)
+        return [DeferredItemError("busy") if len(tried) == 1 else None for _ in items]
+
+    return Job("apply", "fan-out", Walk, items_of, apply=apply)
+
+
+@pytest.mark.parametrize("behind_s", [2, 5, 20])
+def test_a_clock_that_is_behind_loses_no_deferred_item(services: Services, behind_s: int) -> None:
+    """The task that comes again comes too early for that machine: it is told to come once more."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, -behind_s))
+
+    world.settle()
+
+    with world.context():
+        assert progress("run").state == FINISHED
+    assert 5 <= tried[1] - tried[0] <= 5 + behind_s + 5
+
+
+def test_a_clock_far_ahead_defers_nothing_for_long(services: Services) -> None:
+    """A time that no job can have asked for means nothing: the next sweep has the item tried."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, 7 * 86400))
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", world.clock)
+
+    world.clock.sleep(60)
+    world.sweep()
+    world.deliver_due()
+
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+# Progress
+
+
+def test_progress_tells_how_much_there_is_to_go() -> None:
+    """Of twenty items five have ended in ten seconds; ten stand in pages that have been read."""
+    totals = Totals(
+        done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
+    )
+    told = Progress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
+
+    assert (totals.ended, totals.known) == (5, 10)
+    assert (told.waiting, told.share, told.rate, told.left_s) == (13, 0.25, 0.5, 30.0)
+    assert replace(told, expected=5).share == 0.99
+    assert replace(told, expected=0).share == 0
+    assert (replace(told, elapsed_s=0.0).rate, replace(told, elapsed_s=0.0).left_s) == (0, None)
+    for state in (FINISHED, CANCELLED):
+        assert replace(told, state=state).left_s is None
+    assert replace(told, state=FINISHED).share == 1

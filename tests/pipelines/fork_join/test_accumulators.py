@@ -1,0 +1,251 @@
+"""In-memory fan-in: exact unless a process is killed, and then bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.fork_join import Accumulator, BadItemError, fork_join
+from pipelines.fork_join import insert as fork_join_inserts
+from pipelines.fork_join.accumulator import BufferFullError
+from tests.pipelines.tallies import Mark, packs, tallied, tally
+from tests.world import Services, World, in_threads
+
+MARKS = fork_join("tallies-in-memory", queue="fork-join", period_s=0)(tally)
+
+
+def plus(one: Mark, other: Mark) -> Mark:
+    """Fold two marks into one that names both."""
+    return Mark("+".join(sorted([*one.label.split("+"), *other.label.split("+")])))
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, fork_joins=[MARKS])
+
+
+@pytest.fixture
+def taken() -> Accumulator[Mark]:
+    """A fan-in that flushes when the test says so."""
+    return Accumulator("tallies", MARKS, plus, window_s=3600)
+
+
+def counted(key: str) -> Counter[str]:
+    return Counter(label for mark in tallied(key).elements() for label in mark.split("+"))
+
+
+def in_context(world: World, act: Callable[[], Any]) -> Any:
+    with world.clients.context():
+        return act()
+
+
+def test_items_of_a_key_are_one_work_item(world: World, taken: Accumulator[Mark]) -> None:
+    """A thousand additions from eight threads: one item, one task, one fold."""
+
+    def add(thread: int) -> None:
+        for i in range(125):
+            taken.add(world.clients, "t", Mark(f"{thread}.{i}"))
+
+    in_threads(*[lambda n=n: add(n) for n in range(8)])
+    assert taken.waiting(world.clients) == 1
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert len(tallied("t")) == 1
+        assert counted("t") == Counter(f"{n}.{i}" for n in range(8) for i in range(125))
+
+
+def test_what_was_taken_is_stored_within_the_window(world: World) -> None:
+    """By a thread of its own, which ends when there is nothing left."""
+    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    quick.add(world.clients, "t", Mark("a"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    quick.add(world.clients, "t", Mark("b"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_flush_that_fails_is_made_again_and_counts_once(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """D1: also when it was committed and its reply, and the look for it, were lost."""
+    sound = fork_join_inserts.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        if is_committed:
+            with contextlib.suppress(rpc_errors.AlreadyExists):
+                sound(client, entities)
+        raise rpc_errors.ServiceUnavailable("made by a test")
+
+    taken.add(world.clients, "t", Mark("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_inserts, "insert_all", lost)
+        patch.setattr(fork_join_inserts._Group, "find_out", doubt)
+        patch.setattr(fork_join_inserts._Group, "look_up", nothing)
+        in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 1
+    taken.add(world.clients, "t", Mark("b"))
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+        assert packs() == []
+
+
+def away(*args: Any) -> None:
+    raise rpc_errors.ServiceUnavailable("made by a test")
+
+
+def test_a_flush_that_failed_is_made_again_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is added after it, and nobody flushes: the next window stores it."""
+    sound, failures = fork_join_inserts.insert_all, list[int]()
+
+    def fails_once(client: Any, entities: Any) -> None:
+        if len(failures) < fork_join_inserts.TRIES:
+            failures.append(1)
+            away()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
+    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    quick.add(world.clients, "t", Mark("a"))
+    until(lambda: quick.waiting(world.clients) == 0)
+    world.settle()
+
+    assert len(failures) == fork_join_inserts.TRIES
+    with world.context():
+        assert counted("t") == Counter("a")
+
+
+def nothing(group: Any) -> None:
+    """Find nothing out, as when the service is away."""
+
+
+def doubt(group: Any, attempt: Any, error: Exception) -> None:
+    """Leave it in doubt, as when the service is away."""
+    group.doubtful.append(attempt)
+
+
+def test_a_process_that_is_told_to_end_stores_everything(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """What SIGTERM does, and also what comes while it is under way."""
+    taken.add(world.clients, "t", Mark("a"))
+    world.clients.process_state.shutdown()
+    assert taken.waiting(world.clients) == 0
+    taken.add(world.clients, "t", Mark("b"))
+    until(lambda: taken.waiting(world.clients) == 0)
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("ab")
+
+
+def test_one_that_the_queue_would_not_take_is_refused_alone(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """What is taken can be stored: nothing bad gets between it and its flush."""
+    taken.add(world.clients, "t", Mark("a"))
+    for key, mark in (("", Mark("b")), ("k" * 2_000, Mark("b")), ("t", Mark("\ud800"))):
+        with pytest.raises(BadItemError):
+            taken.add(world.clients, key, mark)
+    in_context(world, lambda: taken.flush(world.clients))
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("a")
+
+
+def test_a_sum_that_is_no_item_any_more_is_stored_in_parts(
+    world: World, taken: Accumulator[Mark]
+) -> None:
+    """Two that are too large together go one by one."""
+    for letter in "abc":
+        taken.add(world.clients, "t", Mark(letter * 30_000))
+    in_context(world, lambda: taken.flush(world.clients))
+    assert taken.waiting(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter(letter * 30_000 for letter in "abc")
+
+
+def test_memory_is_bounded(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no room for another key it says so, and takes nothing of it."""
+    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 3)
+    for key in ("a", "b", "c"):
+        taken.add(world.clients, key, Mark("x"))
+    with pytest.raises(BufferFullError):
+        taken.add(world.clients, "d", Mark("x"))
+    taken.add(world.clients, "a", Mark("y"))
+    in_context(world, lambda: taken.flush(world.clients))
+    taken.add(world.clients, "d", Mark("x"))
+
+    assert taken.waiting(world.clients) == 1
+
+
+def test_one_key_takes_no_more_room_than_many(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Datastore takes nothing, sums of one key that are full are bounded, too."""
+    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 3)
+    for letter in "abc":
+        taken.add(world.clients, "t", Mark(letter * 30_000))
+    with pytest.raises(BufferFullError):
+        taken.add(world.clients, "t", Mark("d" * 30_000))
+    assert taken.waiting(world.clients) == 3
+    in_context(world, lambda: taken.flush(world.clients))
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter(letter * 30_000 for letter in "abc")
+
+
+def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
+    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was told to end; an item came behind the flush and before its thread's end."""
+    sound, late = fork_join_inserts.insert_all, iter([Mark("late")])
+
+    def insert_all(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        for mark in late:
+            taken.add(world.clients, "t", mark)
+
+    world.clients.process_state.shutdown()
+    held = taken._taken(world.clients)
+    held._has_ended.set()
+    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+    taken.add(world.clients, "t", Mark("a"))
+    until(lambda: not held._is_awake)
+    world.settle()
+
+    assert taken.waiting(world.clients) == 0
+    with world.context():
+        assert counted("t") == Counter(["a", "late"])
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Wait for another thread; how long that takes is no part of the test."""
+    ends_at = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < ends_at, "it did not happen"
+        time.sleep(0.005)

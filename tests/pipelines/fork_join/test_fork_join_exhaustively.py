@@ -1,0 +1,396 @@
+"""Fork-join queues in every interleaving of their steps: the real code, and the talk's.
+
+Two writers insert an item each under one key, each in a process of its own. Every task is
+delivered. Each search comes to its end: no state is left out.
+
+Turns are taken out, but for one test: they keep folds of a key from contending, and no invariant
+may rest on them. Without them joiners come in at any time, which is all that they can do with
+turns, and more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+from google.cloud import ndb
+
+from models.fork_join import PackId, pack_key
+from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
+from pipelines.fork_join import fold as fork_join_folds
+from pipelines.runtime import Clients, NoCache
+from pipelines.runtime.messages import Message
+from tests.pipelines import slides
+from tests.pipelines.interleavings import (
+    CRASH,
+    DUPLICATE,
+    FLUSH,
+    NOON,
+    REPLY_LOST,
+    TIME_OUT,
+    UNHEARD,
+    End,
+    Place,
+    Process,
+    Search,
+    stepwise,
+)
+from tests.pipelines.tallies import Mark
+
+NONE = ""
+FAULTS = [NONE, CRASH, FLUSH, TIME_OUT, DUPLICATE, UNHEARD, REPLY_LOST]
+# After these some work may have no joiner to come but the one that the sweep sends.
+NEEDS_SWEEP = {CRASH, UNHEARD}
+LATE = datetime.timedelta(seconds=20)
+LATER = datetime.timedelta(minutes=5)
+
+
+class Heap(ndb.Model):
+    """What was folded: each item and each epoch as often as it was; the order is left out."""
+
+    labels = ndb.JsonProperty(default=[])
+    epochs = ndb.JsonProperty(default=[])
+
+
+def heap(clients: Clients, batch: Batch, items: Sequence[Mark]) -> None:
+    row = Heap.get_by_id(batch.key) or Heap(id=batch.key)
+    row.labels = sorted([*row.labels, *(item.label for item in items)])
+    row.epochs = sorted({*row.epochs, batch.epoch})
+    row.put()
+
+
+WAITING = fork_join("heaps", queue="fork-join", period_s=1.0)(heap)
+AT_ONCE = fork_join("heaps-at-once", queue="fork-join", period_s=0)(heap)
+BY_PERIOD = pytest.mark.parametrize("queue", [WAITING, AT_ONCE], ids=["a second", "no period"])
+
+
+@pytest.fixture(autouse=True)
+def in_steps() -> Iterator[None]:
+    with stepwise():
+        yield
+
+
+@pytest.fixture
+def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "turn", lambda clients, slot: contextlib.nullcontext())
+
+
+# The search
+
+
+def inserting(queue: ForkJoin[Mark], label: str, **options: Any) -> Process:
+    return Process(label, lambda clients: queue.insert(clients, "k", Mark(label)), **options)
+
+
+def searched(
+    queue: ForkJoin[Mark], fault: str, *others: Process, writers: Sequence[Process] = ()
+) -> Search:
+    # Two writers are alike, so it is enough to let one of them be the first.
+    two = writers or [inserting(queue, "a"), inserting(queue, "b", follows="a")]
+    return Search([*two, *others], functools.partial(deliver, queue), fault=fault)
+
+
+def deliver(queue: ForkJoin[Mark], clients: Any, task: Message) -> None:
+    assert task.path == queue.join_task.path
+    queue.join_task.work(clients, queue.join_task.read(task.body))
+
+
+def check(search: Search, end: End, queue: ForkJoin[Mark]) -> None:
+    """D1 to D5, at an end and after one more sweep."""
+    try:
+        check_answers(search, end)
+        check_folded(end)
+        if search.fault not in NEEDS_SWEEP:
+            assert not packs(end), "left to the sweep"
+        check_healed(search.heal(end, [Process("last sweep", queue.sweep, NOON + LATER)]))
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{search.story(end)}") from error
+
+
+def check_answers(search: Search, end: End) -> None:
+    """D6: whoever is refused, or died, is so for a reason."""
+    ends = {call.what for call in end.answers.values()}
+    may_be = {CRASH: {"died"}, UNHEARD: {"raised"}, REPLY_LOST: {"raised"}}
+    assert ends <= {"returned"} | may_be.get(search.fault, set())
+
+
+def check_folded(end: End) -> None:
+    """D4: nothing is folded twice, ever; and what is folded is gone."""
+    counts = folded(end)
+    waiting = Counter(label for _, labels in packs(end) for label in labels)
+    assert not counts or max((counts + waiting).values()) == 1, (counts, waiting)
+
+
+def check_healed(end: End) -> None:
+    """D1, D3, D5: all that was accepted is folded, once; nothing is left, nor is a lock open."""
+    accepted = {name for name in "ab" if end.answers[name].what == "returned"}
+    assert accepted <= folded(end).keys(), f"{accepted} were accepted, {folded(end)} is folded"
+    check_folded(end)
+    assert not packs(end)
+    for key, told in end.held.items():
+        if key.startswith("fork-join:lock:") and key.rpartition(":")[2] in folded_epochs(end):
+            assert int(told) % epochs.ITEM < epochs.OPEN, f"{key} is open"
+
+
+def rows(end: End, kind: str) -> dict[Any, dict[str, Any]]:
+    return {key: values for key, (_, values, _) in end.rows.facts.items() if key.kind() == kind}
+
+
+def packs(end: End) -> list[tuple[str, list[str]]]:
+    """Return what is not folded: its key, and its labels."""
+    found = rows(end, "WorkPack").items()
+    return [(key.id(), [item["label"] for item in json.loads(row["items"])]) for key, row in found]
+
+
+def folded(end: End) -> Counter[str]:
+    return Counter(label for row in rows(end, "Heap").values() for label in row["labels"])
+
+
+def folded_epochs(end: End) -> set[str]:
+    return {epoch for row in rows(end, "Heap").values() for epoch in row["epochs"]}
+
+
+def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
+    """Check every end of a search."""
+    ends = 0
+    for end in search.ends():
+        check(search, end, queue)
+        ends += 1
+    assert ends
+    assert search.states > at_least, "the search is too small to mean anything"
+
+
+# Our queue
+
+
+@BY_PERIOD
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.usefixtures("no_turns")
+def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:
+    """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; then the sweep.
+
+    But after a death or a call that failed, there is nothing left for it to do.
+    """
+    walk(searched(queue, fault), queue, at_least=3_000)
+
+
+@pytest.mark.timeout(300)  # More than 300,000 states.
+@pytest.mark.usefixtures("no_turns")
+def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
+    """D1, D4: also a sweep whose clock is ahead, while writers are still inside."""
+    sweep = Process("sweep", WAITING.sweep, NOON + LATE)
+
+    walk(searched(WAITING, NONE, sweep), WAITING, at_least=300_000)
+
+
+@pytest.mark.parametrize("fault", [CRASH, TIME_OUT])
+@pytest.mark.usefixtures("no_turns")
+def test_a_sweep_beside_the_joiners_folds_nothing_twice(fault: str) -> None:
+    """D1, D2, D3, D4, D5: a sweep while joiners are at work, and a fault at any step."""
+    sweep = Process("sweep", WAITING.sweep, NOON + LATE, is_last=True)
+
+    walk(searched(WAITING, fault, sweep), WAITING, at_least=80_000)
+
+
+@pytest.mark.parametrize("fault", [NONE, CRASH, TIME_OUT])
+def test_turns_are_given_back(fault: str) -> None:
+    """D5: with turns; one is kept by nobody but the dead, and it expires."""
+    search = searched(WAITING, fault)
+
+    for end in search.ends():
+        check_answers(search, end)
+        check_folded(end)
+        is_held = any(key.startswith("fork-join:turn:") for key in end.held)
+        assert not is_held or (fault == CRASH and end.is_broken), search.story(end)
+    assert search.states > 3_000
+
+
+@pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH])
+@pytest.mark.usefixtures("no_turns")
+def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
+    """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""
+    writers = [inserting(WAITING, "a"), inserting(WAITING, "b", at=NOON + LATE)]
+
+    walk(searched(WAITING, fault, writers=writers), WAITING, at_least=3_000)
+
+
+@pytest.mark.parametrize("fault", [NONE, CRASH, DUPLICATE, REPLY_LOST])
+@pytest.mark.usefixtures("no_turns")
+def test_without_memcached_nothing_is_lost(fault: str) -> None:
+    """D2: each writer has a batch of its own."""
+
+    def without(clients: Any) -> Any:
+        clients.cache = NoCache()
+        return clients
+
+    def insert(label: str, clients: Any) -> Any:
+        return WAITING.insert(without(clients), "k", Mark(label))
+
+    writers = [Process(label, functools.partial(insert, label)) for label in "ab"]
+    search = Search(
+        writers, lambda clients, task: deliver(WAITING, without(clients), task), fault=fault
+    )
+
+    walk(search, WAITING, at_least=15)
+
+
+# A call that fails brings second tries and with them batches: too many states for a test.
+@pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH, TIME_OUT])
+@pytest.mark.usefixtures("no_turns")
+def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
+    """D1, D6: a caller that lost patience or its server makes the same request again."""
+
+    def insert(clients: Any) -> Any:
+        return WAITING.insert(clients, "k", Mark("x"), idempotency_key="r")
+
+    writers = [Process("a", insert), Process("b", insert, follows="a")]
+    search = searched(WAITING, fault, writers=writers)
+
+    for end in search.ends():
+        check_answers(search, end)
+        check_folded(end)
+        healed = search.heal(end, [Process("last sweep", WAITING.sweep, NOON + LATER)])
+        answers = [call.arguments[0] for call in end.answers.values() if call.what == "returned"]
+        assert folded(healed) == Counter({"x": 1}), search.story(end)
+        assert len({answer.pack for answer in answers}) == 1, search.story(end)
+        assert not packs(healed)
+    assert search.states > 1_000
+
+
+# The talk's queue
+
+
+def slide_ends(fault: str, *, skew_s: float = 0) -> set[str]:
+    """Return what becomes of accepted items by the talk's code: fine, lost, doubled."""
+    later = NOON + datetime.timedelta(seconds=skew_s)
+    writers = [
+        Process("a", lambda clients: slides.insert(clients, "sum", 1)),
+        Process("b", lambda clients: slides.insert(clients, "sum", 10), later),
+    ]
+    search = Search(writers, slides.deliver, fault=fault)
+    return {fate for end in search.ends() for fate in slide_fates(end)}
+
+
+def slide_fates(end: End) -> set[str]:
+    (total,) = [row["total"] for row in rows(end, "SlideSum").values()] or [0]
+    fates = {"fine"}
+    for name, delta in (("a", 1), ("b", 10)):
+        times = total // delta % 10
+        call = end.answers[name]
+        is_accepted = call.what == "returned" and call.arguments == (True,)
+        if times > 1:
+            fates.add("doubled")
+        if times == 0 and is_accepted:
+            fates.add("lost")
+    return fates
+
+
+@pytest.mark.parametrize(
+    ("fault", "fates"),
+    [
+        (NONE, {"fine"}),
+        (CRASH, {"fine", "lost", "doubled"}),
+        (FLUSH, {"fine", "lost"}),
+        (TIME_OUT, {"fine", "lost"}),
+        (DUPLICATE, {"fine", "lost", "doubled"}),
+    ],
+)
+def test_the_talks_code_loses_and_doubles(fault: str, fates: set[str]) -> None:
+    """The same search finds what the talk's code does with one fault; with none it is right.
+
+    Lost: a joiner that comes again closes the lock twice, and so waits for nobody; without
+    memcached, or after a time-out, it does not wait either, and the task that the writer then
+    creates has been. Doubled: a second delivery finds what the first one has added and not yet
+    deleted.
+    """
+    assert slide_ends(fault) == fates
+
+
+def test_the_talks_code_doubles_across_half_a_minute() -> None:
+    """Without any fault: a batch that is open across a change of names gets two joiners."""
+    assert slide_ends(NONE, skew_s=30) == {"fine", "doubled"}
+
+
+# The search bites
+
+
+def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], folded: Any) -> None:
+    """Read first, then add in a transaction, then delete: what must not be done."""
+    keys = [pack_key(pack.text) for pack in part]
+    found = [pack for pack in ndb.get_multi(keys) if pack is not None]
+    items = [item for pack in found for item in queue.read(pack.items)]
+    if items:
+        batch = Batch(found[0].batch_key, part[0].epoch, NOON)
+        fork_join_folds.transact(lambda: queue.join(clients, batch, items))
+    for pack in found:
+        pack.key.delete()
+
+
+@pytest.mark.parametrize("fault", [CRASH, DUPLICATE, REPLY_LOST])
+@pytest.mark.usefixtures("no_turns")
+def test_the_search_finds_a_fold_that_deletes_afterwards(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """D4 fails if what is folded is neither read nor deleted by the transaction that folds it."""
+    monkeypatch.setattr(fork_join_folds, "_fold", folded_as_in_the_talk)
+
+    with pytest.raises(AssertionError, match="Counter"):
+        walk(searched(WAITING, fault), WAITING, at_least=0)
+
+
+@pytest.mark.parametrize("fault", [FLUSH, TIME_OUT])
+@pytest.mark.usefixtures("no_turns")
+def test_the_search_finds_stragglers_without_a_task(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """D3 rests on the sweep alone if a writer that was missed does not say so."""
+    monkeypatch.setattr(epochs.Epochs, "leave", lambda self, clients, entry: False)
+
+    with pytest.raises(AssertionError, match="left to the sweep"):
+        walk(searched(WAITING, fault), WAITING, at_least=0)
+
+
+@pytest.mark.parametrize("fault", sorted(NEEDS_SWEEP))
+@pytest.mark.usefixtures("no_turns")
+def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
+    """D3 fails after a death or a failed call if nobody sweeps."""
+    with (
+        mock.patch.object(WAITING, "sweep", return_value=None),
+        pytest.raises(AssertionError, match="accepted"),
+    ):
+        walk(searched(WAITING, fault), WAITING, at_least=0)
+
+
+@pytest.mark.usefixtures("no_turns")
+def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places with the same future are one to the search; told apart, they end in the same ways.
+
+    With a crash, since then tasks come again.
+    """
+
+    def talks() -> set[Any]:
+        writers = [
+            Process("a", lambda clients: slides.insert(clients, "sum", 1)),
+            Process("b", lambda clients: slides.insert(clients, "sum", 10)),
+        ]
+        return {outcome(end) for end in Search(writers, slides.deliver, fault=CRASH).ends()}
+
+    def ours() -> set[Any]:
+        return {outcome(end) for end in searched(WAITING, CRASH).ends()}
+
+    together = talks(), ours()
+    monkeypatch.setattr(Place, "future", property(lambda place: place.number))
+
+    assert (talks(), ours()) == together
+
+
+def outcome(end: End) -> Any:
+    """Return what is in Datastore, and how the writers ended."""
+    return end.rows.state(), frozenset((name, call.what) for name, call in end.answers.items())

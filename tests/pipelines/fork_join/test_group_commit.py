@@ -1,0 +1,175 @@
+"""Group commit: shared when there is something to share, at once when not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from pipelines.fork_join.group_commit import GroupCommit
+from tests.world import in_threads
+
+TIMEOUT_S = 30
+
+
+class Committer:
+    """Notes its groups; the first one waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.is_under_way = threading.Event()
+        self.let_go = threading.Event()
+        self.raises: Exception | None = None
+
+    def __call__(self, calls: Sequence[int]) -> list[Any]:
+        self.groups.append(list(calls))
+        if len(self.groups) == 1:
+            self.is_under_way.set()
+            assert self.let_go.wait(TIMEOUT_S)
+        if self.raises:
+            raise self.raises
+        return [ValueError(f"{call}") if call < 0 else call * 10 for call in calls]
+
+
+def group_commit(commit: Callable[[Sequence[int]], Any], **options: Any) -> GroupCommit[int, int]:
+    sizes = {"most": 100, "most_bytes": 1_000, "size": abs, "longest_wait_s": TIMEOUT_S}
+    return GroupCommit(commit, **{**sizes, **options})
+
+
+def play(shared: GroupCommit[int, int], committer: Committer, calls: Sequence[int]) -> list[Any]:
+    """Make the first call, and the others while it is under way; return all answers."""
+    answers: dict[int, Any] = {}
+
+    def call(number: int) -> None:
+        try:
+            answers[number] = shared(number)
+        except Exception as error:
+            answers[number] = error
+
+    def others() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        threads = [threading.Thread(target=call, args=[number]) for number in calls[1:]]
+        for thread in threads:
+            thread.start()
+        while len(shared._waiting) < len(calls) - 1 and len(committer.groups) < 2:
+            pass
+        committer.let_go.set()
+        for thread in threads:
+            thread.join()
+
+    in_threads(lambda: call(calls[0]), others)
+    return [answers[number] for number in calls]
+
+
+def test_calls_that_come_meanwhile_share_the_next_one() -> None:
+    """One call for all that waited, in the order of their coming; each gets its own answer."""
+    committer = Committer()
+
+    answers = play(group_commit(committer), committer, [1, 2, 3, 4, 5])
+
+    assert answers == [10, 20, 30, 40, 50]
+    assert committer.groups[0] == [1]
+    assert sorted(committer.groups[1]) == [2, 3, 4, 5]
+
+
+def test_a_group_is_bounded_in_number_and_size() -> None:
+    """What is too much goes with the next; one that is too large goes alone."""
+    for options in ({"most": 2}, {"most_bytes": 7}):
+        committer = Committer()
+        answers = play(group_commit(committer, **options), committer, [1, 2, 3, 4, 5])
+        assert answers == [10, 20, 30, 40, 50]
+        assert len(committer.groups) > 2
+        for group in committer.groups:
+            assert len(group) <= options.get("most", 100)
+            assert len(group) == 1 or sum(group) <= options.get("most_bytes", 100)
+
+
+def test_an_error_is_its_own_callers() -> None:
+    """An answer may be an error: it is raised for one caller and no other."""
+    committer = Committer()
+
+    first, bad, good = play(group_commit(committer), committer, [1, -2, 3])
+
+    assert (first, good) == (10, 30)
+    assert isinstance(bad, ValueError)
+
+
+def test_a_commit_that_raises_raises_for_its_group_and_the_next_goes_on() -> None:
+    """Nobody is left waiting."""
+    committer = Committer()
+    committer.raises = OSError("away")
+    shared = group_commit(committer)
+
+    answers = play(shared, committer, [1, 2, 3])
+    assert all(isinstance(answer, OSError) for answer in answers)
+
+    committer.raises = None
+    assert shared(4) == 40
+
+
+def test_nobody_waits_long_behind_a_commit_that_hangs() -> None:
+    """After the longest wait a call goes ahead, with those behind it."""
+    committer = Committer()
+    shared = group_commit(committer, longest_wait_s=0.001)
+
+    def hangs() -> None:
+        assert shared(1) == 10
+
+    def goes_ahead() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        assert shared(2) == 20
+        committer.let_go.set()
+
+    in_threads(hangs, goes_ahead)
+
+
+def test_a_lone_call_waits_for_no_company() -> None:
+    """Each goes alone and at once, also right after a group that was shared."""
+    committer = Committer()
+    shared = group_commit(committer)
+    play(shared, committer, [1, 2, 3])
+
+    assert [shared(4), shared(5)] == [40, 50]
+    assert committer.groups[2:] == [[4], [5]]
+
+
+def test_a_leader_that_was_overtaken_makes_its_own_call() -> None:
+    """Who goes ahead takes no leader along; both are answered, and the next call leads at once."""
+    committer = Committer()
+    committer.let_go.set()
+    answers: list[int] = []
+
+    class Overtaken(GroupCommit[int, int]):
+        def _lead(self, own: Any) -> None:
+            if own.call == 1:
+                in_threads(lambda: answers.append(shared(2)))
+            super()._lead(own)
+
+    shared = Overtaken(committer, most=9, most_bytes=9, size=abs, longest_wait_s=0.001)
+
+    assert shared(1) == 10
+    assert answers == [20]
+    assert committer.groups == [[2], [1]]
+    assert shared._leaders == 0
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+def test_nothing_is_lost_or_doubled_in_a_crowd(threads: int) -> None:
+    """Every call is in exactly one group."""
+    seen: list[int] = []
+
+    def commit(calls: Sequence[int]) -> list[int]:
+        seen.extend(calls)
+        return [call * 10 for call in calls]
+
+    shared = group_commit(commit, longest_wait_s=0.0005)
+
+    def caller(number: int) -> None:
+        for i in range(50):
+            assert shared(number * 100 + i) == (number * 100 + i) * 10
+
+    in_threads(*[lambda n=n: caller(n) for n in range(threads)])
+
+    assert sorted(seen) == sorted(n * 100 + i for n in range(threads) for i in range(50))

@@ -1,0 +1,170 @@
+"""How a queue adapts: what it decides, why, and that it stays within what was declared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.fork_join import fork_join
+from pipelines.fork_join.adaptive import BatchPolicy, BatchStats, Limits, first, next_policy
+from tests.pipelines.tallies import Mark, batches, tallied, tally
+from tests.world import Services, World
+
+LIMITS = Limits(target_latency_s=1.0, period_s=2.0, max_batch_size=400, shards=4)
+TUNED = fork_join(
+    "tallies-next_policy",
+    queue="fork-join",
+    period_s=1.0,
+    max_batch_size=40,
+    shards=2,
+    target_latency_s=1.0,
+)(tally)
+
+
+def after(*seen: BatchStats) -> BatchPolicy:
+    tuning = first(LIMITS)
+    for one in seen:
+        tuning = next_policy(tuning, one, LIMITS)
+    return tuning
+
+
+def test_an_idle_key_does_not_wait_for_company() -> None:
+    """Idle latency stays near zero."""
+    assert first(LIMITS).window_s == 0
+    quiet = after(*[BatchStats(items=1, open_s=5.0, fold_s=0.01)] * 5)
+    assert quiet.window_s == 0
+    assert "nobody would share" in quiet.why_window
+
+
+def test_a_busy_key_waits_as_long_as_was_promised() -> None:
+    """Batches grow with the load: the window is what the promise leaves beside the fold."""
+    busy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
+    assert busy.window_s == pytest.approx(1.0 - 2 * 0.1 - 0.05, abs=0.01)
+    assert "200 items a second" in busy.why_window
+
+
+def test_a_slow_fold_leaves_no_time_to_wait() -> None:
+    """The latency target comes first."""
+    slow = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.8)] * 10)
+    assert slow.window_s == 0
+    assert slow.size < 100
+    assert "no time to wait" in slow.why_window
+
+
+def test_full_batches_that_fold_quickly_grow() -> None:
+    """Up to what was declared, and no further."""
+    tuning = first(LIMITS)
+    sizes = []
+    for _ in range(6):
+        tuning = next_policy(tuning, BatchStats(items=tuning.size, open_s=0.1, fold_s=0.02), LIMITS)
+        sizes.append(tuning.size)
+    assert sizes == [200, 400, 400, 400, 400, 400]
+
+
+def test_a_very_hot_key_is_spread_and_comes_back() -> None:
+    """Shards follow the rate, up and down."""
+    hot = first(LIMITS)
+    for _ in range(30):
+        hot = next_policy(
+            hot, BatchStats(items=5_000 // hot.shards, open_s=1.0, fold_s=0.1), LIMITS
+        )
+    assert hot.shards == 3
+    assert "spread over 3" in hot.why_shards
+    cold = hot
+    for _ in range(20):
+        cold = next_policy(cold, BatchStats(items=10, open_s=1.0, fold_s=0.1), LIMITS)
+    assert cold.shards == 1
+
+
+@pytest.mark.parametrize(("rate", "shards"), [(500, 1), (5_000, 3), (9_000, 5), (15_000, 8)])
+def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None:
+    """Each joiner sees one shard: what it sees is so many times as much."""
+    limits = replace(LIMITS, shards=8)
+    tuning, settled = first(limits), list[int]()
+    for _ in range(100):
+        open_s = max(tuning.window_s, 0.1)
+        seen = BatchStats(int(rate / tuning.shards * open_s), open_s, fold_s=0.05)
+        for _ in range(tuning.shards):
+            tuning = next_policy(tuning, seen, limits)
+        settled.append(tuning.shards)
+
+    assert set(settled[-20:]) == {shards}
+
+
+def test_a_clock_that_is_ahead_says_nothing_of_the_rate() -> None:
+    """What was opened in the future was open for nobody knows how long."""
+    before = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
+    then = next_policy(before, BatchStats(items=300, open_s=None, fold_s=0.1), LIMITS)
+
+    assert (then.items_per_s, then.shards) == (before.items_per_s, before.shards)
+
+
+NO_TIME = [
+    b'{"window_s":NaN,"size":5,"shards":1}',
+    b'{"window_s":1,"size":5,"shards":1,"items_per_s":Infinity}',
+    b'{"window_s":1,"size":5,"shards":1,"fold_s":-1}',
+]
+finite = st.floats(min_value=0, max_value=1e6)
+
+
+@given(
+    seen=st.builds(
+        BatchStats, items=st.integers(1, 10**6), open_s=finite | st.none(), fold_s=finite
+    ),
+    window_s=finite,
+    size=st.integers(1, 10**6),
+    rate=finite,
+)
+def test_every_decision_is_within_the_declaration(
+    seen: BatchStats, window_s: float, size: int, rate: float
+) -> None:
+    """Whatever was seen, and whatever memcached said before."""
+    before = BatchPolicy(
+        min(window_s, LIMITS.period_s), min(size, LIMITS.max_batch_size), 1, items_per_s=rate
+    )
+    tuning = next_policy(before, seen, LIMITS)
+    assert 0 <= tuning.window_s <= LIMITS.period_s
+    assert 1 <= tuning.size <= LIMITS.max_batch_size
+    assert 1 <= tuning.shards <= LIMITS.shards
+    assert all((tuning.why_window, tuning.why_size, tuning.why_shards))
+
+
+def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
+    """D2: from alone and at once to together and later; the totals are exact all the way."""
+    world = World(services, fork_joins=[TUNED])
+    labels = [str(i) for i in range(200)]
+    for i, label in enumerate(labels):
+        with world.clients.context():
+            TUNED.insert(world.clients, "t", Mark(label))
+        world.clock.sleep(0.02)
+        if i % 5 == 0:
+            world.deliver_due()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter(labels)
+        sizes = batches("t")
+        tuning = TUNED.tuning(world.clients, "t")
+    assert sizes[0] < 10 < max(sizes)
+    assert tuning is not None
+    assert tuning.window_s > 0
+
+
+@pytest.mark.parametrize(
+    "told", [b"", b"{}", b"[]", b'{"window_s":1e9,"size":-3,"shards":99}', *NO_TIME]
+)
+def test_what_memcached_makes_up_is_bounded(services: Services, told: bytes) -> None:
+    """D2: nonsense is the beginning again; numbers are cut to what was declared."""
+    world = World(services, fork_joins=[TUNED])
+    world.clients.cache.set("fork-join:tuning:tallies-next_policy:t", told, 60)
+
+    tuning = TUNED.tuning(world.clients, "t")
+
+    assert tuning is not None
+    assert 0 <= tuning.window_s <= 1.0
+    assert 1 <= tuning.size <= 40
+    assert 1 <= tuning.shards <= 2

@@ -1,0 +1,120 @@
+"""Rebuilds with a fault at every remote call, and what the product itself says of the end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from models.continuations import FINISHED
+from pipelines.materialized_views.group import ConsistencyToken
+from tests.explorer import Explorer
+from tests.faults import KINDS
+from tests.pipelines.materialized_views.test_materialized_views import Beside
+from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
+    SaveScenario,
+    pupil,
+)
+from tests.pipelines.school import (
+    BUILDS,
+    SCHOOL,
+    ByGrade,
+    ByHouse,
+    GradesBySize,
+    differences,
+    school_world,
+    wipe,
+)
+from tests.world import Services
+
+
+class BuildScenario(SaveScenario):
+    """A view is built anew while a pupil moves and another one comes."""
+
+    def prepare(self) -> None:
+        wipe()
+        SCHOOL.save(self.world.clients, pupil("ada", 1, 1), pupil("bob", 1, 2))
+
+    def act(self) -> None:
+        clients = self.world.clients
+        BUILDS.rebuild(clients, ByGrade)
+        SCHOOL.save(clients, pupil("ada", 2, 3), pupil("eve", 3, 1))
+
+    def is_done(self, tag: str) -> bool:
+        catalog = SCHOOL.catalog()
+        views = (ByGrade, GradesBySize)
+        busy = [catalog.building(view) or catalog.dropping(view.name) for view in views]
+        built = [catalog.live(view) for view in views]
+        is_built = "by_grade.1.1" not in built and "grades_by_size.1.1" not in built
+        return is_built and not any(busy) and super().is_done(tag)
+
+    def check(self, tag: str, fault: str) -> None:
+        assert differences() == [], fault
+        rows = SCHOOL.read(self.world.clients, ByGrade).rows
+        assert {row.name: row.count for row in rows} == {1: 1, 2: 1, 3: 1}, fault
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_ends_with_a_fault_at_any_call(services: Services, kind: str) -> None:
+    """C5: built anew while a source moves, with a fault at each call; then the table is read."""
+    world = school_world(services)
+    at_most = 8 if services.datastore_kind == "datastore" else 3  # Of some 800 calls.
+    Explorer(world, BuildScenario(world)).explore([kind], at_most)
+
+
+def test_a_verification_ends_with_nothing_found_after_all_that(services: Services) -> None:
+    """C1, C5: doubled, shuffled, and verified by the product itself."""
+    world = school_world(services)
+    world.doubles, world.order = True, random.Random(7)
+    with world.context():
+        SaveScenario(world).act()
+        BUILDS.rebuild(world.clients, ByGrade)
+        SaveScenario(world).act()
+    world.heal(lambda: not SCHOOL.catalog().building(ByGrade))
+    with world.context():
+        for view in (ByGrade, ByHouse, GradesBySize):
+            BUILDS.verify(world.clients, view, "v")
+    world.settle()
+
+    with world.context():
+        for view in (ByGrade, ByHouse, GradesBySize):
+            found = BUILDS.verification(world.clients, view, "v")
+            assert (found.state, found.differences) == (FINISHED, [])
+            assert found.checked == found.expected > 0
+
+
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
+    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool
+) -> None:
+    """C1, C5: rows that are read hold all that any reader was told before, in any order."""
+    for view in SCHOOL.views.values():
+        monkeypatch.setattr(view, "fan_in", fan_in)
+    world, chance = Beside(services, builds=[BUILDS]), random.Random(7)
+    world.order = chance
+    waiting: list[ConsistencyToken] = []
+    met = ConsistencyToken()
+    told = saved = swaps = 0
+    with world.context():
+        live = SCHOOL.catalog().live(ByHouse)
+        for step in range(220):
+            if step % 100 == 10:
+                BUILDS.rebuild(world.clients, ByHouse)
+            if step % 8 == 0:
+                waiting.append(SCHOOL.save(world.clients, pupil(f"p{saved}", 1, 1)))
+                saved += 1
+            if due := world.engine.due():
+                world.deliver(chance.choice(due).task_name)
+            elif (wake_at := world.engine.wake_at()) is not None:
+                world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
+            if waiting and SCHOOL.wait(world.clients, waiting[0], 0):
+                met, told = ConsistencyToken.of_all([met, waiting.pop(0)]), told + 1
+            swaps += live != (live := SCHOOL.catalog().live(ByHouse))
+
+            reading = SCHOOL.read(world.clients, ByHouse, at_least=met, timeout_s=0)
+
+            assert reading.is_satisfied, step
+            assert sum(row.count for row in reading.rows) >= told, step
+    assert swaps >= 2
+    assert told > 10

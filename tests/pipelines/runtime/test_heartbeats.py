@@ -1,0 +1,70 @@
+"""Heartbeats of a process: they come while work lasts, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pipelines.runtime.heartbeats import ThreadedHeart
+
+# A test that would hang fails instead.
+PATIENCE_S = 30
+
+
+def counted(most: int, done: threading.Event) -> Callable[[], None]:
+    """Return a beat that says when it was called so many times."""
+    beats: list[int] = []
+
+    def beat() -> None:
+        beats.append(1)
+        if len(beats) == most:
+            done.set()
+
+    return beat
+
+
+def test_beats_come_until_the_work_is_done() -> None:
+    """One after another, and none is kept when the block has ended."""
+    heart, done = ThreadedHeart(), threading.Event()
+
+    with heart.beating(counted(3, done), every_s=0.001):
+        assert done.wait(PATIENCE_S)
+
+    assert not heart._beatings
+
+
+def test_work_that_is_done_in_time_has_no_beat() -> None:
+    """What ends before its first beat is due is not asked for one."""
+    heart, done = ThreadedHeart(), threading.Event()
+
+    for _ in range(3):
+        with heart.beating(done.set, every_s=1000):
+            pass
+
+    assert not heart._beatings
+    assert not done.is_set()
+
+
+def test_a_beat_that_fails_stops_no_other() -> None:
+    """Neither its own next one, nor those of other work."""
+    heart, failed, done = ThreadedHeart(), threading.Event(), threading.Event()
+    failing = counted(3, failed)
+
+    def fail() -> None:
+        failing()
+        raise RuntimeError("no answer")
+
+    with heart.beating(fail, every_s=0.001), heart.beating(counted(3, done), every_s=0.001):
+        assert failed.wait(PATIENCE_S)
+        assert done.wait(PATIENCE_S)
+
+
+def test_short_work_beats_beside_long_work() -> None:
+    """A heart that sleeps until a beat far ahead wakes up for a nearer one."""
+    heart, done = ThreadedHeart(), threading.Event()
+
+    with heart.beating(lambda: None, every_s=1000):
+        while heart._wakes_s == float("inf"):
+            pass  # Until it sleeps.
+        with heart.beating(counted(2, done), every_s=0.001):
+            assert done.wait(PATIENCE_S)
