@@ -44,6 +44,9 @@ BACKOFF_FACTOR = 3.0
 # No try begins later than this after the first one: a caller waits, and so may a lease.
 LAST_TRY_AFTER_S = 10.0
 
+# Pauses are not drawn from the process's own numbers: a test that seeds those owns them.
+_DICE = random.Random()
+
 # After one of these a commit may have taken effect. Of gRPC's sixteen codes the others say that
 # it did not: the request was refused (INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
 # PERMISSION_DENIED, UNAUTHENTICATED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED), the race
@@ -154,7 +157,7 @@ def transact(
     *,
     attempts: int = TRIES,
     sleep: Callable[[float], None] = time.sleep,
-    jitter: Callable[[float, float], float] = random.uniform,
+    jitter: Callable[[float, float], float] = _DICE.uniform,
     elapsed_s: Callable[[], float] = time.monotonic,
 ) -> T:
     """Run body in a transaction and return what it returned.
