@@ -103,7 +103,9 @@ class World:
         self.wire = FaultyWire(self.plan)
         self.clients = open_clients(self.services, self.plan, self.wire)
         # A worker's threads end with it: what gathers in memory must not go on in the next test.
-        self.services.closers += [self.clients.process_state.shutdown, self.clients.cache.close]
+        self.services.closers.extend(
+            [self.clients.process_state.shutdown, self.clients.cache.close]
+        )
         tasks = [*APP.tasks.values(), *self.tasks]
         jobs = [*APP.jobs.values(), *self.jobs]
         fork_joins = [*APP.fork_joins, *self.fork_joins]
