@@ -133,7 +133,7 @@ def update(clients: Clients, id_: str, new: int) -> None:
 def serve() -> Flask:
     """Return the app."""
     builds = [ViewMaintenance(views, queue="bench") for _, views, _ in GROUPS.values()]
-    app, clients = app_for(Registry.of([], [apply], builds=builds))
+    app, clients = app_for(Registry(apply, *builds))
 
     @app.get("/bench/<design>/<int:rows>/<int:number>")
     def bench(design: str, rows: int, number: int) -> Any:

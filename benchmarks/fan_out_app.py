@@ -131,5 +131,5 @@ REQUEST = Task("/tasks/bench/request", "bench", Walk, work_request)
 
 def serve() -> Flask:
     """Return the app."""
-    app, _ = app_for(Registry.of([PAGES], [ITEM, ITEMS, REQUEST]))
+    app, _ = app_for(Registry(PAGES, ITEM, ITEMS, REQUEST))
     return app

@@ -169,7 +169,7 @@ def _slides() -> Slides:
 
 def serve() -> Flask:
     """Return the app."""
-    registry = Registry.of([], [SLIDES_JOIN], fork_joins=[FORK_JOIN, AT_ONCE, FLUSHED])
+    registry = Registry(SLIDES_JOIN, FORK_JOIN, AT_ONCE, FLUSHED)
     app, clients = app_for(registry)
     acts: dict[str, Callable[[], object]] = {
         "put": lambda: BareAddition(amount=1).put(),

@@ -29,7 +29,7 @@ from devserver.app import THREADS, AppServer
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.mail import MailServer
 from devserver.services import datastore_emulator, mail_server, memcached
-from handlers.settings import Settings
+from handlers.settings import DemoSettings
 from pipelines.outbox import InlineRelay
 from pipelines.registry import Registry
 from pipelines.runtime import Cache, Clients, Cost, Meter, NoCache, open_cloud_tasks, open_datastore
@@ -97,7 +97,7 @@ class CountingCache:
 
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
     """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS."""
-    settings = Settings.from_environment(os.environ)
+    settings = DemoSettings.from_environment(os.environ)
     opened = main.open_clients(settings)
     cache = CountingCache(opened.cache)
     clients = replace(opened, cache=cache)  # type: ignore[arg-type]

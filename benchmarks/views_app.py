@@ -115,7 +115,7 @@ GROUPS = {
 def serve() -> Flask:
     """Return the app."""
     builds = [ViewMaintenance(views, queue="bench") for _, views in GROUPS.values()]
-    app, clients = app_for(Registry.of([], builds=builds))
+    app, clients = app_for(Registry(*builds))
 
     @app.get("/bench/<design>/<int:number>")
     def bench(design: str, number: int) -> Any:

@@ -9,9 +9,8 @@ from demos.sums import load as sum_loads
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
 
-APP = Registry.of(
-    [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparisons.FILL],
-    [comparisons.measure, sum_loads.begin, sum_loads.write],
-    [grades.BUILDS],
-    [add_up],
+APP = Registry(
+    *(invitations.IMPORT, invitations.TELL),
+    *(grades.ADD_MANY, grades.IMPORT, grades.BUILDS, comparisons.FILL, comparisons.measure),
+    *(add_up, sum_loads.begin, sum_loads.write),
 )

@@ -16,7 +16,7 @@ from flask import Flask, request
 from werkzeug.exceptions import TooManyRequests
 
 from handlers.endpoints.context import clients, is_machine_path
-from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
+from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +57,10 @@ class Limit:
             log.warning("addresses are limited%s", " again" if counts else " no more: no memcached")
 
 
-def register(app: Flask, settings: Settings) -> None:
-    """Limit the callers of an app."""
-    if settings.requests_per_minute is not None:
-        app.before_request(Limit(settings.requests_per_minute, settings.platform).check)
+def register(app: Flask, requests_per_minute: int | None, platform: str) -> None:
+    """Limit the callers of an app; None: it has no limit."""
+    if requests_per_minute is not None:
+        app.before_request(Limit(requests_per_minute, platform).check)
 
 
 def caller(platform: str) -> str:

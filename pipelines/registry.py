@@ -1,52 +1,128 @@
-"""Every job and every task of an app, in one list: nothing else can be delivered."""
+"""All that an app is made of, in one list: what is not registered is neither delivered nor swept.
+
+    APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
+
+Tasks, jobs, groups of views and fork-join queues, in any order. From them the registry derives the
+tasks that can be delivered, the sweeps, the gauges of /metrics, and the queues that have to exist.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from pipelines import outbox
 from pipelines.continuations import Job
-from pipelines.continuations.attempt import page_task
-from pipelines.fork_join import ForkJoin
-from pipelines.fork_join.sweep import forget_all
-from pipelines.materialized_views import ViewMaintenance
-from pipelines.materialized_views.group import check_groups
+from pipelines.continuations.pattern import Continuations
+from pipelines.fork_join.pattern import ForkJoins
+from pipelines.materialized_views.pattern import MaterializedViews
+from pipelines.outbox.pattern import Outbox
+from pipelines.runtime import Clients
 from pipelines.tasks import Task
 from pipelines.tasks.dead_tasks import replay_task
+from pipelines.tasks.pattern import Gauge, Pattern, Tasks
+
+log = logging.getLogger(__name__)
+
+# In the order of their sweeps. A new pattern is added here, and nowhere else.
+PATTERNS: tuple[Pattern[Any], ...] = (
+    Tasks(),
+    Outbox(),
+    Continuations(),
+    ForkJoins(),
+    MaterializedViews(),
+)
 
 
-@dataclass(frozen=True)
+class UnknownQueueError(LookupError):
+    """A task goes to a queue that does not exist; the text says which, and what to do."""
+
+
 class Registry:
-    """Jobs by name, and tasks by path: all that can be delivered, and the replay."""
+    """The parts of an app, by pattern."""
 
-    jobs: Mapping[str, Job[Any, Any]]
-    tasks: Mapping[str, Task[Any]]
-    builds: Sequence[ViewMaintenance] = ()
-    fork_joins: Sequence[ForkJoin[Any]] = ()
-
-    @classmethod
-    def of(
-        cls,
-        jobs: Iterable[Job[Any, Any]],
-        tasks: Iterable[Task[Any]] = (),
-        builds: Sequence[ViewMaintenance] = (),
-        fork_joins: Sequence[ForkJoin[Any]] = (),
-    ) -> Registry:
-        """Return the registry for some jobs, tasks that belong to none, views and queues.
+    def __init__(self, *parts: object, patterns: Sequence[Pattern[Any]] = PATTERNS) -> None:
+        """Register parts, in any order.
 
         Raises:
-            TypeError: two groups of views share a name, a view or a kind of source.
+            TypeError: no pattern takes a part, or two parts cannot live in one app.
         """
-        check_groups([group.views for group in builds])
-        fork_joins = [*(group.views.fan_in for group in builds), *fork_joins]
-        views = [job for group in builds for job in group.jobs]
-        by_name = {job.name: job for job in [*jobs, *views]}
-        pages = [page_task(job) for job in by_name.values()]
-        of_views = [task for group in builds for task in group.views.tasks]
-        joins = [task for queue in fork_joins for task in queue.tasks]
-        known: list[Task[Any]] = [*pages, *of_views, *joins, forget_all, outbox.drain, *tasks]
-        by_path = {task.path: task for task in known}
+        self.declared = parts
+        self.patterns = {pattern.name: pattern for pattern in patterns}
+        self._parts: dict[str, list[Any]] = {name: [] for name in self.patterns}
+        for part in parts:
+            self._add(part)
+        for name, pattern in self.patterns.items():
+            pattern.check(self._parts[name])
+        by_path: dict[str, Task[Any]] = {}
+        for task in self._tasks():
+            if by_path.setdefault(task.path, task) is not task:
+                raise TypeError(f"{task.path} is declared twice: give one of them another name")
         replay = replay_task(by_path)
-        return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)
+        self.tasks: Mapping[str, Task[Any]] = {**by_path, replay.path: replay}
+
+    def parts(self, pattern: str) -> Sequence[Any]:
+        """Return the parts of a pattern, as registered or brought along by others."""
+        return self._parts[pattern]
+
+    @cached_property
+    def jobs(self) -> Mapping[str, Job[Any, Any]]:
+        """Return the jobs by name."""
+        return {job.name: job for job in self._parts[Continuations.name]}
+
+    def sweep(
+        self, clients: Clients, pattern: str, *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Sweep one pattern; return what was done, in numbers."""
+        return self.patterns[pattern].sweep(clients, self._parts[pattern], stale_s=stale_s)
+
+    def sweep_all(
+        self, clients: Clients, *, stale_s: float | None = None
+    ) -> Mapping[str, Mapping[str, int] | None]:
+        """Sweep every pattern, whichever of them fail; return what each did, None if it failed."""
+        done: dict[str, Mapping[str, int] | None] = {}
+        for name, pattern in self.patterns.items():
+            if pattern.is_swept:
+                try:
+                    done[name] = self.sweep(clients, name, stale_s=stale_s)
+                except Exception:
+                    log.warning("the sweep of %s failed", name, exc_info=True)
+                    done[name] = None
+        return done
+
+    def gauges(self, clients: Clients) -> Iterator[Gauge]:
+        """Return the gauges of all patterns."""
+        for pattern in self.patterns.values():
+            yield from pattern.gauges(clients)
+
+    def check_queues(self, existing: Iterable[str]) -> None:
+        """Check that every task has a queue.
+
+        Raises:
+            UnknownQueueError: one has none, and nobody would ever deliver it.
+        """
+        queues = set(existing)
+        for task in self.tasks.values():
+            if task.queue not in queues:
+                raise UnknownQueueError(
+                    f"{task.path} goes to the queue {task.queue!r}, which does not exist: add it "
+                    f"to queue.yaml. It has {', '.join(sorted(queues)) or 'no queue'}"
+                )
+
+    def _add(self, part: object) -> None:
+        for name, pattern in self.patterns.items():
+            if pattern.takes is not None and isinstance(part, pattern.takes):
+                if not any(part is known for known in self._parts[name]):
+                    self._parts[name].append(part)
+                    for other in pattern.expand(part):
+                        self._add(other)
+                return
+        raise TypeError(
+            f"{part!r:.100} cannot be registered: a registry takes "
+            f"{', '.join(p.takes.__name__ for p in self.patterns.values() if p.takes)}"
+        )
+
+    def _tasks(self) -> Iterator[Task[Any]]:
+        for name, pattern in self.patterns.items():
+            yield from pattern.tasks(self._parts[name])

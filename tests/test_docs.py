@@ -26,7 +26,7 @@ from gunicorn.config import Config
 import main
 from demos.registry import APP
 from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
-from handlers.settings import Settings
+from handlers.settings import DemoSettings
 from pipelines.continuations.sources import EntitySource, Span
 
 ROOT = Path(__file__).parents[1]
@@ -188,7 +188,7 @@ def test_the_example_environment_starts_the_app() -> None:
     lines = [line for line in text_of(".env.example").splitlines() if line and line[0] != "#"]
     env = dict(line.split("=", 1) for line in lines)
 
-    settings = Settings.from_environment(env | {"SECRET_KEY": LOCAL_ENVIRONMENT["SECRET_KEY"]})
+    settings = DemoSettings.from_environment(env | {"SECRET_KEY": LOCAL_ENVIRONMENT["SECRET_KEY"]})
 
     assert settings.is_local
     assert not env["SECRET_KEY"]
@@ -202,10 +202,10 @@ def test_app_yaml_sets_only_what_is_read_and_refuses_to_run_unset() -> None:
     filled = {**given, "SECRET_KEY": LOCAL_ENVIRONMENT["SECRET_KEY"], "SMTP_HOST": "relay:587"}
 
     with pytest.raises(ValueError, match="is not set"):
-        Settings.from_environment({**platform, **given})
+        DemoSettings.from_environment({**platform, **given})
 
     assert set(given) <= variables_read()
-    assert not Settings.from_environment({**platform, **filled}).is_local
+    assert not DemoSettings.from_environment({**platform, **filled}).is_local
 
 
 # Routes, queues, cron, targets
@@ -213,7 +213,7 @@ def test_app_yaml_sets_only_what_is_read_and_refuses_to_run_unset() -> None:
 
 @pytest.fixture(scope="module")
 def app() -> Any:
-    settings = Settings.from_environment(LOCAL_ENVIRONMENT)
+    settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)
     return main.create_app(settings, main.open_clients(settings))
 
 
@@ -281,17 +281,9 @@ def deploy_commands() -> str:
 def test_every_cron_url_is_a_route_and_every_sweep_is_scheduled(app: Any) -> None:
     """The scheduler calls what exists, and whatever waits for it is called."""
     scheduled = {job["url"] for job in yaml.safe_load(text_of("cron.yaml"))["cron"]}
-    routes = {
-        rule.rule
-        for rule in app.url_map.iter_rules("cron.sweep_continuations")
-        if "GET" in (rule.methods or set())
-    }
-    routes |= {
-        rule.rule
-        for rule in app.url_map.iter_rules()
-        if rule.rule.startswith("/cron/") and not rule.arguments
-    }
-    assert scheduled == routes
+    swept = {f"/cron/{p.name}/sweep" for p in APP.patterns.values() if p.is_swept}
+    assert scheduled == swept
+    assert "/cron/<pattern>/sweep" in {rule.rule for rule in app.url_map.iter_rules()}
     assert all(url in text_of("docs/howto/deploy.md") for url in scheduled)
 
 
@@ -483,7 +475,7 @@ def test_the_readme_shows_what_make_run_prints() -> None:
 
 def test_no_query_of_the_models_needs_a_composite_index() -> None:
     """index.yaml is empty rightly: each query is a range of keys, an equality, or one order."""
-    settings = Settings.from_environment(LOCAL_ENVIRONMENT)
+    settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)
     with main.open_clients(settings).context():
         checked = [query for module in model_modules() for query in queries_of(module)]
         checked.append(EntitySource(raise_prices.Book)._query(Span("", "")))

@@ -27,7 +27,8 @@ from demos.invitations.mail import Mailer, SmtpMailer
 from demos.registry import APP
 from devserver.mail import MailServer
 from handlers.endpoints import recovery
-from handlers.settings import LOCAL, Settings
+from handlers.endpoints.settings import LOCAL
+from handlers.settings import DemoSettings
 from pipelines.continuations import Job
 from pipelines.fork_join import ForkJoin
 from pipelines.materialized_views import ViewMaintenance
@@ -106,10 +107,8 @@ class World:
         self.services.closers.extend(
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
-        tasks = [*APP.tasks.values(), *self.tasks]
-        jobs = [*APP.jobs.values(), *self.jobs]
-        fork_joins = [*APP.fork_joins, *self.fork_joins]
-        self.registry = Registry.of(jobs, tasks, [*APP.builds, *self.builds], fork_joins)
+        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins)
+        self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False
         self.order: random.Random | None = None
@@ -278,9 +277,9 @@ def in_threads(*bodies: Callable[[], Any]) -> None:
         raise errors[0]
 
 
-def settings_for(services: Services) -> Settings:
+def settings_for(services: Services) -> DemoSettings:
     """Return settings as `make run` would give them."""
-    return Settings(
+    return DemoSettings(
         platform=LOCAL,
         project=PROJECT,
         secret_keys=(SECRET,),

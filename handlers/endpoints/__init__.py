@@ -1,1 +1,28 @@
-"""What any app on the patterns mounts: tasks, cron, health, metrics, and who may call them."""
+"""What any app on the patterns mounts: tasks, cron, health, metrics, and who may call them.
+
+    def serve() -> Flask:
+        app = Flask(__name__)
+        app.register_blueprint(pages)
+        return endpoints.serve(app, Registry(ship, RAISE_PRICES))
+
+    python -m devserver --target shop:serve
+
+Routes: POST /tasks/<path>; GET /cron/sweep, /cron/<pattern>/sweep, /metrics, /health/live and
+/health/ready. Forms of the app's own pages need a CSRF token (`csrf_token()` in a template).
+"""
+
+from handlers.endpoints.app import mount, open_clients, serve, start
+from handlers.endpoints.context import clients, registry, settings
+from handlers.endpoints.settings import BadSettingsError, Settings
+
+__all__ = [
+    "BadSettingsError",
+    "Settings",
+    "clients",
+    "mount",
+    "open_clients",
+    "registry",
+    "serve",
+    "settings",
+    "start",
+]

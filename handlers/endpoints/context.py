@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from flask import current_app, request
 
 from handlers.endpoints.oidc import TokenVerifier
-from handlers.settings import Settings
+from handlers.endpoints.settings import Settings
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 

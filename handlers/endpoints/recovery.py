@@ -14,19 +14,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
 
-from pipelines import outbox
-from pipelines.continuations import sweep as continuations
-from pipelines.continuations.jobs import LEASE_S
-from pipelines.fork_join import sweep as fork_join_sweeps
-from pipelines.materialized_views import rebuild
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 
 log = logging.getLogger(__name__)
 
-# A living worker cares for what is younger; for the pages of a run as long as their lease.
+# A living worker cares for what is younger.
 STALE_S = 1.0
 # When a worker looks, after its start.
 LOOKS_S = (1.0, 6.0)
@@ -56,27 +50,9 @@ def recover(clients: Clients, registry: Registry) -> int:
         due_s = started_s + look_s
         clients.clock.sleep(max(0.0, due_s - clients.clock.now().timestamp()))
         if _is_my_turn(clients, due_s):
-            _sweep(clients, registry)
+            registry.sweep_all(clients, stale_s=STALE_S)
             looks += 1
     return looks
-
-
-def _sweep(clients: Clients, registry: Registry) -> None:
-    """Run every sweep, for what is a second old; one that fails stops none behind it."""
-    sweeps: list[tuple[str, Callable[[], object]]] = [
-        ("outbox", lambda: outbox.sweep(clients, stale_s=STALE_S)),
-        ("continuations", lambda: continuations.sweep(clients, registry.jobs, stale_s=LEASE_S)),
-        (
-            "fork-join",
-            lambda: fork_join_sweeps.sweep_all(clients, registry.fork_joins, stale_s=STALE_S),
-        ),
-        ("views", lambda: rebuild.sweep_all(clients, registry.builds)),
-    ]
-    for name, sweep in sweeps:
-        try:
-            sweep()
-        except Exception:
-            log.warning("a starting worker could not sweep: %s", name, exc_info=True)
 
 
 def _is_my_turn(clients: Clients, due_s: float) -> bool:

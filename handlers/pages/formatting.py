@@ -9,8 +9,8 @@ from typing import Any
 from flask import Flask
 
 from handlers.endpoints.context import settings
+from handlers.endpoints.settings import LOCAL
 from handlers.pages import charts as drawings
-from handlers.settings import LOCAL
 
 # Icon and word of each state; the colour comes with the class of the same name.
 STATES = {

@@ -20,9 +20,10 @@ from demos.invitations.parties import (
     UnknownPartyError,
 )
 from demos.text import can_be_shown
-from handlers.endpoints.context import clients, registry, settings
+from handlers.endpoints.context import clients, registry
 from handlers.forms import ID_PATTERN, id_in_form
 from handlers.pages.faults import active_switches
+from handlers.settings import demo_settings
 from models.continuations import CANCELLED, RUNNING
 from models.demos.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations
@@ -157,7 +158,7 @@ def send(party_id: str) -> ResponseReturnValue:
     started = time.perf_counter()
     _party_or_404(party_id)
     try:
-        sent = invitations.send(clients(), party_id, page_size=settings().page_size)
+        sent = invitations.send(clients(), party_id, page_size=demo_settings().page_size)
     except NobodyInvitedError:
         flash("Nobody is invited yet: add guests first.")
         return _to_party(party_id)
@@ -290,7 +291,7 @@ def _stage(party: Party) -> dict[str, Any]:
         "send": send,
         "send_mishaps": _mishaps(send.latest) if send else [],
         "is_moving": is_moving,
-        "page_size": settings().page_size or invitations.TELL.page_size,
+        "page_size": demo_settings().page_size or invitations.TELL.page_size,
     }
 
 

@@ -20,8 +20,8 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from demos.sums import sums
 from demos.sums.sums import MAX_AMOUNT
 from handlers.endpoints.context import clients
+from handlers.endpoints.problems import problem
 from handlers.pages.openapi import DESCRIPTION
-from handlers.problems import problem
 from pipelines.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
 
 bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")

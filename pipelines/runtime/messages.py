@@ -40,6 +40,10 @@ class TaskQueue(Protocol):
         """Create many, 100 a call; per message the answer, or why it was not created."""
         ...
 
+    def queues(self) -> list[str]:
+        """Return the names of the queues that exist."""
+        ...
+
     def ping(self) -> bool:
         """Return whether the service answers."""
         ...

@@ -314,6 +314,16 @@ class CloudTaskQueue:
             return False
         return True
 
+    def queues(self) -> list[str]:
+        """Return the names of the queues that exist.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: they could not be listed.
+        """
+        parent = f"projects/{self._project}/locations/{self._location}"
+        found = self._client.list_queues(request={"parent": parent}, timeout=CALL_TIMEOUT_S)
+        return [queue.name.rpartition("/")[2] for queue in found]
+
     def _create_part(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create up to 100 tasks of one queue by one call.
 

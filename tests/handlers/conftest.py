@@ -16,7 +16,8 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
 import main
-from handlers.settings import APP_ENGINE, CLOUD_RUN, Settings
+from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
+from handlers.settings import DemoSettings
 from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
 from models.dead_tasks import DeadTask
@@ -158,32 +159,26 @@ def browser(world: World) -> Browser:
     return Browser(world.app)
 
 
-def app_with(world: World, *tasks: Task[Any], settings: Settings | None = None) -> Flask:
+def app_with(world: World, *tasks: Task[Any], settings: DemoSettings | None = None) -> Flask:
     """Return the app for some more tasks, or other settings."""
     app = main.create_app(
         settings or world.settings,
         world.clients,
-        Registry(
-            world.app.extensions["wiring"].registry.jobs,
-            {
-                **world.app.extensions["wiring"].registry.tasks,
-                **{task.path: task for task in tasks},
-            },
-        ),
+        Registry(*world.registry.declared, *tasks),
     )
     app.testing = False
     app.jinja_env.bytecode_cache = TEMPLATES
     return app
 
 
-def on_app_engine(world: World) -> Settings:
+def on_app_engine(world: World) -> DemoSettings:
     """Return settings as on App Engine, on the services of a test."""
     return replace(
         world.settings, platform=APP_ENGINE, project="real-project", target=AppEngineTarget()
     )
 
 
-def on_cloud_run(world: World) -> Settings:
+def on_cloud_run(world: World) -> DemoSettings:
     """Return settings as on Cloud Run, on the services of a test."""
     return replace(world.settings, platform=CLOUD_RUN, project="real-project")
 

@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 
 from handlers.limits import WINDOW_S
-from handlers.settings import Settings
+from handlers.settings import DemoSettings
 from tests.handlers.conftest import app_with, on_app_engine, on_cloud_run
 from tests.world import World
 
@@ -21,7 +21,7 @@ MOST = 3
 PAGE = "/health-of-nobody"  # Not there: what is counted is the asking.
 
 
-def local(world: World) -> Settings:
+def local(world: World) -> DemoSettings:
     return world.settings
 
 
@@ -31,7 +31,7 @@ def limited(world: World) -> Callable[..., Flask]:
     world.flush()
     world.clock.sleep(WINDOW_S - world.clock.time_s % WINDOW_S)
 
-    def app(platform: Callable[[World], Settings] = local) -> Flask:
+    def app(platform: Callable[[World], DemoSettings] = local) -> Flask:
         return app_with(world, settings=replace(platform(world), requests_per_minute=MOST))
 
     return app

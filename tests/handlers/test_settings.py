@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from handlers.settings import (
+from handlers.endpoints.settings import (
     APP_ENGINE,
     CLOUD_RUN,
     GOOGLE_CERTS_URL,
@@ -18,8 +18,8 @@ from handlers.settings import (
     LOCAL,
     LOCAL_ONLY,
     BadSettingsError,
-    Settings,
 )
+from handlers.settings import DemoSettings
 from pipelines.tasks.declaration import AppEngineTarget, UrlTarget
 
 # The same in every process, for test ids hold parts of it; and it stands in no file.
@@ -54,7 +54,7 @@ WHOLE = {LOCAL: LAPTOP, APP_ENGINE: ON_APP_ENGINE, CLOUD_RUN: ON_CLOUD_RUN}
 @pytest.mark.parametrize("platform", WHOLE)
 def test_a_whole_configuration_is_taken(platform: str) -> None:
     """The configurations that the refusals below take something from are good ones."""
-    settings = Settings.from_environment(WHOLE[platform])
+    settings = DemoSettings.from_environment(WHOLE[platform])
 
     assert settings.platform == platform
     assert settings.is_local == (platform == LOCAL)
@@ -63,8 +63,8 @@ def test_a_whole_configuration_is_taken(platform: str) -> None:
 
 def test_app_engine_delivers_to_itself_unless_told_otherwise() -> None:
     """On App Engine tasks come through its front end; with a URL they carry tokens."""
-    own = Settings.from_environment(ON_APP_ENGINE)
-    url = Settings.from_environment(
+    own = DemoSettings.from_environment(ON_APP_ENGINE)
+    url = DemoSettings.from_environment(
         {**ON_APP_ENGINE, "TASKS_URL": "https://x.example", "TASKS_SERVICE_ACCOUNT": "a@b"}
     )
 
@@ -74,7 +74,7 @@ def test_app_engine_delivers_to_itself_unless_told_otherwise() -> None:
 
 def test_a_deployed_app_trusts_google_alone() -> None:
     """S8: certificates and issuers of a deployed app are Google's; nobody can set others."""
-    settings = Settings.from_environment(ON_CLOUD_RUN)
+    settings = DemoSettings.from_environment(ON_CLOUD_RUN)
 
     assert (settings.certs_url, settings.issuers) == (GOOGLE_CERTS_URL, GOOGLE_ISSUERS)
     assert settings.datastore_emulator is settings.cloud_tasks_emulator is None
@@ -85,7 +85,7 @@ def test_a_deployed_app_trusts_google_alone() -> None:
 def test_what_belongs_on_a_laptop_stops_a_deployed_app(platform: str, name: str) -> None:
     """S8: a variable of the local platform in a deployed app: it refuses to start."""
     with pytest.raises(BadSettingsError, match=name):
-        Settings.from_environment({**WHOLE[platform], name: "127.0.0.1:9"})
+        DemoSettings.from_environment({**WHOLE[platform], name: "127.0.0.1:9"})
 
 
 @pytest.mark.parametrize("project", [None, "", "demo-local", "demo-"])
@@ -95,14 +95,14 @@ def test_a_deployed_app_needs_its_project(platform: str, project: str | None) ->
     env = {**WHOLE[platform], "GOOGLE_CLOUD_PROJECT": project}
 
     with pytest.raises(BadSettingsError, match="GOOGLE_CLOUD_PROJECT"):
-        Settings.from_environment({k: v for k, v in env.items() if v is not None})
+        DemoSettings.from_environment({k: v for k, v in env.items() if v is not None})
 
 
 @pytest.mark.parametrize("project", ["real", "Demo-local", "my-demo-project"])
 def test_a_laptop_touches_no_real_project(project: str) -> None:
     """On a laptop the project's name must say that it is none."""
     with pytest.raises(BadSettingsError, match="demo-"):
-        Settings.from_environment({**LAPTOP, "GOOGLE_CLOUD_PROJECT": project})
+        DemoSettings.from_environment({**LAPTOP, "GOOGLE_CLOUD_PROJECT": project})
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_half_a_configuration_is_refused_by_name(platform: str, name: str, empty
         del env[name]
 
     with pytest.raises(BadSettingsError, match=name):
-        Settings.from_environment(env)
+        DemoSettings.from_environment(env)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_half_a_configuration_is_refused_by_name(platform: str, name: str, empty
 def test_a_weak_secret_is_refused(key: str) -> None:
     """S22: short, well known, or hardly random: sessions and forms could be forged."""
     with pytest.raises(BadSettingsError, match="SECRET_KEY"):
-        Settings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key})
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key})
 
 
 def test_no_key_that_is_drawn_is_refused() -> None:
@@ -165,14 +165,16 @@ def test_no_key_that_is_drawn_is_refused() -> None:
     for draw in (secrets.token_hex, secrets.token_urlsafe):
         key = draw(32)
 
-        assert Settings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key}).secret_keys == (key,)
+        assert DemoSettings.from_environment({**ON_CLOUD_RUN, "SECRET_KEY": key}).secret_keys == (
+            key,
+        )
 
 
 def test_a_secret_can_be_replaced_step_by_step() -> None:
     """S22: the first key signs, the others are still read."""
     older = secrets.token_hex(32)
 
-    settings = Settings.from_environment({**LAPTOP, "SECRET_KEY": f"{KEY}, {older}"})
+    settings = DemoSettings.from_environment({**LAPTOP, "SECRET_KEY": f"{KEY}, {older}"})
 
     assert settings.secret_keys == (KEY, older)
 
@@ -181,21 +183,23 @@ def test_a_secret_can_be_replaced_step_by_step() -> None:
 def test_tokens_do_not_travel_in_the_clear(url: str) -> None:
     """A deployed app gets its tasks over https alone."""
     with pytest.raises(BadSettingsError, match="https"):
-        Settings.from_environment({**ON_CLOUD_RUN, "TASKS_URL": url})
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "TASKS_URL": url})
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "501", "many", "1.5", "9" * 20])
 def test_a_page_size_is_a_number_within_bounds(size: str) -> None:
     """A page of no guests, or of more than a lease lasts for, is noticed at the start."""
     with pytest.raises(BadSettingsError, match="PAGE_SIZE"):
-        Settings.from_environment({**LAPTOP, "PAGE_SIZE": size})
+        DemoSettings.from_environment({**LAPTOP, "PAGE_SIZE": size})
 
 
 @pytest.mark.parametrize("most", ["0", "-1", "many", "1000001", "9" * 5000])
 def test_a_limit_of_requests_is_a_number_within_bounds(most: str) -> None:
     """A limit that lets nobody in, or that is none, is noticed at the start."""
     with pytest.raises(BadSettingsError, match="REQUESTS_PER_MINUTE"):
-        Settings.from_environment({**LAPTOP, "MEMCACHE_HOSTS": "m:1", "REQUESTS_PER_MINUTE": most})
+        DemoSettings.from_environment(
+            {**LAPTOP, "MEMCACHE_HOSTS": "m:1", "REQUESTS_PER_MINUTE": most}
+        )
 
 
 def test_a_limit_of_requests_needs_somewhere_to_count() -> None:
@@ -203,8 +207,8 @@ def test_a_limit_of_requests_needs_somewhere_to_count() -> None:
     env = {**ON_CLOUD_RUN, "REQUESTS_PER_MINUTE": "600"}
 
     with pytest.raises(BadSettingsError, match="MEMCACHE_HOSTS"):
-        Settings.from_environment(env)
-    counted = Settings.from_environment({**env, "MEMCACHE_HOSTS": "m:1"})
+        DemoSettings.from_environment(env)
+    counted = DemoSettings.from_environment({**env, "MEMCACHE_HOSTS": "m:1"})
     assert counted.requests_per_minute == 600
 
 
@@ -212,7 +216,7 @@ def test_a_limit_of_requests_needs_somewhere_to_count() -> None:
 def test_a_relay_is_a_host_and_a_port(host: str) -> None:
     """A mail relay that cannot be reached is noticed at the start, not at the first mail."""
     with pytest.raises(BadSettingsError, match="SMTP_HOST"):
-        Settings.from_environment({**LAPTOP, "SMTP_HOST": host})
+        DemoSettings.from_environment({**LAPTOP, "SMTP_HOST": host})
 
 
 @pytest.mark.parametrize("platform", [APP_ENGINE, CLOUD_RUN])
@@ -223,8 +227,8 @@ def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, nam
     env = {**WHOLE[platform], name: "x", "SMTP_STARTTLS": switch}
 
     with pytest.raises(BadSettingsError, match="SMTP_STARTTLS"):
-        Settings.from_environment(env)
-    assert Settings.from_environment({**env, "SMTP_STARTTLS": "1"}).smtp_starttls
+        DemoSettings.from_environment(env)
+    assert DemoSettings.from_environment({**env, "SMTP_STARTTLS": "1"}).smtp_starttls
 
 
 @pytest.mark.parametrize("switch", ["true", "yes", "on", "01", "1 ", "2", "-1", "false"])
@@ -232,7 +236,7 @@ def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, nam
 def test_a_switch_is_on_or_off(platform: str, switch: str) -> None:
     """What looks like on and would be off is refused at the start."""
     with pytest.raises(BadSettingsError, match="SMTP_STARTTLS"):
-        Settings.from_environment({**WHOLE[platform], "SMTP_STARTTLS": switch})
+        DemoSettings.from_environment({**WHOLE[platform], "SMTP_STARTTLS": switch})
 
 
 def test_an_app_is_on_one_platform() -> None:
@@ -240,7 +244,7 @@ def test_an_app_is_on_one_platform() -> None:
     both = {**ON_APP_ENGINE, **ON_CLOUD_RUN}
 
     with pytest.raises(BadSettingsError, match="GAE_ENV and K_SERVICE"):
-        Settings.from_environment(both)
+        DemoSettings.from_environment(both)
 
 
 def test_a_process_with_half_a_configuration_does_not_start() -> None:

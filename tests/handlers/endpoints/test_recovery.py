@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,18 +103,15 @@ def test_a_sweep_that_fails_stops_none_behind_it(
     """The outbox cannot be read, and the batch is woken all the same."""
     seen: list[str] = []
 
-    def note(name: str, error: Exception | None = None) -> Callable[..., None]:
-        def sweep(*args: object, **options: object) -> None:
-            seen.append(name)
-            if error is not None:
-                raise error
+    def sweep(clients: Any, name: str, **options: object) -> dict[str, int]:
+        seen.append(name)
+        if name in ("outbox", "continuations"):
+            raise OSError("no answer")
+        return {}
 
-        return sweep
-
-    monkeypatch.setattr(recovery.outbox, "sweep", note("outbox", OSError("no answer")))
-    monkeypatch.setattr(recovery.continuations, "sweep", note("continuations", OSError("no")))
-    monkeypatch.setattr(recovery.fork_join_sweeps, "sweep_all", note("fork-join"))
+    monkeypatch.setattr(home.registry, "sweep", sweep)
 
     start_worker(home)
 
-    assert seen == ["outbox", "continuations", "fork-join"] * len(recovery.LOOKS_S)
+    swept = ["outbox", "continuations", "fork-join", "materialized-views"]
+    assert seen == swept * len(recovery.LOOKS_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +43,8 @@ def world(services: Services, done: Counter[str]) -> World:
     def act(clients: Clients, args: Act) -> None:
         done[args.tag] += 1
 
-    known: Mapping[str, Task[Any]] = {PATH: Task(PATH, "default", Act, act)}
-    tasks = {**APP.tasks, **known, REPLAY.path: replay_task(known)}
-    world.app = main.create_app(world.settings, world.clients, Registry(APP.jobs, tasks))
+    registry = Registry(*APP.declared, Task(PATH, "default", Act, act))
+    world.app = main.create_app(world.settings, world.clients, registry)
     return world
 
 

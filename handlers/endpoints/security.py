@@ -9,7 +9,7 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.sansio.utils import host_is_trusted
 
 from handlers.endpoints.context import is_api_path, is_machine_path
-from handlers.settings import Settings
+from handlers.endpoints.settings import Settings
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

@@ -1,0 +1,71 @@
+"""Errors become responses: what went wrong and what to do, never a stack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from flask import Flask, Response
+from flask.typing import ResponseReturnValue
+from flask_wtf.csrf import CSRFError
+from google.api_core import exceptions as rpc_errors
+from gunicorn.http.errors import NoMoreData, ParseException
+from werkzeug.exceptions import HTTPException, TooManyRequests
+
+from handlers.endpoints.context import is_api_path, is_machine_path
+from handlers.endpoints.problems import problem
+from models.transactions import TRANSIENT
+from pipelines.fork_join import OutcomeUnknownError
+
+log = logging.getLogger(__name__)
+
+# Shows a person a status and a sentence.
+ErrorPage = Callable[[int, str], ResponseReturnValue]
+
+
+def plain_page(status: int, message: str) -> ResponseReturnValue:
+    """Return an error as text, for an app without a page for it."""
+    return Response(f"{message}\n", status, content_type="text/plain; charset=utf-8")
+
+
+def register(app: Flask, page: ErrorPage = plain_page) -> None:
+    """Map every error: a status for machines, a problem for programs, a page for people."""
+
+    def shown(status: int, message: str) -> ResponseReturnValue:
+        if is_machine_path():
+            return "", status
+        if is_api_path():
+            return problem(status, message)
+        return page(status, message)
+
+    def http_error(error: HTTPException) -> ResponseReturnValue:
+        response = app.make_response(shown(error.code or 500, error.description or ""))
+        if isinstance(error, TooManyRequests) and error.retry_after is not None:
+            response.headers["Retry-After"] = str(error.retry_after)
+        return response
+
+    def garbled(error: Exception) -> ResponseReturnValue:
+        log.info("a body that is no HTTP: %.200r", str(error))
+        return shown(400, "The body of this request is not as HTTP wants it.")
+
+    def forged(error: CSRFError) -> ResponseReturnValue:
+        return shown(403, f"{error.description} Go back, reload the page and try again.")
+
+    def conflict(error: Exception) -> ResponseReturnValue:
+        return shown(409, "Somebody else changed this just now. Nothing was lost; try again.")
+
+    def unavailable(error: Exception) -> ResponseReturnValue:
+        log.warning("a service is unavailable: %s", error)
+        return shown(503, "A service behind this page does not answer. Try again in a moment.")
+
+    def unknown(error: Exception) -> ResponseReturnValue:
+        log.error("a request failed", exc_info=error)
+        return shown(500, "Something went wrong on our side. It was written to the log.")
+
+    app.register_error_handler(HTTPException, http_error)
+    app.register_error_handler(CSRFError, forged)
+    for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
+        app.register_error_handler(kind, garbled)
+    for kind in (OutcomeUnknownError, *TRANSIENT):
+        app.register_error_handler(kind, conflict if kind is rpc_errors.Aborted else unavailable)
+    app.register_error_handler(Exception, unknown)

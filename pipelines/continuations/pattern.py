@@ -1,0 +1,40 @@
+"""Continuations, as the registry knows them: an app registers its jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipelines.continuations import sweep
+from pipelines.continuations.attempt import page_task
+from pipelines.continuations.jobs import LEASE_S, Job
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.pattern import Pattern
+
+log = logging.getLogger(__name__)
+
+
+class Continuations(Pattern[Job[Any, Any]]):
+    """The pages of all jobs."""
+
+    name = "continuations"
+    takes = Job
+
+    def tasks(self, parts: Sequence[Job[Any, Any]]) -> Iterable[Task[Any]]:
+        return [page_task(job) for job in parts]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Job[Any, Any]], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Wake the pages that have waited too long; none before its lease has ended."""
+        jobs = {job.name: job for job in parts}
+        stale_s = sweep.STALE_S if stale_s is None else max(stale_s, LEASE_S)
+        woken = sweep.sweep(clients, jobs, stale_s=stale_s)
+        if woken:
+            log.warning("woke %d pages", woken)
+        return {"woken": woken}
+
+    def delete_expired(self, clients: Clients) -> int:
+        return sweep.forget(clients)

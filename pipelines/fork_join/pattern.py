@@ -1,0 +1,38 @@
+"""Fork-join queues, as the registry knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipelines.fork_join import sweep
+from pipelines.fork_join.queue import ForkJoin
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.pattern import Pattern
+
+log = logging.getLogger(__name__)
+
+
+class ForkJoins(Pattern[ForkJoin[Any]]):
+    """The batches of all fork-join queues."""
+
+    name = "fork-join"
+    takes = ForkJoin
+
+    def tasks(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[Task[Any]]:
+        return [sweep.forget_all, *(task for queue in parts for task in queue.tasks)]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Wake the batches that no joiner has folded."""
+        stale_s = sweep.STALE_S if stale_s is None else stale_s
+        swept = sweep.sweep_all(clients, parts, stale_s=stale_s)
+        if swept.woken or swept.partitions:
+            log.warning("woke %d batches, %d partitions to walk", swept.woken, swept.partitions)
+        return {"woken": swept.woken, "partitions": swept.partitions}
+
+    def delete_expired(self, clients: Clients) -> int:
+        return sweep.forget(clients)

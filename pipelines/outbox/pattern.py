@@ -1,0 +1,59 @@
+"""The outbox, as the registry knows it: it has no parts, and every app has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Never
+
+from pipelines.outbox import outbox
+from pipelines.outbox.outbox import MAX_COUNTED
+from pipelines.runtime.clients import Clients
+from pipelines.tasks import attempts
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.pattern import Gauge, Pattern
+
+log = logging.getLogger(__name__)
+
+
+class Outbox(Pattern[Never]):
+    """Tasks that were committed with the data, until they are created."""
+
+    name = "outbox"
+
+    def tasks(self, parts: Sequence[Never]) -> Iterable[Task[Any]]:
+        return [outbox.drain]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Never], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Create the tasks that were committed and never created."""
+        swept = outbox.sweep(clients, stale_s=outbox.STALE_S if stale_s is None else stale_s)
+        if swept.created or swept.partitions:
+            log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
+        return {"created": swept.created, "partitions": swept.partitions}
+
+    def delete_expired(self, clients: Clients) -> int:
+        """Delete the attempts of tasks that came to no end: tasks themselves have no sweep."""
+        return attempts.forget(clients)
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        depth = outbox.depth(clients)
+        return [
+            Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", depth.waiting),
+            Gauge(
+                "outbox_oldest_seconds",
+                "Age of the oldest row whose task is not known to exist.",
+                depth.oldest_s,
+            ),
+            Gauge(
+                "outbox_oldest_unacked_seconds",
+                "Age of the oldest row that is kept until its task has done its work.",
+                depth.oldest_unacked_s,
+            ),
+            Gauge(
+                "outbox_relayed_per_second",
+                "Tasks created from rows, over the last full minute; 0 without memcached.",
+                depth.relayed_per_s,
+            ),
+        ]

@@ -1,0 +1,106 @@
+"""What a pattern tells an app: which parts it takes, their tasks, its sweep and its gauges.
+
+The registry asks each pattern; no handler names one. A new pattern subclasses `Pattern` in its own
+package and is added to `PATTERNS` in pipelines/registry.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pipelines.runtime.clients import Clients
+from pipelines.tasks import dead_tasks
+from pipelines.tasks.declaration import Task
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A number as it stands now, as Prometheus reads it.
+
+    >>> print(Gauge("tasks_open", "Tasks that wait.", 3).text)
+    # HELP tasks_open Tasks that wait.
+    # TYPE tasks_open gauge
+    tasks_open 3
+    """
+
+    name: str
+    help: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        lines = (f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge")
+        return "\n".join((*lines, f"{self.name} {self.value:g}"))
+
+
+class Pattern(Generic[P]):
+    """A pattern, for all its parts in one app. Every method may stay as it is here.
+
+    Attributes:
+        name: In the URL of its sweep, GET /cron/<name>/sweep.
+        takes: The class of the parts that an app registers; None: it has none.
+    """
+
+    name: str
+    takes: type[P] | None = None
+
+    def expand(self, part: P) -> Iterable[object]:
+        """Return the parts of other patterns that a part brings along."""
+        return ()
+
+    def tasks(self, parts: Sequence[P]) -> Iterable[Task[Any]]:
+        """Return the tasks that have to be delivered for some parts."""
+        return ()
+
+    def check(self, parts: Sequence[P]) -> None:
+        """Check that some parts may live in one app.
+
+        Raises:
+            TypeError: they may not; the text says which and what to do.
+        """
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[P], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Wake what waits longer than it should; return what was done, in numbers.
+
+        Args:
+            stale_s: How long it has waited, at least; None: so long that its own worker is gone.
+        """
+        return {}
+
+    def delete_expired(self, clients: Clients) -> int:
+        """Delete what has served; a bounded number each time. Return how many entities went."""
+        return 0
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        """Return what somebody who watches the app wants to know."""
+        return ()
+
+    @property
+    def is_swept(self) -> bool:
+        """Return whether cron has to call this pattern."""
+        return type(self).sweep is not Pattern.sweep
+
+
+class Tasks(Pattern[Task[Any]]):
+    """Declared tasks, and the dead letters among them."""
+
+    name = "tasks"
+    takes = Task
+
+    def tasks(self, parts: Sequence[Task[Any]]) -> Iterable[Task[Any]]:
+        return parts
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        return [
+            Gauge(
+                "dead_tasks_open",
+                f"Dead tasks that wait for somebody; at most {dead_tasks.MAX_LISTED} are counted.",
+                dead_tasks.count_open(),
+            )
+        ]

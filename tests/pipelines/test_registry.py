@@ -1,0 +1,101 @@
+"""The registry: what an app is made of, in one list, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from demos.registry import APP
+from pipelines.materialized_views import ViewGroup, ViewMaintenance
+from pipelines.registry import PATTERNS, Registry, UnknownQueueError
+from pipelines.runtime import Clients
+from pipelines.tasks import Task
+from pipelines.tasks.pattern import Gauge, Pattern
+from tests.pipelines.orders import TASKS
+from tests.pipelines.tallies import TALLIES
+
+
+@dataclass(frozen=True)
+class Chore:
+    name: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+class Chores(Pattern[Chore]):
+    """A pattern of somebody else's."""
+
+    name = "chores"
+    takes = Chore
+
+    def expand(self, part: Chore) -> Iterable[object]:
+        return [TALLIES] if part.name == "tally" else []
+
+    def tasks(self, parts: Sequence[Chore]) -> Iterable[Task[Any]]:
+        return [Task(f"/tasks/chores/{p.name}", "chores", Nothing, print) for p in parts]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Chore], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        return {"swept": len(parts)}
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        return [Gauge("chores_open", "Chores.", 2)]
+
+
+def test_parts_come_in_any_order() -> None:
+    """What can be delivered does not follow from the order of the list."""
+    one, other = Registry(*APP.declared), Registry(*reversed(APP.declared))
+
+    assert set(one.tasks) == set(other.tasks)
+    assert set(one.jobs) == set(other.jobs)
+
+
+def test_a_part_may_be_registered_twice() -> None:
+    """A group of views brings its queue and its jobs along; naming them as well does no harm."""
+    group = ViewMaintenance(ViewGroup("none"))
+    registry = Registry(group, group.views.fan_in, *group.jobs, group)
+
+    assert set(registry.tasks) == set(Registry(group).tasks)
+
+
+def test_a_new_pattern_needs_no_handler() -> None:
+    """Its tasks, its sweep, its gauges and the parts it brings along follow from the pattern."""
+    clients: Any = None
+    registry = Registry(Chore("wash"), Chore("tally"), patterns=[Chores(), *PATTERNS])
+
+    assert "/tasks/chores/wash" in registry.tasks
+    assert registry.parts("fork-join") == [TALLIES]
+    assert registry.sweep(clients, "chores") == {"swept": 2}
+    assert [gauge.value for gauge in Chores().gauges(clients)] == [2]
+    assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
+        *("chores", "outbox", "continuations", "fork-join", "materialized-views")
+    ]
+
+
+def test_what_no_pattern_takes_is_refused() -> None:
+    """The error says what a registry takes."""
+    with pytest.raises(TypeError, match=r"'nonsense' cannot be registered: .* Task, Job, ForkJoin"):
+        Registry("nonsense")
+
+
+def test_two_tasks_with_one_path_are_refused() -> None:
+    """One of them would never be delivered."""
+    twin = Task(TASKS[0].path, "default", Nothing, print)
+    with pytest.raises(TypeError, match=f"{TASKS[0].path} is declared twice"):
+        Registry(*TASKS, twin)
+
+
+def test_a_task_whose_queue_does_not_exist_is_named() -> None:
+    """The error says what to do; it is no dead task an hour later."""
+    registry = Registry(Task("/tasks/lost", "nosuch", Nothing, print))
+
+    with pytest.raises(UnknownQueueError, match=r"/tasks/lost goes to the queue 'nosuch'.*add it"):
+        registry.check_queues({"default", "outbox", "fork-join"})
+    Registry().check_queues({"default", "outbox", "fork-join"})
