@@ -41,6 +41,14 @@ class Stack:
         form = {"csrf_token": _hidden(page, "csrf_token"), "id": _hidden(page, "id"), **fields}
         return self.visitor.post(url, data=form, timeout=30)
 
+    def press(self, path: str, **fields: str) -> requests.Response:
+        """Press a button of the first page, with all hidden fields of its form."""
+        page = self.visitor.get(self.app, timeout=30).text
+        form = next(part for part in page.split("<form")[1:] if f'action="{path}"' in part)
+        hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form.partition("</form>")[0]))
+        url = self.app.rstrip("/") + path
+        return self.visitor.post(url, data={**hidden, **fields}, timeout=30)
+
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Ask the local platform; a body makes it a POST."""
         method = "GET" if body is None else "POST"
@@ -73,11 +81,16 @@ def _hidden(page: str, name: str) -> str:
 
 
 @contextlib.contextmanager
-def running_stack(**environment: str) -> Iterator[Stack]:
-    """Start the stack, yield it when it answers, stop it."""
-    env = {**os.environ, **{f"{name}_PORT": "0" for name in PORTS}, **environment}
-    command = [sys.executable, "-m", "devserver", "--memory", "--no-reload", "--json"]
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+def running_stack(
+    *arguments: str, folder: Path = ROOT, reloads: bool = False, **environment: str
+) -> Iterator[Stack]:
+    """Start the stack in a folder, yield it when it answers, stop it."""
+    ports = {f"{name}_PORT": "0" for name in PORTS}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **ports, **environment}
+    command = [sys.executable, "-m", "devserver", "--memory", "--json", *arguments]
+    if not reloads:
+        command.append("--no-reload")
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         where = json.loads(process.stdout.readline())

@@ -1,0 +1,150 @@
+"""A shop: an app of your own on the patterns, in one file and one template.
+
+    make run TARGET=docs.examples.shop:serve
+
+Buying commits a sale and the task that ships it together. What each product has earned is a view,
+visits are gathered by a fork-join queue, and a job raises all prices, each exactly once.
+docs/tutorial.md builds it step by step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flask import Blueprint, Flask, abort, redirect, render_template, request
+from flask.typing import ResponseReturnValue
+from google.cloud import ndb
+
+from handlers import endpoints
+from handlers.endpoints import clients
+from models.transactions import transact
+from pipelines import continuations, outbox
+from pipelines.continuations import EntitySource, ItemError, job
+from pipelines.fork_join import Batch, fork_join
+from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+from pipelines.tasks import task
+
+PRICES = {"chair": 4_900, "lamp": 2_500, "table": 19_900}
+
+
+class Product(ndb.Model):
+    cents = ndb.IntegerProperty(indexed=False)
+    visits = ndb.IntegerProperty(indexed=False, default=0)
+
+
+class Sale(ndb.Model):
+    product = ndb.StringProperty()
+    cents = ndb.IntegerProperty(indexed=False)
+    is_shipped = ndb.BooleanProperty(default=False)
+
+
+class SalesByProduct(View):
+    """How often each product was sold, and what that earned."""
+
+    source = Sale
+
+    @staticmethod
+    def contributions(sale: Sale) -> Contributions:
+        return {sale.product: {"cents": sale.cents}}
+
+
+SALES = ViewGroup("sales", SalesByProduct, queue="default")
+
+
+@dataclass(frozen=True)
+class Ship:
+    sale: str
+
+
+@task(queue="default")
+def ship(clients: Clients, args: Ship) -> None:
+    """Ship what was sold. Delivered twice, it ships once: the sale says so."""
+
+    def body() -> None:
+        sale = Sale.get_by_id(args.sale)
+        if not sale.is_shipped:
+            sale.is_shipped = True
+            SALES.save_in_transaction(clients, sale)
+
+    transact(body)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One look at a product."""
+
+
+@fork_join("visits", queue="default", period_s=1)
+def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None:
+    """Add the visits of one product: a page that everybody looks at is one write a second."""
+    product = Product.get_by_id(batch.key)
+    product.visits += len(items)
+    product.put()
+
+
+@dataclass(frozen=True)
+class Raise:
+    percent: int
+
+
+@job("raise-prices", queue="default", source=lambda args: EntitySource(Product))
+def raise_prices(
+    clients: Clients, args: Raise, products: Sequence[Product]
+) -> Sequence[ItemError | None]:
+    """Raise some prices, in a transaction, perhaps twice: what changes is read in it."""
+    fresh = ndb.get_multi([product.key for product in products])
+    for product in fresh:
+        product.cents += product.cents * args.percent // 100
+    ndb.put_multi(fresh)
+    return [None] * len(products)
+
+
+APP = Registry(ship, count_visits, raise_prices, ViewMaintenance(SALES, queue="default"))
+pages = Blueprint("shop", __name__, template_folder="templates")
+
+
+@pages.get("/")
+def show() -> ResponseReturnValue:
+    products = [p for p in ndb.get_multi([ndb.Key(Product, name) for name in PRICES]) if p]
+    for product in products:
+        count_visits.insert(clients(), product.key.id(), Visit())
+    sold = {row.name: row for row in SALES.read(clients(), SalesByProduct).rows}
+    return render_template("shop.html", products=products, sold=sold, new_id=clients().new_id)
+
+
+@pages.post("/open")
+def open_shop() -> ResponseReturnValue:
+    for name, cents in PRICES.items():
+        Product.get_or_insert(name, cents=cents)
+    return redirect("/", 303)
+
+
+@pages.post("/buy")
+def buy() -> ResponseReturnValue:
+    """Sell a product. The form's id is the sale's, so a form that is sent twice sells once."""
+    product = Product.get_by_id(request.form["product"]) or abort(404)
+    sale_id = request.form["form_id"][:32]
+
+    def body() -> None:
+        if Sale.get_by_id(sale_id) is None:
+            sale = Sale(id=sale_id, product=product.key.id(), cents=product.cents)
+            SALES.save_in_transaction(clients(), sale)
+            outbox.enqueue(clients(), ship, Ship(sale_id))
+
+    transact(body)
+    return redirect("/", 303)
+
+
+@pages.post("/raise")
+def raise_all() -> ResponseReturnValue:
+    run_id = request.form["form_id"][:32]
+    continuations.start(clients(), raise_prices, Raise(percent=5), run_id=run_id)
+    return redirect("/", 303)
+
+
+def serve() -> Flask:
+    """Return the shop, as the environment describes it; what gunicorn calls."""
+    app = Flask(__name__)
+    app.register_blueprint(pages)
+    return endpoints.serve(app, APP)
