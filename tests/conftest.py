@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import settings as hypothesis_settings
 
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
+from tests import soak
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty
 
 # The same examples each time: a red run means a change. Explore with another profile.
@@ -27,6 +29,39 @@ hypothesis_settings.load_profile("steady")
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Share the minutes of a soak among its tests."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if soak.IS_SOAK and soak.MINUTES and items:
+        soak.BUDGET.share_s = soak.MINUTES * 60 * workers / len(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Count what a test plays."""
+    soak.BUDGET.begin()
+    try:
+        return (yield)
+    finally:
+        item.user_properties += [(f"plays {key}", n) for key, n in soak.BUDGET.counts.items()]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what a soak has covered."""
+    if not soak.IS_SOAK:
+        return
+    found: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            found.update({key: n for key, n in report.user_properties if key.startswith("plays")})
+    terminalreporter.section("soak")
+    terminalreporter.line(
+        f"seed {soak.SEED}, {soak.MINUTES:g} minutes (0: no end): {found['plays played']:,} of "
+        f"{found['plays of']:,} plays with faults; searches by models ran to their ends"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,52 @@
+"""What `make soak` plays: everything, in an order drawn by a seed, as far as its minutes go.
+
+Each test gets an equal share of the minutes, so that a short soak visits every scenario. What it
+covered is counted and printed at the end. SOAK_MINUTES=0 plays all there is.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+IS_SOAK = os.environ.get("SOAK") == "1"
+MINUTES = float(os.environ.get("SOAK_MINUTES") or 0)
+SEED = os.environ.get("SOAK_SEED") or "0"
+
+
+class Budget:
+    """How long the test under way may play, and what has been played."""
+
+    def __init__(self) -> None:
+        self.share_s = float("inf")
+        self.ends_at = float("inf")
+        self.counts: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Begin a test."""
+        self.ends_at = time.monotonic() + self.share_s
+        self.counts.clear()
+
+    def drawn(self, plays: Sequence[T]) -> list[T]:
+        """Return plays in the order of the seed; in `make test` as they stand."""
+        self.counts["of"] += len(plays)
+        ordered = list(plays)
+        if IS_SOAK and MINUTES:
+            random.Random(f"{SEED} {len(plays)}").shuffle(ordered)
+        return ordered
+
+    def is_over(self) -> bool:
+        """Return whether the test has used its share; its first play is always done."""
+        return self.counts["played"] > 0 and time.monotonic() > self.ends_at
+
+    def played(self) -> None:
+        self.counts["played"] += 1
+
+
+BUDGET = Budget()
