@@ -28,7 +28,7 @@ from handlers.endpoints.context import Wiring, is_api_path, is_machine_path
 from handlers.problems import problem
 from handlers.settings import Settings
 from models.transactions import TRANSIENT
-from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.fork_join import OutcomeUnknownError
 from pipelines.outbox.outbox import BackgroundRelay
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore

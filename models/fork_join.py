@@ -63,13 +63,13 @@ class WorkReceipt(ndb.Model):
 class WorkOutcome(ndb.Model):
     """What became of a pack's items."""
 
-    told = ndb.JsonProperty(indexed=False, required=True)  # {"results": [...]}
+    results = ndb.JsonProperty(indexed=False, required=True)  # A list, one for each item.
     expires = ndb.StringProperty(required=True)
 
 
 @dataclass(frozen=True)
 class EpochId:
-    """A batch: random, with the time of its opening and a tag of the key that it is for.
+    """A batch: random, with the time of its opening and a hash of the key that it is for.
 
     >>> epoch = EpochId("c0ffee012345", datetime.datetime(2030, 5, 1, 12), "1a2b3c4d")
     >>> epoch.text
@@ -80,11 +80,11 @@ class EpochId:
 
     random: str
     opened: datetime.datetime
-    tag: str
+    key_hash: str
 
     @property
     def text(self) -> str:
-        return f"{self.random}.{self.opened:{_TIME}}.{self.tag}"
+        return f"{self.random}.{self.opened:{_TIME}}.{self.key_hash}"
 
     @classmethod
     def parse(cls, text: str) -> EpochId:
@@ -93,11 +93,11 @@ class EpochId:
         Raises:
             ValueError: it is none.
         """
-        random, opened, tag = text.split(".")
-        if len(random) != 12 or len(tag) != 8 or not set(random + tag) <= set(PARTITIONS):
+        random, opened, key_hash = text.split(".")
+        if len(random) != 12 or len(key_hash) != 8 or not set(random + key_hash) <= set(PARTITIONS):
             raise ValueError("not an epoch")
         made = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Datastore's are naive.
-        return cls(random, made, tag)
+        return cls(random, made, key_hash)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pipelines import outbox
 from pipelines.continuations import Job
 from pipelines.continuations.attempt import page_task
 from pipelines.fork_join import ForkJoin
-from pipelines.fork_join.sweep import forget_all
+from pipelines.fork_join.sweep import delete_partition
 from pipelines.materialized_views import ViewMaintenance
 from pipelines.materialized_views.group import check_groups
 from pipelines.tasks import Task
@@ -46,7 +46,7 @@ class Registry:
         pages = [page_task(job) for job in by_name.values()]
         of_views = [task for group in builds for task in group.views.tasks]
         joins = [task for queue in fork_joins for task in queue.tasks]
-        known: list[Task[Any]] = [*pages, *of_views, *joins, forget_all, outbox.drain, *tasks]
+        known: list[Task[Any]] = [*pages, *of_views, *joins, delete_partition, outbox.drain, *tasks]
         by_path = {task.path: task for task in known}
         replay = replay_task(by_path)
         return cls(by_name, {**by_path, replay.path: replay}, builds, fork_joins)

@@ -196,9 +196,9 @@ def outcome(
     if not known.is_folded:
         # Until its batch is due there is nothing to see, and each look costs four reads.
         opened = EpochId.parse(PackId.parse(accepted.pack).epoch).opened
-        tuning = add_up.tuning(clients, name)
-        window_s = tuning.window_s if tuning else add_up.period_s
-        early_s = window_s - (naive_utc(clients.clock.now()) - opened).total_seconds()
+        policy = add_up.policy(clients, name)
+        period_s = policy.period_s if policy else add_up.settings.period_s
+        early_s = period_s - (naive_utc(clients.clock.now()) - opened).total_seconds()
         pause_s = min(timeout_s, max(0.0, early_s))
         clients.clock.sleep(pause_s)
         known = add_up.wait(clients, accepted, timeout_s - pause_s)
@@ -401,7 +401,7 @@ def _settled(name: str) -> tuple[Sum, list[Any]]:
     """Return what does not wait: the row of a sum, and the keys of its parked items."""
     tag = key_hash_of(add_up.name, name)
     keys = parked_packs(add_up.name).fetch(MAX_PARKED_READ, keys_only=True)
-    mine = [key for key in keys if EpochId.parse(PackId.parse(key.id()).epoch).tag == tag]
+    mine = [key for key in keys if EpochId.parse(PackId.parse(key.id()).epoch).key_hash == tag]
     return sum_key(name).get() or Sum(), mine
 
 
@@ -410,7 +410,7 @@ def _waiting(name: str) -> tuple[list[PackId], bool]:
     keys = packs_of_queue(add_up.name).fetch(MAX_PACKS_READ + 1, keys_only=True)
     packs = [PackId.parse(key.id()) for key in keys[:MAX_PACKS_READ]]
     tag = key_hash_of(add_up.name, name)
-    return [p for p in packs if EpochId.parse(p.epoch).tag == tag], len(keys) > MAX_PACKS_READ
+    return [p for p in packs if EpochId.parse(p.epoch).key_hash == tag], len(keys) > MAX_PACKS_READ
 
 
 def _count_of(items: Sequence[Add], via: str | None = None) -> Count:

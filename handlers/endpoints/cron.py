@@ -12,7 +12,7 @@ from handlers.endpoints.context import clients, registry
 from handlers.endpoints.tasks import ANY_METHOD
 from pipelines import outbox
 from pipelines.continuations import sweep as continuations
-from pipelines.fork_join.sweep import forget, sweep_all
+from pipelines.fork_join.sweep import delete_expired, sweep_all
 from pipelines.materialized_views import rebuild
 from pipelines.tasks import attempts
 
@@ -56,7 +56,7 @@ def sweep_fork_joins() -> ResponseReturnValue:
     try:
         swept = sweep_all(clients(), registry().fork_joins)
     finally:
-        forgotten = forget(clients())
+        forgotten = delete_expired(clients())
     if swept.woken or swept.partitions:
         log.warning("woke %d batches, %d partitions to walk", swept.woken, swept.partitions)
     return jsonify(woken=swept.woken, partitions=swept.partitions, forgotten=forgotten)

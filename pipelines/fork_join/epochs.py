@@ -40,8 +40,8 @@ ITEM = 2**17
 # Writers that hold the lock longer than this are not waited for.
 WAIT_FOR_WRITERS_S = 1.0
 # A fold that takes longer than this is not waited for by the next one.
-WAIT_FOR_TURN_S = 2.0
-TURN_TTL_S = 10
+WAIT_FOR_FOLD_S = 2.0
+FOLD_MUTEX_TTL_S = 10
 # An epoch that is older than its period by so much was forgotten by its joiner.
 FORGOTTEN_AFTER_S = 5.0
 MIN_LOOK_S = 0.001
@@ -63,11 +63,11 @@ class Slot:
         return f"fork-join:epoch:{self.queue}:{self.shard}:{self.key}"
 
     @property
-    def turn(self) -> str:
-        return f"fork-join:turn:{self.queue}:{self.key}"
+    def fold_mutex(self) -> str:
+        return f"fork-join:fold-mutex:{self.queue}:{self.key}"
 
     @property
-    def tag(self) -> str:
+    def key_hash(self) -> str:
         return key_hash_of(self.queue, self.key)
 
 
@@ -91,8 +91,8 @@ class Admission:
 class Shape:
     """How an epoch is: how long it stays open, and with how many items it is full."""
 
-    window_s: float
-    size: int
+    period_s: float
+    max_batch_size: int
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Epochs:
         inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
         return inside is None or inside % ITEM < CLOSED
 
-    def forget(self, clients: Clients, slot: Slot, epoch: str) -> None:
+    def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
         """Let nobody in by this process's memory, nor by memcached's."""
         with self._lock:
             known = self._known.get(slot)
@@ -155,10 +155,10 @@ class Epochs:
 
     def _published(self, clients: Clients, slot: Slot) -> str | None:
         """Return the epoch that memcached says is open, if it can be true."""
-        told = clients.cache.get(slot.name)
-        if told is None:
+        cached = clients.cache.get(slot.name)
+        if cached is None:
             return None
-        epoch = told.decode(errors="replace")
+        epoch = cached.decode(errors="replace")
         if self._may_be_open(clients, slot, epoch):
             return epoch
         unpublish(clients, slot, epoch)
@@ -173,7 +173,7 @@ class Epochs:
             return False
         now = naive_utc(clients.clock.now())
         longest = self._period + datetime.timedelta(seconds=FORGOTTEN_AFTER_S)
-        return epoch.tag == slot.tag and now - longest < epoch.opened < now + longest
+        return epoch.key_hash == slot.key_hash and now - longest < epoch.opened < now + longest
 
     def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Admission | None:
         lock, steps = _lock(slot, epoch), items * ITEM + 1
@@ -181,11 +181,11 @@ class Epochs:
         if count is not None and count % ITEM > OPEN:
             shape = self._remember(clients, slot, epoch)
             announced = count // ITEM
-            is_full = announced - items < shape.size <= announced
+            is_full = announced - items < shape.max_batch_size <= announced
             return Admission(slot, epoch, _due(epoch, shape), is_full=is_full)
         if count is not None:
             clients.cache.incr_existing(lock, -steps)
-        self.forget(clients, slot, epoch)
+        self.discard(clients, slot, epoch)
         return None
 
     def _open(self, clients: Clients, slot: Slot, items: int) -> Admission | None:
@@ -201,7 +201,7 @@ class Epochs:
             return None
         shape = self._remember(clients, slot, epoch)
         due = _due(epoch, shape)
-        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.size)
+        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.max_batch_size)
 
     def _private(self, clients: Clients, slot: Slot) -> Admission:
         """Return a stay in an epoch of this process alone, until its joiner is due."""
@@ -219,7 +219,7 @@ class Epochs:
         return Admission(slot, epoch, own.due, is_new=True, is_shared=False)
 
     def _new(self, clients: Clients, slot: Slot) -> str:
-        return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.tag).text
+        return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.key_hash).text
 
     def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
         """Remember an epoch; return its shape, as this process sees it."""
@@ -244,7 +244,7 @@ def gone_at(epoch: str, period_s: float) -> datetime.datetime:
 
 
 def _due(epoch: str, shape: Shape) -> datetime.datetime:
-    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.period_s)
 
 
 # Onlookers
@@ -261,8 +261,8 @@ class OpenEpoch:
 
 def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
     """Return the open epoch of a slot as memcached has it; None: there is none, or nobody knows."""
-    told = clients.cache.get(slot.name)
-    epoch = told.decode(errors="replace") if told is not None else ""
+    cached = clients.cache.get(slot.name)
+    epoch = cached.decode(errors="replace") if cached is not None else ""
     count = _counted(clients, _lock(slot, epoch)) if epoch else None
     if count is None or count % ITEM < OPEN:
         return None
@@ -295,18 +295,22 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
 
 
 @contextlib.contextmanager
-def turn(clients: Clients, slot: Slot) -> Iterator[None]:
-    """Let one fold of a key go after the other; nobody waits for ever, nor without memcached."""
-    token = clients.new_id().encode()
-    for pause_s in _looks(WAIT_FOR_TURN_S):
-        if clients.cache.add(slot.turn, token, TURN_TTL_S) or clients.cache.get(slot.turn) is None:
+def fold_mutex(clients: Clients, slot: Slot) -> Iterator[None]:
+    """Let the folds of a key run one after the other.
+
+    It only keeps them from contending. A fold that has waited WAIT_FOR_FOLD_S goes ahead, and none
+    waits without memcached.
+    """
+    mutex, token = slot.fold_mutex, clients.new_id().encode()
+    for pause_s in _looks(WAIT_FOR_FOLD_S):
+        if clients.cache.add(mutex, token, FOLD_MUTEX_TTL_S) or clients.cache.get(mutex) is None:
             break
         clients.clock.sleep(pause_s)
     try:
         yield
     finally:
-        if clients.cache.get(slot.turn) == token:
-            clients.cache.delete(slot.turn)
+        if clients.cache.get(mutex) == token:
+            clients.cache.delete(mutex)
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
@@ -323,10 +327,10 @@ def _counted(clients: Clients, lock: str) -> int | None:
     return counted(clients.cache.get(lock))
 
 
-def _looks(most_s: float) -> Iterator[float]:
+def _looks(timeout_s: float) -> Iterator[float]:
     """Return pauses that grow, and end after so many seconds."""
     pause_s, waited_s = MIN_LOOK_S, 0.0
-    while waited_s < most_s:
+    while waited_s < timeout_s:
         yield pause_s
         waited_s += pause_s
         pause_s = min(MAX_LOOK_S, pause_s * 1.5)

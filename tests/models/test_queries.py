@@ -87,7 +87,7 @@ def receipt(name: str, expires: str) -> WorkReceipt:
 
 
 def outcome(name: str, expires: str) -> WorkOutcome:
-    return WorkOutcome(id=name, told={"results": []}, expires=expires)
+    return WorkOutcome(id=name, results=[], expires=expires)
 
 
 def addition(name: str, expires: str) -> SumAddition:

@@ -20,7 +20,7 @@ from models.transactions import transact
 from pipelines.continuations import ItemError, Job
 from pipelines.continuations import attempt as pages
 from pipelines.continuations.progress import progress
-from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.fork_join import OutcomeUnknownError
 from pipelines.outbox import outbox
 from pipelines.runtime import Clients
 from pipelines.tasks.declaration import task

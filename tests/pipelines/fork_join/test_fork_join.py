@@ -26,22 +26,22 @@ from models.fork_join import (
     receipt_key,
 )
 from models.transactions import NoTransactionError, transact
-from pipelines.fork_join import fold as fork_join_folds
-from pipelines.fork_join import insert as fork_join_inserts
-from pipelines.fork_join import sweep as fork_join_sweeps
-from pipelines.fork_join import transactional as fork_join_stays
-from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
-from pipelines.fork_join.fold import MAX_FAILURES, MAX_FAILURES_OF_ALL
-from pipelines.fork_join.insert import insert_group
-from pipelines.fork_join.queue import (
+from pipelines.fork_join import (
     BadItemError,
     DifferentItemError,
     ForkJoin,
     ItemStatus,
-    Join,
     OutcomeUnknownError,
 )
-from pipelines.fork_join.sweep import Forget, forget, sweep_all
+from pipelines.fork_join import fold as fork_join_fold
+from pipelines.fork_join import insert as fork_join_insert
+from pipelines.fork_join import sweep as fork_join_sweep
+from pipelines.fork_join import transactional as fork_join_transactional
+from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
+from pipelines.fork_join.fold import MAX_FAILURES, MAX_FAILURES_OF_ALL
+from pipelines.fork_join.insert import insert_group
+from pipelines.fork_join.joiners import Join
+from pipelines.fork_join.sweep import DeleteExpired, delete_expired, sweep_all
 from pipelines.runtime.cache import NoCache
 from pipelines.tasks.declaration import Retry, Unavailable
 from tests.pipelines.tallies import (
@@ -143,7 +143,7 @@ def test_a_joiner_that_cannot_list_its_batch_comes_again(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, folded: int, status: int
 ) -> None:
     """D1: of three packs a look; what is behind them comes with the next one, at once."""
-    monkeypatch.setattr(fork_join_folds, "MAX_LISTED", 3)
+    monkeypatch.setattr(fork_join_fold, "MAX_LISTED", 3)
     put(world, "t", *[f"i{i}" for i in range(count)])
     world.clock.sleep(1.1)
 
@@ -160,8 +160,8 @@ def test_no_join_gets_more_than_the_largest_batch(world: World) -> None:
     """One commit of 50 items, 20 at a time: each is told its place, and each is folded once."""
     labels = [f"i{i}" for i in range(50)]
     with world.clients.context():
-        asked = [TALLIES._insertion("t", Mark(label), keep_result=True) for label in labels]
-        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+        asked = [TALLIES._codec.insertion("t", Mark(label), keep_result=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES._joiners, asked)
     world.settle()
 
     with world.context():
@@ -184,7 +184,7 @@ def test_an_insert_in_a_transaction_has_at_most_so_many_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entity takes a MiB: what is as large as it may be goes in, and not a byte more."""
-    monkeypatch.setattr(fork_join_stays, "MAX_GROUP_BYTES", len('[{"label":"abc"}]'))
+    monkeypatch.setattr(fork_join_transactional, "MAX_GROUP_BYTES", len('[{"label":"abc"}]'))
 
     def insert(label: str) -> None:
         transact(lambda: TALLIES.insert_in_transaction(world.clients, "t", Mark(label)))
@@ -389,7 +389,7 @@ def forget_what_expired(world: World) -> None:
     """Let every partition forget, as the sweep would in time."""
     with world.clients.context():
         for partition in PARTITIONS:
-            fork_join_sweeps.forget_all.work(world.clients, Forget(partition, "now"))
+            fork_join_sweep.delete_partition.work(world.clients, DeleteExpired(partition, "now"))
 
 
 def test_receipts_are_forgotten_after_their_day(world: World) -> None:
@@ -445,8 +445,8 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
-    monkeypatch.setattr(fork_join_sweeps, "MAX_FORGOTTEN", 3)
-    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 2)
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 3)
+    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 2)
     receipts(world, 480)
     world.sweep()
     assert left(world) == 477
@@ -459,9 +459,9 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
 
 def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep starts chains of so many tasks, and the next sweep goes on."""
-    monkeypatch.setattr(fork_join_sweeps, "MAX_FORGOTTEN", 1)
-    monkeypatch.setattr(fork_join_sweeps, "PAGES_A_TASK", 1)
-    monkeypatch.setattr(fork_join_sweeps, "MAX_FORGETTING", 2)
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 1)
+    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 1)
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETING", 2)
     receipts(world, 160)
     world.sweep()
     world.settle()
@@ -473,7 +473,7 @@ def test_forgetting_nothing_costs_two_queries(world: World) -> None:
     """An idle queue costs next to nothing."""
     with world.context():
         before = world.clients.meter.cost()
-        assert forget(world.clients) == 0
+        assert delete_expired(world.clients) == 0
         cost = world.clients.meter.cost() - before
 
     assert (cost.round_trips, cost.tasks) == (2, 0)
@@ -546,8 +546,8 @@ def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None
     """Three who asked share a pack, and one is poison: the last one's result is the last one's."""
     labels = ["good", "bad", "better"]
     with world.clients.context():
-        asked = [TALLIES._insertion("t", Mark(label), keep_result=True) for label in labels]
-        accepted: list[Any] = insert_group(world.clients, TALLIES, asked)
+        asked = [TALLIES._codec.insertion("t", Mark(label), keep_result=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES._joiners, asked)
     assert len({each.pack for each in accepted}) == 1
     world.settle()
 
@@ -765,9 +765,9 @@ def test_an_outage_is_not_an_items_fault(
         raise error
 
     put(world, "t", "a", "b")
-    monkeypatch.setattr(fork_join_folds, "MAX_FAILURES_OF_ALL", 1)
+    monkeypatch.setattr(fork_join_fold, "MAX_FAILURES_OF_ALL", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_folds, "_fold_here", away)
+        patch.setattr(fork_join_fold, "_fold_here", away)
         for _ in range(2):
             world.clock.sleep(120)
             assert world.deliver(tasks(world)[0].name) != 200
@@ -907,12 +907,12 @@ class Hooked(NoCache):
 def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
     """It steps back out of a batch that closes: the joiner waits for nobody."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
-    entry = TALLIES.epochs(clients).enter(clients, slot, 1)
-    TALLIES.epochs(clients).leave(clients, entry)
+    entry = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
+    TALLIES._joiners.epochs(clients).leave(clients, entry)
     others: list[Any] = []
     cache = Hooked(
         clients.cache,
-        lambda: others.append(TALLIES.epochs(clients).enter(clients, slot, 1)),
+        lambda: others.append(TALLIES._joiners.epochs(clients).enter(clients, slot, 1)),
     )
     object.__setattr__(clients, "cache", cache)
     before = world.clock.time_s
@@ -926,7 +926,7 @@ def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
 def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World) -> None:
     """Of the batch that is open; of one that is closed, nothing."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
-    epochs = TALLIES.epochs(clients)
+    epochs = TALLIES._joiners.epochs(clients)
     entries = [epochs.enter(clients, slot, items) for items in (3, 2)]
     epoch = entries[0].epoch
     assert look(clients, slot) == OpenEpoch(epoch, items=5, writers=2)
@@ -965,11 +965,11 @@ def test_of_two_who_open_a_batch_at_once_one_joins_the_other(world: World) -> No
     """One batch, and one task for it."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
     others: list[Any] = []
-    elsewhere = Epochs(1.0, TALLIES._shape)
+    elsewhere = Epochs(1.0, TALLIES.settings.shape)
     cache = Beaten(clients.cache, slot, lambda: others.append(elsewhere.enter(clients, slot, 1)))
     object.__setattr__(clients, "cache", cache)
 
-    mine = TALLIES.epochs(clients).enter(clients, slot, 1)
+    mine = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
 
     (other,) = others
     assert (mine.epoch, mine.is_new) == (other.epoch, False)
@@ -1070,7 +1070,7 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
     world.engine.reset()
     world.clock.sleep(60)
     world.sweep()
-    assert 16 >= len([t for t in tasks(world) if t.http_request.url.endswith("/walk")]) > 10
+    assert 16 >= len([t for t in tasks(world) if t.http_request.url.endswith("/drain")]) > 10
     world.settle()
 
     with world.context():
@@ -1152,7 +1152,7 @@ def test_a_queue_that_cannot_be_swept_stops_no_other(
     put(world, "t", "a", queue=AT_ONCE)
     world.engine.reset()
     world.clock.sleep(60)
-    monkeypatch.setattr(TALLIES, "wake", broken)
+    monkeypatch.setattr(TALLIES._joiners, "wake", broken)
     put(world, "t", "b")
     world.engine.reset()
     world.clock.sleep(60)
@@ -1228,14 +1228,14 @@ def test_an_insert_that_datastore_does_not_take_says_so(
 
 def aborted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first commit lose its race."""
-    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Aborted("made by a test")]
+    sound, errors = fork_join_insert.insert_all, [rpc_errors.Aborted("made by a test")]
 
     def insert_all(client: Any, entities: Any) -> None:
         if errors:
             raise errors.pop()
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
 
 
 def test_a_commit_that_lost_its_race_leaves_its_batch(
@@ -1267,7 +1267,7 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D6: the commit's reply is lost, then each look for it: `OutcomeUnknownError`, no other."""
-    sound = fork_join_inserts.insert_all
+    sound = fork_join_insert.insert_all
 
     def lost(client: Any, entities: Any) -> None:
         sound(client, entities)
@@ -1277,8 +1277,8 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
         raise rpc_errors.DeadlineExceeded("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_inserts, "insert_all", lost)
-        patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+        patch.setattr(fork_join_insert, "insert_all", lost)
+        patch.setattr(fork_join_insert.ndb, "get_multi", away)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a", idempotency_key="r")
     (again,) = put(world, "t", "a", idempotency_key="r")
@@ -1294,14 +1294,14 @@ def test_a_commit_that_is_sent_twice_finds_itself(
     world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
 ) -> None:
     """D1: what is there already is its own, so it took effect, and is not made again."""
-    sound, calls = fork_join_inserts.insert_all, list[int]()
+    sound, calls = fork_join_insert.insert_all, list[int]()
 
     def twice(client: Any, entities: Any) -> None:
         calls.append(len(entities))
         sound(client, entities)
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_inserts, "insert_all", twice)
+    monkeypatch.setattr(fork_join_insert, "insert_all", twice)
     (accepted,) = put(world, "t", "a", idempotency_key=idempotency_key)
     world.settle()
 
@@ -1325,7 +1325,7 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
 ) -> None:
     """D3: its writer was told that nobody knows, its joiner has been; it is folded in seconds."""
-    sound = fork_join_inserts.insert_all
+    sound = fork_join_insert.insert_all
     late: list[Any] = []
 
     def unheard(client: Any, entities: Any) -> None:
@@ -1333,7 +1333,7 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
         raise rpc_errors.DeadlineExceeded("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_inserts, "insert_all", unheard)
+        patch.setattr(fork_join_insert, "insert_all", unheard)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a", idempotency_key=idempotency_key)
     before = world.clock.time_s
@@ -1352,14 +1352,14 @@ def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its second try, which is guarded by its receipt, was accepted: the first never lands."""
-    sound, errors = fork_join_inserts.insert_all, [rpc_errors.Unknown("made by a test")]
+    sound, errors = fork_join_insert.insert_all, [rpc_errors.Unknown("made by a test")]
 
     def fails_once(client: Any, entities: Any) -> None:
         if errors:
             raise errors.pop()
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
+    monkeypatch.setattr(fork_join_insert, "insert_all", fails_once)
     put(world, "t", "a", idempotency_key="r")
 
     assert len(tasks(world)) == 1

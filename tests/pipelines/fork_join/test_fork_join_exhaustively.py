@@ -24,7 +24,7 @@ from google.cloud import ndb
 
 from models.fork_join import PackId, pack_key
 from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
-from pipelines.fork_join import fold as fork_join_folds
+from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime import Clients, NoCache
 from pipelines.runtime.messages import Message
 from tests.pipelines import slides
@@ -79,7 +79,7 @@ def in_steps() -> Iterator[None]:
 
 @pytest.fixture
 def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "turn", lambda clients, slot: contextlib.nullcontext())
+    monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
 
 
 # The search
@@ -207,7 +207,7 @@ def test_turns_are_given_back(fault: str) -> None:
     for end in search.ends():
         check_answers(search, end)
         check_folded(end)
-        is_held = any(key.startswith("fork-join:turn:") for key in end.held)
+        is_held = any(key.startswith("fork-join:fold-mutex:") for key in end.held)
         assert not is_held or (fault == CRASH and end.is_broken), search.story(end)
     assert search.states > 3_000
 
@@ -328,7 +328,7 @@ def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], fold
     items = [item for pack in found for item in queue.read(pack.items)]
     if items:
         batch = Batch(found[0].batch_key, part[0].epoch, NOON)
-        fork_join_folds.transact(lambda: queue.join(clients, batch, items))
+        fork_join_fold.transact(lambda: queue.join(clients, batch, items))
     for pack in found:
         pack.key.delete()
 
@@ -339,7 +339,7 @@ def test_the_search_finds_a_fold_that_deletes_afterwards(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """D4 fails if what is folded is neither read nor deleted by the transaction that folds it."""
-    monkeypatch.setattr(fork_join_folds, "_fold", folded_as_in_the_talk)
+    monkeypatch.setattr(fork_join_fold, "_fold", folded_as_in_the_talk)
 
     with pytest.raises(AssertionError, match="Counter"):
         walk(searched(WAITING, fault), WAITING, at_least=0)
