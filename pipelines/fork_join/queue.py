@@ -248,7 +248,7 @@ class ForkJoin(Generic[I]):
         """Return the batch of a key that is open, as memcached has it; None: none is known."""
         return epochs.look(clients, Slot(self.name, key))
 
-    def depth(self, clients: Clients, key: str) -> Depth[I]:
+    def depth(self, key: str) -> Depth[I]:
         """Return how many items of a key wait, and which are parked; Datastore says so, exactly."""
         return depth_of(self.name, key, self._codec.read)
 
