@@ -28,7 +28,7 @@ def sweep_continuations() -> ResponseReturnValue:
     woken = continuations.sweep(clients(), registry().jobs)
     if woken:
         log.warning("woke %d pages", woken)
-    return jsonify(woken=woken, forgotten=continuations.forget(clients()))
+    return jsonify(woken=woken, forgotten=continuations.delete_expired(clients()))
 
 
 @bp.get("/outbox/sweep", provide_automatic_options=False)

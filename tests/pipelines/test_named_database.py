@@ -17,7 +17,7 @@ from google.cloud import ndb
 
 from models.commits import insert_all
 from models.transactions import transact
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.runtime import open_datastore
 from tests.pipelines.orders import STEPS, TASKS, place, ran, waiting
 from tests.pipelines.school import BUILDS, SCHOOL, Pupil, differences

@@ -17,8 +17,8 @@ from google.api_core.exceptions import DeadlineExceeded
 from models import transactions
 from models.dead_tasks import DeadTask
 from models.transactions import transact
-from pipelines.continuations import ItemError, Job
-from pipelines.continuations import attempt as pages
+from pipelines.continuations import ItemError, Job, attempt
+from pipelines.continuations.attempt import CommitKind
 from pipelines.continuations.progress import progress
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.outbox import outbox
@@ -189,23 +189,23 @@ def test_a_code_that_is_not_known_to_leave_the_outcome_open_is_found(
     """Taken for a plain error, and without a look at receipts, it applies what was committed."""
     if services.datastore_kind == "firestore":
         pytest.skip("one emulator is enough to see a planted bug")
-    for module, name in ((transactions, "RETRIED"), (pages, "_PASSED_ON")):
+    for module, name in ((transactions, "RETRIED"), (attempt, "PASSED_ON")):
         known = tuple(kind for kind in getattr(module, name) if kind is not DeadlineExceeded)
         monkeypatch.setattr(module, name, known)
-    monkeypatch.setattr(pages._Attempt, "_commit", _commit_without_a_look)
-    monkeypatch.setattr(pages._Attempt, "_applied", _apply_what_was_asked)
+    monkeypatch.setattr(attempt._Attempt, "_commit", _commit_without_a_look)
+    monkeypatch.setattr(attempt._Attempt, "_applied", _apply_what_was_asked)
 
     with pytest.raises(AssertionError):
         Explorer(scenario.world, scenario).explore([f"{REPLY_LOST}:DEADLINE_EXCEEDED"], ALL)
 
 
-def _commit_without_a_look(attempt: Any, applied: Any = (), **how: Any) -> Any:
-    attempt.asked = applied
-    return _SOUND_COMMIT(attempt, applied, **how)
+def _commit_without_a_look(self: Any, kind: Any = CommitKind.INTERIM, applied: Any = ()) -> Any:
+    self.asked = applied
+    return _SOUND_COMMIT(self, kind, applied)
 
 
-def _apply_what_was_asked(attempt: Any, group: Any) -> Any:
-    return attempt._answers(attempt.asked, attempt.job.apply)
+def _apply_what_was_asked(self: Any, group: Any) -> Any:
+    return self._answers(self.asked, self.job.apply)
 
 
-_SOUND_COMMIT = pages._Attempt._commit
+_SOUND_COMMIT = attempt._Attempt._commit

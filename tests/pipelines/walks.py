@@ -36,7 +36,7 @@ class Walk:
 
 
 def items_of(args: Walk) -> EntitySource:
-    return EntitySource(Item, named=f"{args.group}:")
+    return EntitySource(Item, key_prefix=f"{args.group}:")
 
 
 def count_items(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:

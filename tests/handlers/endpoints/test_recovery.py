@@ -9,7 +9,7 @@ import pytest
 
 from handlers.endpoints import recovery
 from models.transactions import transact
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.continuations.progress import progress
 from pipelines.fork_join import ForkJoin
 from tests.pipelines.orders import STEPS, TASKS, dying, place, ran, waiting

@@ -242,7 +242,7 @@ def test_what_the_queue_decides_is_explained(
     """It says how its next batch will be, and why; also before it has seen anything."""
     assert "the first item does not wait" in browser.get(visitors).text
     tuning = BatchPolicy(0.4, 100, 2, why_period="Waiting gathers about 40.")
-    monkeypatch.setattr(sums.add_up, "tuning", lambda clients, key: tuning)
+    monkeypatch.setattr(sums.add_up, "policy", lambda clients, key: tuning)
 
     page = browser.get(visitors).text
 

@@ -23,8 +23,8 @@ from models.continuations import (
 )
 from models.dead_tasks import open_dead_tasks
 from models.demos.uploads import KEPT_FOR, UploadChunk, put_upload
-from pipelines.continuations import runs as continuations
-from pipelines.continuations import sweep as continuation_sweeps
+from pipelines import continuations
+from pipelines.continuations import sweep
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import OtherJobError, PagesGoneError
 from pipelines.continuations.jobs import Job, RefusedItemError
@@ -47,11 +47,11 @@ def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
         continuations.new_run(world.clients, job, Walk(run_id), run_id=run_id).put()
 
 
-def sweep(world: World) -> int:
+def sweep_once(world: World) -> int:
     """Sweep once, a minute later, and deliver what that wakes; return how much it was."""
     world.clock.sleep(60)
     with world.context():
-        woken = continuations.sweep(world.clients, {job.name: job for job in world.jobs})
+        woken = sweep.sweep(world.clients, {job.name: job for job in world.jobs})
     world.settle(patience_s=10)
     return woken
 
@@ -81,7 +81,7 @@ def test_a_run_whose_queue_is_missing_holds_up_no_other(services: Services, brok
     store_run(world, "run-behind")
     store_run(world, "zzz-behind")
 
-    sweep(world)
+    sweep_once(world)
 
     assert {state(world, run) for run in ("a-before", "run-behind", "zzz-behind")} == {FINISHED}
 
@@ -90,7 +90,7 @@ def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that never end, of a job that is gone, hide none behind them; ids are plain."""
-    monkeypatch.setattr(continuation_sweeps, "SWEPT_RUNS", 3)
+    monkeypatch.setattr(sweep, "SWEPT_RUNS", 3)
     put_items(world, 1)
     for number in range(7):
         store_run(world, f"run-{number}", replace(APPLY, name="gone"))
@@ -98,7 +98,7 @@ def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
     store_run(world, "run-00")
 
     for _ in range(3):
-        sweep(world)
+        sweep_once(world)
 
     assert (state(world, "run-9"), state(world, "run-00")) == (FINISHED, FINISHED)
 
@@ -111,7 +111,7 @@ def test_an_outage_does_not_begin_each_round_at_the_same_runs(
     for number in range(8):
         store_run(world, f"run-{number}")
     tried: list[str] = []
-    wake = continuation_sweeps._wake
+    wake = sweep._wake
 
     def sick(clients, jobs, run, stale_s):  # type: ignore[no-untyped-def]
         tried.append(run.key.id())
@@ -119,10 +119,10 @@ def test_an_outage_does_not_begin_each_round_at_the_same_runs(
             raise rpc_errors.ServiceUnavailable("this queue is away")
         return wake(clients, jobs, run, stale_s)
 
-    monkeypatch.setattr(continuation_sweeps, "_wake", sick)
+    monkeypatch.setattr(sweep, "_wake", sick)
 
     for _ in range(3):
-        sweep(world)
+        sweep_once(world)
 
     assert tried[:6] == [f"run-{number}" for number in range(6)]
     assert (state(world, "run-6"), state(world, "run-7")) == (FINISHED, FINISHED)
@@ -146,7 +146,7 @@ def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
     put_items(world, 3)
     store_run(world, longest)
 
-    assert sweep(world) == 1
+    assert sweep_once(world) == 1
 
     assert state(world, longest) == FINISHED
 
@@ -170,12 +170,12 @@ def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -
     purge(world)
     assert (state(world, "run"), told) == (FINISHED, [])
 
-    sweep(world)
+    sweep_once(world)
 
     assert told == ["run"]
     with world.context():
         assert run_key("run").get().totals["done"] == 2
-    assert sweep(world) == 0
+    assert sweep_once(world) == 0
 
 
 def _call_of_end(world: World) -> int:
@@ -203,7 +203,7 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
         assert all(page.closed for page in pages_of("run"))
 
     if how == "sweep":
-        assert sweep(world) == 1
+        assert sweep_once(world) == 1
     else:
         with world.context():
             continuations.resume(world.clients, {"apply": APPLY}, "run")
@@ -224,7 +224,7 @@ def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
     for minute in range(1, 301):
         world.clock.sleep(60)
         with world.context():
-            if continuations.sweep(world.clients, {"apply": APPLY}):
+            if sweep.sweep(world.clients, {"apply": APPLY}):
                 woken.append(minute)
         names += [live.name for live in world.live_tasks(APPLY.queue)]
         purge(world)
@@ -243,11 +243,11 @@ def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
     jobs = {"apply": APPLY}
 
     with world.context():
-        assert continuations.sweep(world.clients, jobs) == 0
-        assert continuations.sweep(world.clients, jobs, stale_s=5) == 1
+        assert sweep.sweep(world.clients, jobs) == 0
+        assert sweep.sweep(world.clients, jobs, stale_s=5) == 1
         purge(world)
         world.clock.sleep(40)
-        assert continuations.sweep(world.clients, jobs) == 1
+        assert sweep.sweep(world.clients, jobs) == 1
 
 
 # Two jobs, one id
@@ -262,7 +262,7 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
         with pytest.raises(OtherJobError, match="apply"):
             continuations.start(world.clients, other, Walk("run"), run_id="run")
-        page_task(other).enqueue(world.clients, continuation_sweeps.head(run_key("run").get(), 0))
+        page_task(other).enqueue(world.clients, sweep.head(run_key("run").get(), 0))
 
     world.settle()
 
@@ -277,8 +277,8 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuation_sweeps, "NOTED_EVERY", 2)
-    monkeypatch.setattr(continuation_sweeps, "SWEPT_PAGES", 4)
+    monkeypatch.setattr(sweep, "NOTED_EVERY", 2)
+    monkeypatch.setattr(sweep, "SWEPT_PAGES", 4)
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -294,9 +294,9 @@ def test_a_sweep_does_not_read_what_is_closed(world: World, chains: int) -> None
     jobs = {"apply": APPLY}
     with world.context():
         for _ in range(8):
-            continuations.sweep(world.clients, jobs)
+            sweep.sweep(world.clients, jobs)
         before = world.clients.meter.total()
-        continuations.sweep(world.clients, jobs)
+        sweep.sweep(world.clients, jobs)
         spent = world.clients.meter.total() - before
 
     assert spent.reads <= 2 + 2 * chains  # The run, the turns' rows, and a page or two a chain.
@@ -321,7 +321,7 @@ def test_a_stalled_page_among_many_is_found_in_turn(world: World, chains: int, s
         _undo(page)
 
     for _ in range(10):
-        sweep(world)
+        sweep_once(world)
 
     assert state(world, "run") == FINISHED
     assert set(ledger(world, "run")) == set(names)
@@ -334,7 +334,7 @@ def _undo(page: ContinuationPage) -> None:
             each.closed = False
             each.put()
     page = page.key.get()
-    page.populate(worked=False, receipts="." * len(page.items))
+    page.populate(done=False, receipts="." * len(page.items))
     page.put()
     run = run_key("run").get()
     run.populate(
@@ -360,7 +360,7 @@ def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
     with world.context():
         before = progress("run")
         now = naive_utc(world.clock.now())
-        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", ends=now).put()
+        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", expires_at=now).put()
     world.clock.sleep(PAGES_KEPT_FOR.total_seconds() - 60)
     world.sweep()
     with world.context():
@@ -375,7 +375,7 @@ def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
             assert not kind.query().fetch(keys_only=True)
         with pytest.raises(PagesGoneError):
             continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-        assert continuations.forget(world.clients) == 0
+        assert sweep.delete_expired(world.clients) == 0
 
 
 @pytest.mark.parametrize("late_s", [0.001, 86_400])
@@ -387,20 +387,20 @@ def test_a_retry_comes_too_late_when_the_pages_may_go(world: World, late_s: floa
         until = run_of("run").pages_until.replace(tzinfo=datetime.UTC)
     world.clock.sleep((until - world.clock.now()).total_seconds() + late_s)
 
-    with world.context(), pytest.raises(continuations.PagesGoneError):
+    with world.context(), pytest.raises(PagesGoneError):
         continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
 
 
 def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pages go in several sweeps, those of other runs stay."""
-    monkeypatch.setattr(continuation_sweeps, "MAX_FORGOTTEN", 2)
+    monkeypatch.setattr(sweep, "MAX_DELETED", 2)
     put_items(world, 9)
     finished_run(world)
     world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 1)
     finished_run(world, "young")
 
     with world.context():
-        forgotten = [continuations.forget(world.clients) for _ in range(4)]
+        forgotten = [sweep.delete_expired(world.clients) for _ in range(4)]
         left = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
 
     assert forgotten == [2, 2, 1, 0]

@@ -15,7 +15,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from models.continuations import CANCELLED, FINISHED, RUNNING, pages_of
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
@@ -359,7 +359,7 @@ def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> N
 
     with world.context():
         assert [mishap.reason for mishap in item_issues("run")] == ["x" * 300, "é" * 100]
-        assert len(item_issues("run", most=1)) == 1
+        assert len(item_issues("run", limit=1)) == 1
 
 
 @pytest.mark.parametrize(
