@@ -29,11 +29,11 @@ from tests.demos.test_sums import LoadScenario
 from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
 from tests.pipelines.continuations.test_continuations_under_faults import WalkScenario
+from tests.pipelines.jobs import Item, Walk, count_items, items_of, ledger_here
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import SaveScenario
 from tests.pipelines.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
 from tests.pipelines.school import SCHOOL, school_world
 from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
-from tests.pipelines.walks import Item, Walk, count_items, items_of, ledger_here
 from tests.world import Services, World
 
 ITEMS = 5

@@ -12,9 +12,9 @@ from models.transactions import transact
 from pipelines import continuations
 from pipelines.continuations.progress import progress
 from pipelines.fork_join import ForkJoin
+from tests.pipelines.jobs import APPLY, Walk, put_items
 from tests.pipelines.orders import STEPS, TASKS, dying, place, ran, waiting
 from tests.pipelines.tallies import TALLIES, Mark, packs, tallied
-from tests.pipelines.walks import APPLY, Walk, put_items
 from tests.world import Services, World
 
 

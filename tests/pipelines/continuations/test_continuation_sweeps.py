@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -11,34 +10,23 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from models.continuations import (
-    CANCELLED,
     FINISHED,
-    PAGES_KEPT_FOR,
     RUNNING,
-    ContinuationHeartbeat,
     ContinuationPage,
-    page_key,
     pages_of,
     run_key,
 )
 from models.dead_tasks import open_dead_tasks
-from models.demos.uploads import KEPT_FOR, UploadChunk, put_upload
 from pipelines import continuations
 from pipelines.continuations import sweep
 from pipelines.continuations.attempt import page_task
-from pipelines.continuations.errors import OtherJobError, PagesGoneError
-from pipelines.continuations.jobs import Job, RefusedItemError
-from pipelines.continuations.progress import keep_totals, progress, run_of
-from pipelines.runtime.clock import naive_utc
-from tests.pipelines.walks import APPLY, Item, Walk, count_items, items_of, ledger, put_items
+from pipelines.continuations.errors import OtherJobError
+from pipelines.continuations.jobs import Job
+from pipelines.continuations.progress import progress
+from tests.pipelines.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
 from tests.world import LOCATION, PROJECT, Services, World
 
 QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
-
-
-@pytest.fixture
-def world(services: Services) -> World:
-    return World(services, [APPLY])
 
 
 def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
@@ -64,9 +52,6 @@ def state(world: World, run_id: str) -> str:
 def purge(world: World) -> None:
     """Lose all tasks of the queue."""
     world.engine.purge_queue(QUEUE)
-
-
-# One broken run holds up no other
 
 
 @pytest.mark.parametrize("broken", ["m-queue", "zz-queue"])
@@ -149,9 +134,6 @@ def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
     assert sweep_once(world) == 1
 
     assert state(world, longest) == FINISHED
-
-
-# What was lost is found
 
 
 def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -> None:
@@ -250,9 +232,6 @@ def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
         assert sweep.sweep(world.clients, jobs) == 1
 
 
-# Two jobs, one id
-
-
 def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
     """No page of a run is worked on by another job, and who asks for it hears so."""
     other = replace(APPLY, name="other")
@@ -270,9 +249,6 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
     with world.context():
         reasons = [dead.reason for dead in open_dead_tasks().fetch()]
     assert reasons == ["Reject: run run is of job apply"]
-
-
-# Costs
 
 
 @pytest.fixture
@@ -342,165 +318,3 @@ def _undo(page: ContinuationPage) -> None:
         chains_ended=[chain for chain in run.chains_ended if chain != page.chain],
     )  # fmt: skip
     run.put()
-
-
-# Forgetting
-
-
-def finished_run(world: World, run_id: str = "run") -> None:
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk(run_id), run_id=run_id)
-    world.settle()
-
-
-def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
-    """Until then all is there; afterwards the totals are, and pages and heartbeats are not."""
-    put_items(world, 5)
-    finished_run(world)
-    with world.context():
-        before = progress("run")
-        now = naive_utc(world.clock.now())
-        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", expires_at=now).put()
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() - 60)
-    world.sweep()
-    with world.context():
-        assert progress("run") == before
-
-    world.clock.sleep(120)
-    world.sweep()
-
-    with world.context():
-        assert progress("run") == replace(before, dots=[])
-        for kind in (ContinuationPage, ContinuationHeartbeat):
-            assert not kind.query().fetch(keys_only=True)
-        with pytest.raises(PagesGoneError):
-            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-        assert sweep.delete_expired(world.clients) == 0
-
-
-@pytest.mark.parametrize("late_s", [0.001, 86_400])
-def test_a_retry_comes_too_late_when_the_pages_may_go(world: World, late_s: float) -> None:
-    """Whether or not a sweep has been: half of them may be gone before the retry reads them."""
-    put_items(world, 1)
-    finished_run(world)
-    with world.context():
-        until = run_of("run").pages_until.replace(tzinfo=datetime.UTC)
-    world.clock.sleep((until - world.clock.now()).total_seconds() + late_s)
-
-    with world.context(), pytest.raises(PagesGoneError):
-        continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-
-
-def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pages go in several sweeps, those of other runs stay."""
-    monkeypatch.setattr(sweep, "MAX_DELETED", 2)
-    put_items(world, 9)
-    finished_run(world)
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 1)
-    finished_run(world, "young")
-
-    with world.context():
-        forgotten = [sweep.delete_expired(world.clients) for _ in range(4)]
-        left = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
-
-    assert forgotten == [2, 2, 1, 0]
-    assert left == {"young": 5}
-
-
-def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:
-    """A retry that was cancelled for a month and resumed still knows what had failed."""
-    refuse = [True]
-
-    def pick(clients, args, items):  # type: ignore[no-untyped-def]
-        if refuse[0]:
-            return [RefusedItemError("no") for _ in items]
-        return count_items(clients, args, items)
-
-    job = replace(APPLY, apply=pick)
-    world = World(services, [job])
-    names = put_items(world, 3)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    world.settle()
-    refuse.clear()
-    refuse.append(False)
-    with world.context():
-        retry = continuations.retry_failed(world.clients, {"apply": job}, "run")
-        continuations.cancel(retry)
-    world.settle()
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 60)
-    world.sweep()
-
-    with world.context():
-        assert progress(retry).state == CANCELLED
-        continuations.resume(world.clients, {"apply": job}, retry)
-    world.settle()
-
-    assert ledger(world, "run") == Counter(names)
-
-
-def test_uploaded_files_go_after_their_time(world: World) -> None:
-    """Where no TTL policy deletes them, the sweep does."""
-    with world.context():
-        now = naive_utc(world.clock.now())
-        put_upload("old", b"x" * 100_000, now - KEPT_FOR - datetime.timedelta(minutes=1))
-        put_upload("new", b"x" * 100_000, now)
-
-    world.sweep()
-
-    with world.context():
-        left = {key.id().partition(":")[0] for key in UploadChunk.query().fetch(keys_only=True)}
-    assert left == {"new"}
-
-
-# Progress
-
-
-def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
-    """An earlier version finished it, its job was told twice, or its totals are of another time."""
-    put_items(world, 2)
-    finished_run(world)
-
-    with world.context():
-        totals = run_of("run").totals
-        for untold, kept in ((None, None), (True, totals), (False, {**totals, "done": 0})):
-            run = run_of("run")
-            run.untold, run.totals = untold, kept
-            run.put()
-            keep_totals("run")
-
-            assert (run_of("run").totals, run_of("run").untold or False) == (totals, False)
-
-
-def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
-    """Its rate, too: what counts is until its last page was touched."""
-    put_items(world, 6)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    world.clock.sleep(10)
-    world.deliver(world.engine.due()[0].task_name)
-    with world.context():
-        continuations.cancel("run")
-        stopped = progress("run", now=world.clock.now())
-    world.clock.sleep(3600)
-
-    with world.context():
-        later = progress("run", now=world.clock.now())
-
-    assert stopped.elapsed_s == pytest.approx(10)
-    assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
-
-
-def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
-    """Where nobody said how much there is, the share stays below one until the run has ended."""
-    put_items(world, 4)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    world.deliver(world.engine.due()[0].task_name)
-
-    with world.context():
-        assert progress("run").share < 1
-    world.settle()
-
-    with world.context():
-        assert progress("run").share == 1

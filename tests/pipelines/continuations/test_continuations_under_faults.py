@@ -21,7 +21,7 @@ from pipelines.runtime import Clients
 from pipelines.tasks.declaration import Retry, Unavailable
 from tests.explorer import ALL, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.walks import (
+from tests.pipelines.jobs import (
     APPLY,
     Item,
     Walk,

@@ -19,8 +19,8 @@ from pipelines.continuations.progress import progress
 from pipelines.continuations.sources import EntitySource, Slice, Span
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import hashed_name
+from tests.pipelines.jobs import APPLY, Item, Walk, items_of, ledger, put_items
 from tests.pipelines.timelines import Timeline
-from tests.pipelines.walks import APPLY, Item, Walk, items_of, ledger, put_items
 from tests.world import Services, World
 
 

@@ -27,21 +27,18 @@ from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime import Clients, NoCache
 from pipelines.runtime.messages import Message
-from tests.pipelines import slides
-from tests.pipelines.interleavings import (
+from tests.pipelines import talk_code
+from tests.pipelines.model_checker import (
     CRASH,
     DUPLICATE,
     FLUSH,
-    NOON,
     REPLY_LOST,
     TIME_OUT,
     UNHEARD,
     End,
-    Place,
-    Process,
     Search,
-    stepwise,
 )
+from tests.pipelines.stepwise import NOON, LocalState, Process, stepwise
 from tests.pipelines.tallies import Mark
 
 NONE = ""
@@ -267,19 +264,19 @@ def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
 # The talk's queue
 
 
-def slide_ends(fault: str, *, skew_s: float = 0) -> set[str]:
+def talk_ends(fault: str, *, skew_s: float = 0) -> set[str]:
     """Return what becomes of accepted items by the talk's code: fine, lost, doubled."""
     later = NOON + datetime.timedelta(seconds=skew_s)
     writers = [
-        Process("a", lambda clients: slides.insert(clients, "sum", 1)),
-        Process("b", lambda clients: slides.insert(clients, "sum", 10), later),
+        Process("a", lambda clients: talk_code.insert(clients, "sum", 1)),
+        Process("b", lambda clients: talk_code.insert(clients, "sum", 10), later),
     ]
-    search = Search(writers, slides.deliver, fault=fault)
-    return {fate for end in search.ends() for fate in slide_fates(end)}
+    search = Search(writers, talk_code.deliver, fault=fault)
+    return {fate for end in search.ends() for fate in talk_fates(end)}
 
 
-def slide_fates(end: End) -> set[str]:
-    (total,) = [row["total"] for row in rows(end, "SlideSum").values()] or [0]
+def talk_fates(end: End) -> set[str]:
+    (total,) = [row["total"] for row in rows(end, "TalkSum").values()] or [0]
     fates = {"fine"}
     for name, delta in (("a", 1), ("b", 10)):
         times = total // delta % 10
@@ -310,12 +307,12 @@ def test_the_talks_code_loses_and_doubles(fault: str, fates: set[str]) -> None:
     creates has been. Doubled: a second delivery finds what the first one has added and not yet
     deleted.
     """
-    assert slide_ends(fault) == fates
+    assert talk_ends(fault) == fates
 
 
 def test_the_talks_code_doubles_across_half_a_minute() -> None:
     """Without any fault: a batch that is open across a change of names gets two joiners."""
-    assert slide_ends(NONE, skew_s=30) == {"fine", "doubled"}
+    assert talk_ends(NONE, skew_s=30) == {"fine", "doubled"}
 
 
 # The search bites
@@ -370,23 +367,23 @@ def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
 
 @pytest.mark.usefixtures("no_turns")
 def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places with the same future are one to the search; told apart, they end in the same ways.
+    """Local states with the same future are one to the search; told apart, they end alike.
 
     With a crash, since then tasks come again.
     """
 
     def talks() -> set[Any]:
         writers = [
-            Process("a", lambda clients: slides.insert(clients, "sum", 1)),
-            Process("b", lambda clients: slides.insert(clients, "sum", 10)),
+            Process("a", lambda clients: talk_code.insert(clients, "sum", 1)),
+            Process("b", lambda clients: talk_code.insert(clients, "sum", 10)),
         ]
-        return {outcome(end) for end in Search(writers, slides.deliver, fault=CRASH).ends()}
+        return {outcome(end) for end in Search(writers, talk_code.deliver, fault=CRASH).ends()}
 
     def ours() -> set[Any]:
         return {outcome(end) for end in searched(WAITING, CRASH).ends()}
 
     together = talks(), ours()
-    monkeypatch.setattr(Place, "future", property(lambda place: place.number))
+    monkeypatch.setattr(LocalState, "future", property(lambda local: local.number))
 
     assert (talks(), ours()) == together
 
