@@ -22,11 +22,11 @@ from pipelines.continuations.errors import PagesGoneError
 from pipelines.continuations.jobs import RefusedItemError
 from pipelines.continuations.progress import progress, run_of
 from pipelines.runtime.clock import naive_utc
-from tests.pipelines.jobs import APPLY, Walk, count_items, ledger, put_items
+from tests.pipelines.jobs import APPLY, Walk, count_items, ledger, put_items, run_to_end
 from tests.world import Services, World
 
 
-def test_pages_of_a_run_to_end_go_after_their_time(world: World) -> None:
+def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
     """Until then all is there; afterwards the totals are, and pages and heartbeats are not."""
     put_items(world, 5)
     run_to_end(world, APPLY, "run")

@@ -81,7 +81,7 @@ def test_progress_tells_how_much_there_is_to_go() -> None:
     assert replace(told, state=FINISHED).share == 1
 
 
-def test_totals_are_kept_whatever_the_row_of_a_run_to_end_says(world: World) -> None:
+def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
     """An earlier version finished it, its job was told twice, or its totals are of another time."""
     put_items(world, 2)
     run_to_end(world, APPLY, "run")
