@@ -29,7 +29,8 @@ test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break each call with each code, and all pairs of calls; takes hours
-	SOAK=1 $(PYTHON) -m pytest -n 2 --dist load --timeout 0 -k "fault or disorder or history" $(ARGS)
+	SOAK=1 $(PYTHON) -m pytest -n 2 --dist load --timeout 0 \
+	  -k "fault or disorder or history or exhaustively or poison" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)

@@ -208,7 +208,7 @@ def outcome_key(pack: str) -> Any:
 
 
 def expiry(spread: str, at: datetime.datetime) -> str:
-    """Return when something may be forgotten, in one of 16 index ranges.
+    """Return when something may be deleted, in one of 16 index ranges.
 
     >>> expiry("c0ffee", datetime.datetime(2030, 5, 1, 12, 30))
     'c20300501T12'
@@ -217,10 +217,10 @@ def expiry(spread: str, at: datetime.datetime) -> str:
 
 
 def expired_receipts(partition: str, before: str) -> Any:
-    """Return the query for the receipts that a partition may forget."""
+    """Return the query for the receipts of a partition that may be deleted."""
     return WorkReceipt.query(WorkReceipt.expires >= partition, WorkReceipt.expires < before)
 
 
 def expired_outcomes(partition: str, before: str) -> Any:
-    """Return the query for the outcomes that a partition may forget."""
+    """Return the query for the outcomes of a partition that may be deleted."""
     return WorkOutcome.query(WorkOutcome.expires >= partition, WorkOutcome.expires < before)

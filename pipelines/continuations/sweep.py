@@ -145,7 +145,7 @@ class Look:
         """Look at a run: at all that is not closed, or at so many pages, from where it was cut."""
         look = cls(run, max_pages or 10**9, closed=dict(run.closed or {}))
         if run.state == FINISHED:
-            # Its first page's task finds that nobody was told, and tells.
+            # Its first page's task finds that its job was not told, and tells it.
             look.stalled = [(head(run, 0), run.ended)] if run.untold else []
             return look
         chain, number = (run.swept_to if max_pages else None) or (0, None)

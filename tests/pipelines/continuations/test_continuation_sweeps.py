@@ -9,13 +9,7 @@ from dataclasses import replace
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import (
-    FINISHED,
-    RUNNING,
-    ContinuationPage,
-    pages_of,
-    run_key,
-)
+from models.continuations import FINISHED, RUNNING, ContinuationPage, pages_of, run_key
 from models.dead_tasks import open_dead_tasks
 from pipelines import continuations
 from pipelines.continuations import sweep

@@ -15,13 +15,7 @@ from pipelines.continuations.jobs import DeferredItemError, ItemError, Job
 from pipelines.continuations.progress import progress
 from pipelines.runtime.clients import Clients
 from pipelines.tasks import dead_tasks
-from tests.pipelines.jobs import (
-    Item,
-    Walk,
-    items_of,
-    put_items,
-    run_to_end,
-)
+from tests.pipelines.jobs import Item, Walk, items_of, put_items, run_to_end
 from tests.world import QueueClock, Services, World
 
 

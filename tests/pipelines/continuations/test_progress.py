@@ -6,11 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from models.continuations import (
-    CANCELLED,
-    FINISHED,
-    RUNNING,
-)
+from models.continuations import CANCELLED, FINISHED, RUNNING
 from pipelines import continuations
 from pipelines.continuations.jobs import Job, RefusedItemError
 from pipelines.continuations.progress import (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipelines.tallies import (
-    tally_world,
-)
+from tests.pipelines.tallies import tally_world
 from tests.world import Services, World
 
 

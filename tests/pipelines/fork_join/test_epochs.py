@@ -8,19 +8,10 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import (
-    PackId,
-)
+from models.fork_join import PackId
 from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
 from pipelines.runtime.cache import NoCache
-from tests.pipelines.tallies import (
-    TALLIES,
-    batches,
-    packs,
-    put,
-    tallied,
-    tasks,
-)
+from tests.pipelines.tallies import TALLIES, batches, packs, put, tallied, tasks
 from tests.world import World
 
 

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import (
-    PackId,
-)
+from models.fork_join import PackId
 from models.transactions import transact
-from pipelines.fork_join import (
-    ForkJoin,
-)
+from pipelines.fork_join import ForkJoin
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.fork_join.insert import insert_group
 from tests.pipelines.tallies import (

@@ -1,11 +1,12 @@
 """Fork-join queues in every interleaving of their steps: the real code, and the talk's.
 
 Two writers insert an item each under one key, each in a process of its own. Every task is
-delivered. Each search comes to its end: no state is left out.
+delivered. Each search comes to its end: no state is left out. `make test` searches beside a sweep
+with one writer where two make hundreds of thousands of states; `make soak` takes two.
 
-Turns are taken out, but for one test: they keep folds of a key from contending, and no invariant
-may rest on them. Without them joiners come in at any time, which is all that they can do with
-turns, and more.
+The fold mutex is taken out, but for one test: it keeps folds of a key from contending, and no
+invariant may rest on it. Without it joiners come in at any time, which is all that they can do with
+it, and more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime import Clients, NoCache
 from pipelines.runtime.messages import Message
+from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines import talk_code
 from tests.pipelines.model_checker import (
     CRASH,
@@ -65,7 +67,11 @@ def heap(clients: Clients, batch: Batch, items: Sequence[Mark]) -> None:
 
 WAITING = fork_join("heaps", queue="fork-join", period_s=1.0)(heap)
 AT_ONCE = fork_join("heaps-at-once", queue="fork-join", period_s=0)(heap)
-BY_PERIOD = pytest.mark.parametrize("queue", [WAITING, AT_ONCE], ids=["a second", "no period"])
+# Time stands still in a search, so a queue without a period goes through the same states: `make test`
+# searches them with two kinds of fault only.
+EVERY = [(WAITING, fault) for fault in FAULTS] + [
+    (AT_ONCE, fault) for fault in (FAULTS if IS_EXHAUSTIVE else [NONE, CRASH])
+]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +81,7 @@ def in_steps() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
 
 
@@ -89,9 +95,16 @@ def inserting(queue: ForkJoin[Mark], label: str, **options: Any) -> Process:
 def searched(
     queue: ForkJoin[Mark], fault: str, *others: Process, writers: Sequence[Process] = ()
 ) -> Search:
-    # Two writers are alike, so it is enough to let one of them be the first.
-    two = writers or [inserting(queue, "a"), inserting(queue, "b", follows="a")]
-    return Search([*two, *others], functools.partial(deliver, queue), fault=fault)
+    some = writers or writers_of("ab", queue)
+    return Search([*some, *others], functools.partial(deliver, queue), fault=fault)
+
+
+def writers_of(labels: str, queue: ForkJoin[Mark] = WAITING) -> list[Process]:
+    """Return a writer for each label. They are alike, so the first may always begin first."""
+    return [
+        inserting(queue, label, follows=before)
+        for label, before in zip(labels, ["", *labels], strict=False)
+    ]
 
 
 def deliver(queue: ForkJoin[Mark], clients: Any, task: Message) -> None:
@@ -127,7 +140,8 @@ def check_folded(end: End) -> None:
 
 def check_healed(end: End) -> None:
     """D1, D3, D5: all that was accepted is folded, once; nothing is left, nor is a lock open."""
-    accepted = {name for name in "ab" if end.answers[name].what == "returned"}
+    answers = {name: end.answers[name] for name in "ab" if name in end.answers}
+    accepted = {name for name, answer in answers.items() if answer.what == "returned"}
     assert accepted <= folded(end).keys(), f"{accepted} were accepted, {folded(end)} is folded"
     check_folded(end)
     assert not packs(end)
@@ -167,9 +181,8 @@ def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
 # Our queue
 
 
-@BY_PERIOD
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.parametrize(("queue", "fault"), EVERY, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.usefixtures("no_mutex")
 def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:
     """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; then the sweep.
 
@@ -178,27 +191,40 @@ def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: s
     walk(searched(queue, fault), queue, at_least=3_000)
 
 
-@pytest.mark.timeout(300)  # More than 300,000 states.
-@pytest.mark.usefixtures("no_turns")
-def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("labels", "at_least"), [("ab", 300_000) if IS_EXHAUSTIVE else ("a", 500)])
+@pytest.mark.usefixtures("no_mutex")
+def test_a_sweep_at_any_moment_folds_nothing_twice(labels: str, at_least: int) -> None:
     """D1, D4: also a sweep whose clock is ahead, while writers are still inside."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE)
 
-    walk(searched(WAITING, NONE, sweep), WAITING, at_least=300_000)
+    walk(searched(WAITING, NONE, sweep, writers=writers_of(labels)), WAITING, at_least=at_least)
 
 
-@pytest.mark.parametrize("fault", [CRASH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
-def test_a_sweep_beside_the_joiners_folds_nothing_twice(fault: str) -> None:
+BESIDE_A_SWEEP = [
+    (NONE, "ab", 30_000),
+    *[
+        (fault, "ab" if IS_EXHAUSTIVE else "a", 80_000 if IS_EXHAUSTIVE else 500)
+        for fault in (CRASH, TIME_OUT)
+    ],
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("fault", "labels", "at_least"), BESIDE_A_SWEEP)
+@pytest.mark.usefixtures("no_mutex")
+def test_a_sweep_beside_the_joiners_folds_nothing_twice(
+    fault: str, labels: str, at_least: int
+) -> None:
     """D1, D2, D3, D4, D5: a sweep while joiners are at work, and a fault at any step."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE, is_last=True)
 
-    walk(searched(WAITING, fault, sweep), WAITING, at_least=80_000)
+    walk(searched(WAITING, fault, sweep, writers=writers_of(labels)), WAITING, at_least=at_least)
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, TIME_OUT])
-def test_turns_are_given_back(fault: str) -> None:
-    """D5: with turns; one is kept by nobody but the dead, and it expires."""
+def test_the_fold_mutex_is_given_back(fault: str) -> None:
+    """D5: only a joiner that died keeps it, and it expires."""
     search = searched(WAITING, fault)
 
     for end in search.ends():
@@ -210,7 +236,7 @@ def test_turns_are_given_back(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
     """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""
     writers = [inserting(WAITING, "a"), inserting(WAITING, "b", at=NOON + LATE)]
@@ -219,7 +245,7 @@ def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, DUPLICATE, REPLY_LOST])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_without_memcached_nothing_is_lost(fault: str) -> None:
     """D2: each writer has a batch of its own."""
 
@@ -240,7 +266,7 @@ def test_without_memcached_nothing_is_lost(fault: str) -> None:
 
 # A call that fails brings second tries and with them batches: too many states for a test.
 @pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
     """D1, D6: a caller that lost patience or its server makes the same request again."""
 
@@ -331,7 +357,7 @@ def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], fold
 
 
 @pytest.mark.parametrize("fault", [CRASH, DUPLICATE, REPLY_LOST])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_a_fold_that_deletes_afterwards(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -343,7 +369,7 @@ def test_the_search_finds_a_fold_that_deletes_afterwards(
 
 
 @pytest.mark.parametrize("fault", [FLUSH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_stragglers_without_a_task(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -355,7 +381,7 @@ def test_the_search_finds_stragglers_without_a_task(
 
 
 @pytest.mark.parametrize("fault", sorted(NEEDS_SWEEP))
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
     """D3 fails after a death or a failed call if nobody sweeps."""
     with (
@@ -365,7 +391,7 @@ def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
         walk(searched(WAITING, fault), WAITING, at_least=0)
 
 
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local states with the same future are one to the search; told apart, they end alike.
 

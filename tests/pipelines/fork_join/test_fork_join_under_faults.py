@@ -22,7 +22,7 @@ from pipelines.fork_join.joiners import Join
 from pipelines.fork_join.sweep import SweepResult
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Message, Reject
-from tests.explorer import ALL, NO_SWEEPS, Explorer
+from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.tallies import (
     AT_ONCE,
@@ -117,7 +117,12 @@ def test_each_item_is_folded_once_with_a_fault_at_any_call(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", [REPLY_LOST, ERROR, CRASH_AFTER])
 def test_each_item_is_folded_once_with_two_faults_at_once(services: Services, first: str) -> None:
-    """D1, D2, D3: the second one at any later call, of any kind; beside an item that fails."""
+    """D1, D2, D3: the second one at any later call, of any kind; beside an item that fails.
+
+    What the emulators do otherwise shows with one fault; `make soak` plays pairs on both.
+    """
+    if services.datastore_kind == "firestore" and not IS_EXHAUSTIVE:
+        pytest.skip("pairs of faults on one emulator; on both in `make soak`")
     scenario = BadItemScenario(tally_world(services), TALLIES)
 
     assert Explorer(scenario.world, scenario, SWEEPS).explore_pairs([first], [*KINDS, FLUSH])

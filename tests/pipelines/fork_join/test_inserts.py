@@ -8,21 +8,11 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join import (
-    BadItemError,
-    OutcomeUnknownError,
-)
+from pipelines.fork_join import BadItemError, OutcomeUnknownError
 from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.epochs import Slot, look
 from pipelines.runtime.cache import NoCache
-from tests.pipelines.tallies import (
-    TALLIES,
-    Mark,
-    packs,
-    put,
-    tallied,
-    tasks,
-)
+from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tasks
 from tests.world import World, in_threads
 
 

@@ -8,25 +8,12 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import (
-    PackId,
-    left_of,
-    packs_tagged,
-    packs_tagged_under,
-)
+from models.fork_join import PackId, left_of, packs_tagged, packs_tagged_under
 from models.transactions import transact
-from pipelines.fork_join import (
-    ItemStatus,
-)
+from pipelines.fork_join import Depth, ItemStatus
 from pipelines.fork_join.insert import insert_group
-from tests.pipelines.tallies import (
-    TALLIES,
-    Mark,
-    mended,
-    put,
-    replay,
-    tallied,
-)
+from pipelines.runtime import naive_utc
+from tests.pipelines.tallies import TALLIES, Mark, mended, put, replay, tallied
 from tests.world import World
 
 
@@ -86,6 +73,21 @@ def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None
     assert good.result.startswith("good is number")
     assert bad.is_parked
     assert better.result.startswith("better is number")
+
+
+def test_the_depth_of_a_key_is_what_waits_and_what_is_parked(world: World) -> None:
+    """D7: of this key alone; what is folded is in neither."""
+    put(world, "t", "a", "bad", "b")
+    (other,) = put(world, "u", "c")
+    with world.context():
+        assert TALLIES.depth("t") == Depth(waiting=3, parked=[])
+        opened_s = (naive_utc(world.clients.clock.now()) - other.opened).total_seconds()
+    assert opened_s == pytest.approx(0, abs=0.1)
+    world.settle()
+
+    with world.context():
+        assert TALLIES.depth("t") == Depth(waiting=0, parked=[Mark("bad")])
+        assert TALLIES.depth("u") == Depth(waiting=0, parked=[])
 
 
 def tagged(world: World) -> list[tuple[str, str]]:

@@ -12,25 +12,11 @@ import pytest
 from google.cloud import ndb
 from pydantic import Field
 
-from models.fork_join import (
-    PARTITIONS,
-    WorkReceipt,
-    receipt_key,
-)
-from pipelines.fork_join import (
-    DifferentItemError,
-    ForkJoin,
-    ItemStatus,
-)
+from models.fork_join import PARTITIONS, WorkReceipt, receipt_key
+from pipelines.fork_join import DifferentItemError, ForkJoin, ItemStatus
 from pipelines.fork_join import sweep as fork_join_sweep
 from pipelines.fork_join.sweep import DeleteExpired, delete_expired
-from tests.pipelines.tallies import (
-    TALLIES,
-    Mark,
-    put,
-    tallied,
-    tally,
-)
+from tests.pipelines.tallies import TALLIES, Mark, put, tallied, tally
 from tests.world import Services, World, in_threads
 
 

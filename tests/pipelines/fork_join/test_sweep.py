@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import (
-    WorkPack,
-)
+from models.fork_join import WorkPack
 from pipelines.fork_join.sweep import sweep_all
-from tests.pipelines.tallies import (
-    AT_ONCE,
-    TALLIES,
-    packs,
-    put,
-    tallied,
-    tasks,
-)
+from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tasks
 from tests.world import World
 
 
