@@ -1,7 +1,7 @@
 """Runs of a fan-out, and their pages.
 
 ContinuationRun
-    Key: the run's id, chosen by whoever starts it (the same start, the same id).
+    Key: the run's id, chosen by its caller (the same start, the same id).
     Queries: state = "running" and untold = true, by key: what the sweep walks; pages_until before
     now: whose pages it deletes. Single-property indexes.
     Growth: one row a run, for ever: it proves that this was done.

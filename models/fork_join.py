@@ -46,7 +46,7 @@ class WorkPack(ndb.Model):
     batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     tag = ndb.StringProperty()
-    keep_result = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
+    keep_result = ndb.BooleanProperty(indexed=False)  # A caller wants the results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 

@@ -1,6 +1,6 @@
 """The lease of one attempt at a page: taken with the pin, kept by heartbeats, given back.
 
-Whoever holds it may commit to the page. It expires a few seconds after the last commit or
+The attempt that holds it may commit to the page. It expires a few seconds after the last commit or
 heartbeat, so a killed attempt costs no longer than that. An attempt that takes over a lease that
 has expired doubles the next ones, since heartbeats may not come through.
 """
@@ -128,7 +128,7 @@ class PageLease:
     def beat(self) -> None:
         """Keep the lease of work that lasts; on the heart's thread.
 
-        A lease that has expired is not kept: a commit, which sees who has it, may renew it.
+        A lease that has expired is not kept: a commit, which reads whose it is, may renew it.
         """
         now = naive_utc(self._clients.clock.now())
         if not self.is_held(now) or now >= self.deadline:

@@ -83,7 +83,7 @@ def _check_id(run_id: str) -> None:
 def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
-    The stored row says where the chains start: somebody else's draft may be cut otherwise.
+    The stored row says where the chains start: the draft of another caller may be cut otherwise.
 
     Raises:
         OtherJobError: the run is of another job.

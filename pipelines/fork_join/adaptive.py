@@ -46,7 +46,7 @@ class Limits:
 class BatchStats:
     """What one joiner saw: items folded, and how long the batch was open, and its fold took.
 
-    `open_s` is None if the clock of whoever opened the batch is ahead of the joiner's.
+    `open_s` is None if the clock of the writer that opened the batch is ahead of the joiner's.
     """
 
     items: int
@@ -72,7 +72,7 @@ _JSON = TypeAdapter(BatchPolicy)
 
 
 def first(limits: Limits) -> BatchPolicy:
-    """Return how an idle key begins: nobody waits for company that may not come."""
+    """Return how an idle key begins: its first item waits for no other, which may not come."""
     return BatchPolicy(
         period_s=0.0, max_batch_size=min(FIRST_SIZE, limits.max_batch_size), shards=1
     )
@@ -120,7 +120,7 @@ def _ewma(before: float, now: float) -> float:
 
 
 def _period(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
-    """Wait as long as the promise allows, unless nobody would come."""
+    """Wait as long as the promise allows, unless no other item would come."""
     left_s = min(limits.period_s, limits.target_latency_s - 2 * fold_s - DELIVERY_S)
     if left_s <= 0:
         return 0.0, (
@@ -128,7 +128,7 @@ def _period(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
             "there is no time to wait, and the next batch gathers while this one is folded."
         )
     if rate * left_s < 2:
-        return 0.0, f"At {rate:.1f} items a second nobody would share the wait."
+        return 0.0, f"At {rate:.1f} items a second no other would share the wait."
     return left_s, (
         f"At {rate:.0f} items a second, waiting {_ms(left_s)} gathers about {rate * left_s:.0f}; "
         f"a fold takes {_ms(fold_s)} of the {_ms(limits.target_latency_s)} promised."

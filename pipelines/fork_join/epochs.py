@@ -4,7 +4,7 @@ A batch is an epoch, a random id under which writers put their work. Its lock is
 
     65,536 and more   open; the excess is how many writers are inside
     32,768 and more   closed: the joiner waits for the writers that are still inside
-    less              joined: whoever is still inside has been missed
+    less              joined: a writer that is still inside has been missed
 
 and, from bit 17 on, how many items have been announced. So one increment lets a writer in and
 tells it how full the batch is. A writer that was missed knows it when it leaves.
@@ -140,7 +140,7 @@ class Epochs:
         return inside is None or inside % ITEM < CLOSED
 
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
-        """Let nobody in by this process's memory, nor by memcached's."""
+        """Let no writer in by this process's memory, nor by memcached's."""
         with self._lock:
             known = self._known.get(slot)
             if known is not None and known.epoch == epoch:
@@ -189,14 +189,14 @@ class Epochs:
         return None
 
     def _open(self, clients: Clients, slot: Slot, items: int) -> Admission | None:
-        """Open an epoch and stand in it; None: somebody else has opened one just now."""
+        """Open an epoch and enter it; None: another process has opened one just now."""
         epoch = self._new(clients, slot)
         lock = _lock(slot, epoch)
         inside = str(OPEN + items * ITEM + 1).encode()
         if not clients.cache.add(lock, inside, self._ttl_s()):
             return self._private(clients, slot)
         is_published = clients.cache.add(slot.name, epoch.encode(), self._ttl_s())
-        # If the answer was lost it may be, and then nobody else would see to its task.
+        # If the answer was lost it may be, and then no other writer would create its task.
         if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
         shape = self._remember(clients, slot, epoch)
@@ -260,7 +260,7 @@ class OpenEpoch:
 
 
 def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
-    """Return the open epoch of a slot as memcached has it; None: there is none, or nobody knows."""
+    """Return the open epoch of a slot as memcached has it; None: none is known."""
     cached = clients.cache.get(slot.name)
     epoch = cached.decode(errors="replace") if cached is not None else ""
     count = _counted(clients, _lock(slot, epoch)) if epoch else None
@@ -276,13 +276,13 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     """Let no writer into an epoch any more; wait, not for ever, until those inside have left.
 
     Returns:
-        False if nobody knows: memcached did not answer, or has forgotten the lock. Then writers
-        that remember the epoch may still come, until it is too old for them.
+        False if that is not known: memcached did not answer, or has forgotten the lock. Then
+        writers that remember the epoch may still come, until it is too old for them.
     """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
     count = _counted(clients, lock)
-    # A joiner that comes again, or a second one, must not subtract twice.
+    # A joiner that is retried, or a second one, must not subtract twice.
     if count is not None and count % ITEM >= OPEN:
         count = clients.cache.incr_existing(lock, -CLOSED)
     for pause_s in _looks(WAIT_FOR_WRITERS_S):
@@ -314,7 +314,7 @@ def fold_mutex(clients: Clients, slot: Slot) -> Iterator[None]:
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
-    """Tell nobody about an epoch any more."""
+    """Let no process find an epoch in memcached any more."""
     if clients.cache.get(slot.name) == epoch.encode(errors="replace"):
         clients.cache.delete(slot.name)
 

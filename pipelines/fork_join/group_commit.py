@@ -6,7 +6,7 @@ A leader makes the call for its group, and the others follow:
    lone call commits by its own thread and waits for nothing.
 2. Lead: the leader takes a group off the queue, itself first, and commits for all of it.
 3. Hand over: when its commit ends and no other leader is at work, it promotes the first of those
-   that queued up meanwhile, who commits for the next group.
+   that queued up meanwhile, which commits for the next group.
 4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
 
 So a group is what came during the commit before: the slower the service, the more a commit carries.

@@ -92,7 +92,7 @@ class _Group:
         self.answers: dict[int, Accepted | Exception] = {}
         self.doubtful: list[_Attempt] = []
         self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
-        # Of each receipt who is the first in the group to need it. Others repeat that one.
+        # By receipt, the first insertion of the group that needs it. Others repeat that one.
         self.firsts: dict[Any, int] = {}
         for i, insertion in enumerate(insertions):
             if insertion.idempotency_key is not None:
@@ -155,7 +155,7 @@ class _Group:
             self.give_up(error)
 
     def stays_in_doubt(self) -> list[tuple[Admission, PackId]]:
-        """Return where something may still be committed that nobody was told of."""
+        """Return where something may still be committed that no caller knows to be accepted."""
         left = [
             attempt
             for attempt in self.doubtful
@@ -255,7 +255,7 @@ def _try(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
         entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
         insert_all(clients.datastore, entities)
     except rpc_errors.AlreadyExists as error:
-        # Mostly somebody else's receipt. If it is our own, this very commit took effect.
+        # Mostly the receipt of another commit. If it is our own, this very commit took effect.
         if attempt.receipts:
             group.doubtful.append(attempt)
             with contextlib.suppress(rpc_errors.GoogleAPIError):

@@ -1,11 +1,11 @@
-"""Joiners: the tasks that fold epochs, and who creates them when.
+"""Joiners: the tasks that fold epochs, and when each is created.
 
 An epoch's joiner is created by the writer that opened it, before its commit, and is due one period
 later. Some epochs need another one:
 
     full    its items filled it: a joiner at once
     late    its joiner may have gone ahead without this writer: a joiner for what it left
-    doubt   a commit that nobody answered for may take effect late: a joiner in some seconds
+    doubt   a commit whose reply was lost may take effect late: a joiner in some seconds
     again   its joiner could not tell writers that it closed: a joiner when none remembers it
     woken   the sweep found it stranded
 
@@ -43,7 +43,7 @@ LOOK_AGAIN_AFTER = datetime.timedelta(seconds=3)
 class Join:
     """Which batch to fold. `is_shared`: writers of other processes found it in memcached.
 
-    No key: whoever asks does not know it, and the joiner finds it with the batch.
+    Without a key (the sweep does not know it) the joiner finds it with the batch.
     """
 
     key: Annotated[str, Field(max_length=MAX_KEY_BYTES)]
@@ -81,13 +81,13 @@ class Joiners:
         self._create(clients, [joiner for joiner in joiners if joiner is not None])
 
     def look_again(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
-        """Fold epochs once more in some seconds: what nobody answered for may be committed late."""
+        """Fold epochs once more in some seconds: a commit whose reply was lost may come late."""
         at = naive_utc(clients.clock.now()) + LOOK_AGAIN_AFTER
         joiners = [self._message(clients, each, "doubt", pack.id, at=at) for each, pack in stays]
         self._create(clients, joiners)
 
     def fold_again(self, clients: Clients, join: Join) -> None:
-        """Fold an epoch once more when no writer remembers it: nobody saw that it was closed."""
+        """Fold an epoch once more when no writer remembers it: its lock could not be closed."""
         at = gone_at(join.epoch, self.settings.period_s)
         self._create(clients, [self._task_of(clients, join, "again", at=at)])
 

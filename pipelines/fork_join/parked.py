@@ -21,7 +21,7 @@ from pipelines.tasks.declaration import Task
 
 @dataclass(frozen=True)
 class Replay:
-    """Which item is to get another chance. `key` and `item` are for people who read dead tasks."""
+    """Which item is to get another chance. `key` and `item` are for readers of dead tasks."""
 
     pack: Annotated[str, Field(max_length=300)]
     key: str

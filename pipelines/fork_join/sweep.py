@@ -151,7 +151,7 @@ def _wake(
 
 
 def _epochs(keys: Sequence[Any]) -> Iterator[EpochId]:
-    """Return the epochs of packs. What is none was not made by this code, and stops nobody."""
+    """Return the epochs of packs. Other keys are not of this code, and are skipped."""
     for key in keys:
         try:
             yield EpochId.parse(PackId.parse(key.id()).epoch)

@@ -16,7 +16,7 @@ gives up when nothing that has begun can go on; with the fault TIME_OUT once mor
 What is left out, because it leads nowhere else:
 
 - A crash changes nothing for the others, so a process dies right after one of its steps. An
-  emptied memcached is noticed by those who ask it, so it is emptied right before a call.
+  emptied memcached is noticed by a process that asks it, so it is emptied right before a call.
 - Partial-order reduction: the creation of tasks comes before all else that could be done. No
   other process asks for their names, and what they start may start later all the same.
 - Symmetry reduction: deliveries of tasks with the same body are interchangeable, and a value read
@@ -167,7 +167,7 @@ class Search:
         return len(self._from)
 
     def ends(self) -> Iterator[End]:
-        """Walk through all states; return those in which nobody has anything left to do."""
+        """Walk through all states; return those in which no process has anything left to do."""
         waiting = [self._first]
         while waiting:
             state = waiting.pop()
@@ -252,7 +252,7 @@ class Search:
     def _steps_of(self, state: State, local: LocalState) -> Iterator[tuple[str, State]]:
         """Return what the next step of a process can lead to."""
         if local.call.port == WAIT:
-            # To look again is no step of its own: nobody notices when it is decided.
+            # To look again is no step of its own: no other process sees when it is decided.
             here = self._locals[self._locals.looking_again(local)]
             state, local = self._moved(state, local, here.number), here
         after, following = self._step(state, local)
@@ -305,7 +305,7 @@ class Search:
         return state._replace(left=left, local_states=_ordered(others))
 
     def _dead(self, state: State, number: int) -> State:
-        """Return the state in which a process is dead; if it was a task's, that comes again."""
+        """Return the state in which a process is dead; if it was a task's, that is retried."""
         local = self._locals[number]
         if local.process.is_task:
             after = self._locals.root(local.process)

@@ -37,7 +37,7 @@ def test_an_idle_key_does_not_wait_for_company() -> None:
     assert first(LIMITS).period_s == 0
     quiet = after(*[BatchStats(items=1, open_s=5.0, fold_s=0.01)] * 5)
     assert quiet.period_s == 0
-    assert "nobody would share" in quiet.why_period
+    assert "no other would share" in quiet.why_period
 
 
 def test_a_busy_key_waits_as_long_as_was_promised() -> None:

@@ -67,8 +67,8 @@ def heap(clients: Clients, batch: Batch, items: Sequence[Mark]) -> None:
 
 WAITING = fork_join("heaps", queue="fork-join", period_s=1.0)(heap)
 AT_ONCE = fork_join("heaps-at-once", queue="fork-join", period_s=0)(heap)
-# Time stands still in a search, so a queue without a period goes through the same states: `make test`
-# searches them with two kinds of fault only.
+# Time stands still in a search, so a queue without a period goes through the same states:
+# `make test` searches them with two kinds of fault only.
 EVERY = [(WAITING, fault) for fault in FAULTS] + [
     (AT_ONCE, fault) for fault in (FAULTS if IS_EXHAUSTIVE else [NONE, CRASH])
 ]

@@ -100,7 +100,7 @@ def tagged(world: World) -> list[tuple[str, str]]:
     return [(items, PackId.parse(key).epoch) for items, key in found]
 
 
-def test_what_is_parked_is_found_under_its_topic_until_it_is_folded(
+def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D7: whoever asks what waits sees it all the while: waiting, parked, waiting again."""
