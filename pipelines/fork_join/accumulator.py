@@ -8,10 +8,10 @@
 each key that was touched into a fork-join queue, which folds those of all processes. So a hot
 key's million additions are a handful of writes: aggregated twice, first here and then there.
 
-Lost on failure: what a killed process has taken since its last flush: one interval, and the
-time of a flush in progress. Nothing else: a flush that Datastore does not take is repeated under
-the same idempotency key, so that it counts once. A process that is told to end (SIGTERM) flushes first.
-Use it for what may be lost: hits, not money.
+Lost on failure: what a killed process has taken since its last flush: one interval, and the time of
+a flush in progress. Nothing else: a flush that Datastore does not take is repeated under the same
+idempotency key, so that it counts once. A process that is told to end (SIGTERM) flushes first. Use
+it for what may be lost: hits, not money.
 
 Cost of an item: none. Of a key and flush: 2 writes (the item and its receipt), and its fold.
 

@@ -2,12 +2,15 @@
 
 A batch is an epoch, a random id under which writers put their work. Its lock is one number:
 
+    bit  ... 17      16     15 ... 0
+         items       open   closed, and how many writers are inside
+
     65,536 and more   open; the excess is how many writers are inside
     32,768 and more   closed: the joiner waits for the writers that are still inside
     less              joined: a writer that is still inside has been missed
 
-and, from bit 17 on, how many items have been announced. So one increment lets a writer in and
-tells it how full the batch is. A writer that was missed knows it when it leaves.
+Items are those that have been announced. So one increment lets a writer in and tells it how full
+the batch is. A writer that was missed knows it when it leaves.
 
 Nothing here is a proof. Whatever memcached forgets or makes up, work lies in Datastore under
 some epoch, and the sweep knows all of them. Without memcached each process makes its own epochs.
@@ -36,6 +39,7 @@ log = logging.getLogger(__name__)
 
 OPEN = 2**16
 CLOSED = 2**15
+JOINED = 0
 ITEM = 2**17
 # Writers that hold the lock longer than this are not waited for.
 WAIT_FOR_WRITERS_S = 1.0
@@ -48,6 +52,32 @@ MIN_LOOK_S = 0.001
 MAX_LOOK_S = 0.02
 MAX_TRIES = 4
 MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class LockWord:
+    """The number of a lock, taken apart.
+
+    >>> LockWord.decode(3 * ITEM + OPEN + 2)
+    LockWord(items=3, state=65536, writers=2)
+    >>> LockWord.decode(CLOSED).is_quiet, LockWord.decode(CLOSED + 1).is_quiet
+    (True, False)
+    """
+
+    items: int
+    state: int  # OPEN, CLOSED or JOINED.
+    writers: int  # Inside. Of a joined epoch it means nothing.
+
+    @classmethod
+    def decode(cls, count: int) -> LockWord:
+        items, low = divmod(count, ITEM)
+        state = OPEN if low >= OPEN else CLOSED if low >= CLOSED else JOINED
+        return cls(items, state, low - state)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the joiner of an epoch that is not open has no writer to wait for."""
+        return self.state == JOINED or (self.state == CLOSED and not self.writers)
 
 
 @dataclass(frozen=True)
@@ -137,7 +167,7 @@ class Epochs:
         if not entry.is_shared:
             return not entry.is_new and naive_utc(clients.clock.now()) >= entry.due
         inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
-        return inside is None or inside % ITEM < CLOSED
+        return inside is None or LockWord.decode(inside).state == JOINED
 
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
         """Let no writer in by this process's memory, nor by memcached's."""
@@ -178,10 +208,11 @@ class Epochs:
     def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Admission | None:
         lock, steps = _lock(slot, epoch), items * ITEM + 1
         count = clients.cache.incr_existing(lock, steps)
-        if count is not None and count % ITEM > OPEN:
+        word = _decoded(count)
+        # This writer has just been counted: without one it is no lock that this code has made.
+        if word is not None and word.state == OPEN and word.writers:
             shape = self._remember(clients, slot, epoch)
-            announced = count // ITEM
-            is_full = announced - items < shape.max_batch_size <= announced
+            is_full = word.items - items < shape.max_batch_size <= word.items
             return Admission(slot, epoch, _due(epoch, shape), is_full=is_full)
         if count is not None:
             clients.cache.incr_existing(lock, -steps)
@@ -263,10 +294,10 @@ def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
     """Return the open epoch of a slot as memcached has it; None: none is known."""
     cached = clients.cache.get(slot.name)
     epoch = cached.decode(errors="replace") if cached is not None else ""
-    count = _counted(clients, _lock(slot, epoch)) if epoch else None
-    if count is None or count % ITEM < OPEN:
+    word = _word(clients, _lock(slot, epoch)) if epoch else None
+    if word is None or word.state != OPEN:
         return None
-    return OpenEpoch(epoch, count // ITEM, count % ITEM - OPEN)
+    return OpenEpoch(epoch, word.items, word.writers)
 
 
 # Joiners
@@ -281,16 +312,16 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
-    count = _counted(clients, lock)
+    word = _word(clients, lock)
     # A joiner that is retried, or a second one, must not subtract twice.
-    if count is not None and count % ITEM >= OPEN:
-        count = clients.cache.incr_existing(lock, -CLOSED)
+    if word is not None and word.state == OPEN:
+        word = _decoded(clients.cache.incr_existing(lock, -CLOSED))
     for pause_s in _looks(WAIT_FOR_WRITERS_S):
-        if count is None or count % ITEM <= CLOSED:
+        if word is None or word.is_quiet:
             break
         clients.clock.sleep(pause_s)
-        count = _counted(clients, lock)
-    is_known = count is not None
+        word = _word(clients, lock)
+    is_known = word is not None
     return clients.cache.set(lock, b"0", 60) and is_known
 
 
@@ -323,8 +354,12 @@ def _lock(slot: Slot, epoch: str) -> str:
     return f"fork-join:lock:{slot.queue}:{epoch}"
 
 
-def _counted(clients: Clients, lock: str) -> int | None:
-    return counted(clients.cache.get(lock))
+def _word(clients: Clients, lock: str) -> LockWord | None:
+    return _decoded(counted(clients.cache.get(lock)))
+
+
+def _decoded(count: int | None) -> LockWord | None:
+    return None if count is None else LockWord.decode(count)
 
 
 def _looks(timeout_s: float) -> Iterator[float]:
