@@ -61,7 +61,7 @@ class One:
 
 def addressees(walk: Walk) -> EntitySource:
     """Return the walk's items."""
-    return EntitySource(Addressee, named=f"{walk.group}:")
+    return EntitySource(Addressee, key_prefix=f"{walk.group}:")
 
 
 @contextlib.contextmanager

@@ -70,11 +70,11 @@ AT_ONCE: ForkJoin[Addition] = fork_join("bench-at-once", queue="bench", period_s
 FLUSHED: ForkJoin[Addition] = fork_join("bench-flushed", queue="bench", period_s=0)(add_up)
 
 
-def _plus(one: Addition, other: Addition) -> Addition:
+def _combined(one: Addition, other: Addition) -> Addition:
     return Addition(one.amount + other.amount, one.items + other.items)
 
 
-IN_MEMORY = Accumulator("bench", FLUSHED, _plus)
+IN_MEMORY = Accumulator("bench", FLUSHED, _combined)
 
 
 # The talk's code

@@ -1,7 +1,7 @@
 """Runs of a fan-out, and their pages.
 
 ContinuationRun
-    Key: the run's id, chosen by whoever starts it (the same start, the same id).
+    Key: the run's id, chosen by its caller (the same start, the same id).
     Queries: state = "running" and untold = true, by key: what the sweep walks; pages_until before
     now: whose pages it deletes. Single-property indexes.
     Growth: one row a run, for ever: it proves that this was done.
@@ -78,7 +78,7 @@ class ContinuationPage(ndb.Model):
 
     after = ndb.TextProperty(required=True)  # Where the page starts: beyond this position.
     next = ndb.TextProperty()  # Where the next page starts; None: the chain ends here.
-    origin = ndb.TextProperty(required=True)  # What the source needs to load the items again.
+    load_from = ndb.TextProperty(required=True)  # What the source needs to load the items again.
     items = ndb.JsonProperty(required=True)
     receipts = ndb.TextProperty(required=True)
     reasons = ndb.JsonProperty(default={})  # Position in `items`, as text: why.
@@ -88,10 +88,10 @@ class ContinuationPage(ndb.Model):
     lease_expires_at = ndb.DateTimeProperty(indexed=False)
     takeovers = ndb.IntegerProperty(indexed=False, default=0)  # Each doubles the lease.
     in_doubt = ndb.IntegerProperty(indexed=False, default=0)
-    worked = ndb.BooleanProperty(indexed=False, default=False)
+    done = ndb.BooleanProperty(indexed=False, default=False)  # No item is open.
     closed = ndb.BooleanProperty(indexed=False, default=False)
-    touched = ndb.DateTimeProperty(indexed=False, required=True)
-    moved = ndb.DateTimeProperty(indexed=False, required=True)  # Pinned, or got on with an item.
+    updated_at = ndb.DateTimeProperty(indexed=False, required=True)
+    progressed_at = ndb.DateTimeProperty(indexed=False, required=True)  # Pinned, or an item ended.
     retry_at = ndb.DateTimeProperty(indexed=False)  # Deferred items wait until then.
     cost = ndb.JsonProperty(default={})
 
@@ -111,7 +111,7 @@ class ContinuationPage(ndb.Model):
 class ContinuationHeartbeat(ndb.Model):
     """An attempt that lasts is alive, and keeps its lease until then."""
 
-    ends = ndb.DateTimeProperty(indexed=False, required=True)
+    expires_at = ndb.DateTimeProperty(indexed=False, required=True)
 
 
 class ContinuationSweep(ndb.Model):

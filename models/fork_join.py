@@ -46,7 +46,7 @@ class WorkPack(ndb.Model):
     batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     tag = ndb.StringProperty()
-    keep_result = ndb.BooleanProperty(indexed=False)  # Somebody wants the results.
+    keep_result = ndb.BooleanProperty(indexed=False)  # A caller wants the results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 
@@ -63,13 +63,13 @@ class WorkReceipt(ndb.Model):
 class WorkOutcome(ndb.Model):
     """What became of a pack's items."""
 
-    told = ndb.JsonProperty(indexed=False, required=True)  # {"results": [...]}
+    results = ndb.JsonProperty(indexed=False, required=True)  # A list, one for each item.
     expires = ndb.StringProperty(required=True)
 
 
 @dataclass(frozen=True)
 class EpochId:
-    """A batch: random, with the time of its opening and a tag of the key that it is for.
+    """A batch: random, with the time of its opening and a hash of the key that it is for.
 
     >>> epoch = EpochId("c0ffee012345", datetime.datetime(2030, 5, 1, 12), "1a2b3c4d")
     >>> epoch.text
@@ -80,11 +80,11 @@ class EpochId:
 
     random: str
     opened: datetime.datetime
-    tag: str
+    key_hash: str
 
     @property
     def text(self) -> str:
-        return f"{self.random}.{self.opened:{_TIME}}.{self.tag}"
+        return f"{self.random}.{self.opened:{_TIME}}.{self.key_hash}"
 
     @classmethod
     def parse(cls, text: str) -> EpochId:
@@ -93,11 +93,11 @@ class EpochId:
         Raises:
             ValueError: it is none.
         """
-        random, opened, tag = text.split(".")
-        if len(random) != 12 or len(tag) != 8 or not set(random + tag) <= set(PARTITIONS):
+        random, opened, key_hash = text.split(".")
+        if len(random) != 12 or len(key_hash) != 8 or not set(random + key_hash) <= set(PARTITIONS):
             raise ValueError("not an epoch")
         made = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Datastore's are naive.
-        return cls(random, made, tag)
+        return cls(random, made, key_hash)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def outcome_key(pack: str) -> Any:
 
 
 def expiry(spread: str, at: datetime.datetime) -> str:
-    """Return when something may be forgotten, in one of 16 index ranges.
+    """Return when something may be deleted, in one of 16 index ranges.
 
     >>> expiry("c0ffee", datetime.datetime(2030, 5, 1, 12, 30))
     'c20300501T12'
@@ -217,10 +217,10 @@ def expiry(spread: str, at: datetime.datetime) -> str:
 
 
 def expired_receipts(partition: str, before: str) -> Any:
-    """Return the query for the receipts that a partition may forget."""
+    """Return the query for the receipts of a partition that may be deleted."""
     return WorkReceipt.query(WorkReceipt.expires >= partition, WorkReceipt.expires < before)
 
 
 def expired_outcomes(partition: str, before: str) -> Any:
-    """Return the query for the outcomes that a partition may forget."""
+    """Return the query for the outcomes of a partition that may be deleted."""
     return WorkOutcome.query(WorkOutcome.expires >= partition, WorkOutcome.expires < before)

@@ -91,17 +91,39 @@ PACKAGES = {
         ["test_five_thousand_stranded_rows_are_drained_while_orders_come_in"],
     ),
     "continuations": Package(
-        [f"pipelines/continuations/{name}.py" for name in ("attempt", "runs", "progress", "jobs")],
+        [
+            f"pipelines/continuations/{name}.py"
+            for name in ("attempt", "lease", "receipts", "closing", "runs", "progress", "jobs")
+        ],
         [
             f"{TESTS}/continuations/test_{name}.py"
-            for name in ("continuations", "continuation_sweeps", "page_leases")
+            for name in (
+                "continuations",
+                "deferred_items",
+                "progress",
+                "continuation_sweeps",
+                "expired_runs",
+                "page_leases",
+            )
         ],
     ),
     "fork_join": Package(
         ["pipelines/fork_join/*.py"],
         [
             f"{TESTS}/fork_join/test_{name}.py"
-            for name in ("group_commit", "fork_join", "tuning", "accumulators")
+            for name in (
+                "group_commit",
+                "fork_join",
+                "inserts",
+                "receipts",
+                "outcomes",
+                "parking",
+                "epochs",
+                "sweep",
+                "transactional",
+                "adaptive",
+                "accumulator",
+            )
         ],
     ),
     "views": Package(

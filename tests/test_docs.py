@@ -479,7 +479,7 @@ def test_no_query_of_the_models_needs_a_composite_index() -> None:
     with main.open_clients(settings).context():
         checked = [query for module in model_modules() for query in queries_of(module)]
         checked.append(EntitySource(raise_prices.Book)._query(Span("", "")))
-        checked.append(EntitySource(raise_prices.Book, named="b:")._query(Span("b:1", "b:2")))
+        checked.append(EntitySource(raise_prices.Book, key_prefix="b:")._query(Span("b:1", "b:2")))
         needy = [query for query in checked if needs_composite_index(query)]
         fussy = raise_prices.Book.query(raise_prices.Book._key > ndb.Key("Book", "a"))
         fussy = fussy.order(ndb.query.PropertyOrder("cents"))

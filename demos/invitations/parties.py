@@ -439,7 +439,7 @@ def _as_words(details: Details) -> dict[str, str]:
 
 
 def _guests(args: TellArgs) -> EntitySource:
-    return EntitySource(Guest, named=guest_prefix(args.party_id))
+    return EntitySource(Guest, key_prefix=guest_prefix(args.party_id))
 
 
 @contextlib.contextmanager

@@ -44,15 +44,7 @@ from models.demos.sums import (
     sum_key,
     tally_key,
 )
-from models.fork_join import (
-    PARTITIONS,
-    EpochId,
-    PackId,
-    expiry,
-    key_hash_of,
-    packs_of_queue,
-    parked_packs,
-)
+from models.fork_join import PARTITIONS, expiry
 from models.transactions import transact
 from pipelines.fork_join import Accepted, Batch, ItemStatus, fork_join
 from pipelines.runtime import Clients, naive_utc
@@ -75,8 +67,6 @@ LAST_NOTES_S = 0.01
 # A form that is sent again counts once for so long.
 FORMS_FOR = timedelta(days=2)
 MAX_FORMS_FORGOTTEN = 100
-MAX_PACKS_READ = 2_000
-MAX_PARKED_READ = 200
 READINGS = 4
 
 
@@ -195,10 +185,9 @@ def outcome(
     known = add_up.outcome(accepted)
     if not known.is_folded:
         # Until its batch is due there is nothing to see, and each look costs four reads.
-        opened = EpochId.parse(PackId.parse(accepted.pack).epoch).opened
-        tuning = add_up.tuning(clients, name)
-        window_s = tuning.window_s if tuning else add_up.period_s
-        early_s = window_s - (naive_utc(clients.clock.now()) - opened).total_seconds()
+        policy = add_up.policy(clients, name)
+        period_s = policy.period_s if policy else add_up.settings.period_s
+        early_s = period_s - (naive_utc(clients.clock.now()) - accepted.opened).total_seconds()
         pause_s = min(timeout_s, max(0.0, early_s))
         clients.clock.sleep(pause_s)
         known = add_up.wait(clients, accepted, timeout_s - pause_s)
@@ -376,41 +365,23 @@ class SumStatus:
 def status(name: str) -> SumStatus:
     """Return how a sum stands.
 
-    Read again when a batch was folded meanwhile or an item parked: none may stand in two places.
+    Read again when a batch was folded meanwhile: no item may stand in two places.
     """
-    before = _settled(name)
+    row = sum_key(name).get() or Sum()
     for _ in range(READINGS):
-        packs, is_truncated = _waiting(name)
-        row, parked = _settled(name)
-        if (row.batches, parked) == (before[0].batches, before[1]):
+        depth = add_up.depth(name)
+        before, row = row, sum_key(name).get() or Sum()
+        if row.batches == before.batches:
             break
-        before = row, parked
-    kept = [item for pack in ndb.get_multi(parked) if pack for item in add_up.read(pack.items)]
     return SumStatus(
         folded=Count(row.items, row.total),
         batches=row.batches,
         recent=row.recent or [],
-        waiting=sum(pack.items for pack in packs),
-        parked=_count_of(kept),
-        by_api=Count(row.api_items, row.api_amount) + _count_of(kept, via="api"),
-        is_truncated=is_truncated,
+        waiting=depth.waiting,
+        parked=_count_of(depth.parked),
+        by_api=Count(row.api_items, row.api_amount) + _count_of(depth.parked, via="api"),
+        is_truncated=depth.is_truncated,
     )
-
-
-def _settled(name: str) -> tuple[Sum, list[Any]]:
-    """Return what does not wait: the row of a sum, and the keys of its parked items."""
-    tag = key_hash_of(add_up.name, name)
-    keys = parked_packs(add_up.name).fetch(MAX_PARKED_READ, keys_only=True)
-    mine = [key for key in keys if EpochId.parse(PackId.parse(key.id()).epoch).tag == tag]
-    return sum_key(name).get() or Sum(), mine
-
-
-def _waiting(name: str) -> tuple[list[PackId], bool]:
-    """Return the packs of a sum that wait: their keys tell it all."""
-    keys = packs_of_queue(add_up.name).fetch(MAX_PACKS_READ + 1, keys_only=True)
-    packs = [PackId.parse(key.id()) for key in keys[:MAX_PACKS_READ]]
-    tag = key_hash_of(add_up.name, name)
-    return [p for p in packs if EpochId.parse(p.epoch).tag == tag], len(keys) > MAX_PACKS_READ
 
 
 def _count_of(items: Sequence[Add], via: str | None = None) -> Count:

@@ -27,7 +27,7 @@ from google.api_core import exceptions as rpc_errors
 from handlers.endpoints.auth import tasks_only
 from handlers.endpoints.context import clients, registry
 from models.transactions import TRANSIENT
-from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.fork_join import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
 from pipelines.tasks.attempts import Delivery
 from pipelines.tasks.declaration import (

@@ -403,7 +403,7 @@ def _lists(noted: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
     for place, each in enumerate(reversed(noted.lists[-LISTS_SHOWN:])):
         run = progress(each["run_id"], now=now, dots=False)
         wrong = place == 0 and run.totals.failed + run.totals.retrying
-        rows = item_issues(run.run_id, most=MISHAPS_SHOWN) if wrong else []
+        rows = item_issues(run.run_id, limit=MISHAPS_SHOWN) if wrong else []
         listed.append((each["name"], run, rows))
     return listed
 

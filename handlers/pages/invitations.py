@@ -310,7 +310,7 @@ def _mishaps(run: Progress) -> list[ItemIssue]:
     """Return what was refused or is to come again; reads pages only when there is some."""
     if not run.totals.failed + run.totals.retrying:
         return []
-    found = item_issues(run.run_id, most=run.totals.known)
+    found = item_issues(run.run_id, limit=run.totals.known)
     return [mishap for mishap in found if mishap.outcome != "skipped"][:MISHAPS_SHOWN]
 
 

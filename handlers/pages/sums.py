@@ -178,7 +178,7 @@ def _stage(name: str) -> dict[str, Any]:
         "batches": standing.recent[:BATCHES_SHOWN],
         "gantt": gantt(load, standing.recent, clients().clock.now()),
         "sizes": sizes(standing.recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
-        "tuning": add_up.tuning(clients(), name),
+        "tuning": add_up.policy(clients(), name),
         "read": clients().meter.cost() - before,
         "is_moving": is_moving,
     }

@@ -227,7 +227,7 @@ class CsvSource(Generic[R]):
         self._start = start
         self._row_of = row_of
 
-    def split(self, most: int) -> list[Span]:
+    def split(self, max_spans: int) -> list[Span]:
         """One span: where a row starts is known only from the rows before it."""
         return [Span(after=self._start)]
 
@@ -243,10 +243,10 @@ class CsvSource(Generic[R]):
             return Slice([str(row.line) for row in rows], rows, span.after, None)
         return Slice([str(row.line) for row in rows], rows, span.after, ends[-1])
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[R | None]:
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[R | None]:
         wanted = {int(name) for name in names}
         found: dict[int, R] = {}
-        for record in self._records(origin):
+        for record in self._records(load_from):
             if record.problem == GONE:
                 left = wanted - set(found)
                 found |= {n: self._row_of(Record(n, [], GONE, "")) for n in left}

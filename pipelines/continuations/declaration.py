@@ -39,6 +39,7 @@ def job(
                 f"{work.__qualname__} needs (clients: Clients, args: <a dataclass>, ...)"
             )
         args = get_type_hints(work, localns={"Clients": Any})[parameters[1]]
-        return Job(name, queue, args, source, **{effect: work}, **options)
+        how: dict[str, Any] = {effect: work, **options}
+        return Job(name, queue, args, source, **how)
 
     return declare

@@ -8,7 +8,7 @@ class NotEndedError(Exception):
 
 
 class PagesGoneError(Exception):
-    """The run has finished so long ago that nobody knows any more which items failed."""
+    """The run's pages were deleted, and with them which of its items failed."""
 
 
 class OtherJobError(ValueError):

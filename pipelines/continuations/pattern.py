@@ -37,4 +37,4 @@ class Continuations(Pattern[Job[Any, Any]]):
         return {"woken": woken}
 
     def delete_expired(self, clients: Clients) -> int:
-        return sweep.forget(clients)
+        return sweep.delete_expired(clients)

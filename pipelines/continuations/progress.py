@@ -148,13 +148,13 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
     """
     run = run_of(run_id)
     receipts: list[str] = []
-    touched = run.started
+    updated_at = run.started
 
     def pages() -> Iterator[ContinuationPage]:
-        nonlocal touched
+        nonlocal updated_at
         for page in pages_of(run_id):
             receipts.append(page.receipts)
-            touched = max(touched, page.touched)
+            updated_at = max(updated_at, page.updated_at)
             yield page
 
     if dots or not run.totals:
@@ -167,7 +167,7 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
         state=run.state,
         expected=totals.known if is_over else max(totals.known, run.expected or 0),
         totals=totals,
-        elapsed_s=max(0.0, (_end(run, touched, now) - run.started).total_seconds()),
+        elapsed_s=max(0.0, (_end(run, updated_at, now) - run.started).total_seconds()),
         dots=receipts,
         retry_of=run.retry_of,
         retried_by=run.retried_by,
@@ -175,12 +175,12 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
 
 
 def _end(
-    run: ContinuationRun, touched: datetime.datetime, now: datetime.datetime | None
+    run: ContinuationRun, updated_at: datetime.datetime, now: datetime.datetime | None
 ) -> datetime.datetime:
     """Return until when a run's time counts; one that was cancelled stands still."""
     if run.ended is not None:
         return run.ended  # type: ignore[no-any-return]
-    return naive_utc(now) if now is not None and run.state == RUNNING else touched
+    return naive_utc(now) if now is not None and run.state == RUNNING else updated_at
 
 
 def keep_totals(run_id: str) -> None:
@@ -197,14 +197,14 @@ def keep_totals(run_id: str) -> None:
     transact(keep)
 
 
-def item_issues(run_id: str, *, most: int = 1000) -> list[ItemIssue]:
+def item_issues(run_id: str, *, limit: int = 1000) -> list[ItemIssue]:
     """Return the items of a run that were skipped, refused or deferred, in order."""
     listed: list[ItemIssue] = []
     for page in pages_of(run_id):
         for position in sorted(map(int, page.reasons)):
             outcome = OUTCOMES[page.receipts[position]]
             listed.append(ItemIssue(page.items[position], outcome, page.reasons[str(position)]))
-            if len(listed) == most:
+            if len(listed) == limit:
                 return listed
     return listed
 

@@ -20,8 +20,6 @@ from pipelines.continuations.errors import NotEndedError, OtherJobError, PagesGo
 from pipelines.continuations.jobs import Job, Jobs
 from pipelines.continuations.progress import progress, run_of
 from pipelines.continuations.sweep import Look, head
-from pipelines.continuations.sweep import forget as forget
-from pipelines.continuations.sweep import sweep as sweep
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.declaration import hashed_name
@@ -85,7 +83,7 @@ def _check_id(run_id: str) -> None:
 def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
-    The stored row says where the chains start: somebody else's draft may be cut otherwise.
+    The stored row says where the chains start: the draft of another caller may be cut otherwise.
 
     Raises:
         OtherJobError: the run is of another job.
@@ -130,12 +128,12 @@ def start(
 
 def cancel(run_id: str) -> None:
     """Stop a run: what was done stays, what was not is left. It can be resumed."""
-    _turn(run_id, RUNNING, CANCELLED)
+    _transition(run_id, RUNNING, CANCELLED)
 
 
 def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
     """Go on with a cancelled run, or give a running one a push."""
-    run = _turn(run_id, CANCELLED, RUNNING)
+    run = _transition(run_id, CANCELLED, RUNNING)
     stalled = [args for args, _ in Look.at(run).stalled]
     if stalled:
         page_task(jobs[run.job]).enqueue_many(clients, stalled)
@@ -188,7 +186,7 @@ def _unfinished(run_id: str) -> int:
     return totals.failed + totals.retrying + totals.waiting
 
 
-def _turn(run_id: str, before: str, after: str) -> ContinuationRun:
+def _transition(run_id: str, before: str, after: str) -> ContinuationRun:
     def body() -> ContinuationRun:
         run = run_of(run_id)
         if run.state == before:

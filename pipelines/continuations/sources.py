@@ -35,20 +35,20 @@ class Span:
 class Slice(Generic[I_co]):
     """A page's worth of items.
 
-    `origin` is what `load` needs besides the names; `next` is the position where the page
+    `load_from` is what `load` needs besides the names; `next` is the position where the page
     after this one starts, None at the end.
     """
 
     names: Sequence[str]
     items: Sequence[I_co | None]
-    origin: str
+    load_from: str
     next: str | None
 
 
 class Source(Protocol[I_co]):
     """Readable in pages, from several places at once."""
 
-    def split(self, most: int) -> list[Span]:
+    def split(self, max_spans: int) -> list[Span]:
         """Cut the source into at most so many spans that together hold everything."""
         ...
 
@@ -56,7 +56,7 @@ class Source(Protocol[I_co]):
         """Return the first items of a span."""
         ...
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[I_co | None]:
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[I_co | None]:
         """Return items read before, in the order of their names; None: it is gone."""
         ...
 
@@ -72,24 +72,25 @@ class EntitySource:
         self,
         kind: type[ndb.Model],
         *filters: Any,
-        named: str | None = None,
-        between: tuple[Any, Any] | None = None,
+        key_prefix: str | None = None,
+        key_range: tuple[Any, Any] | None = None,
     ) -> None:
         """Name the entities.
 
         Args:
             filters: Equality filters of ndb, e.g. `Guest.party == "p1"`.
-            named: Only root entities whose key name begins with this and goes on with a hash
+            key_prefix: Only root entities whose key name begins with this and goes on with a hash
                 in hex. Such a range can be split without looking at it.
-            between: Only entities whose keys lie between these two.
+            key_range: Only entities whose keys lie between these two.
         """
         self._kind = kind
         self._filters = filters
-        self._named = named
-        self._between = between
+        self._key_prefix = key_prefix
+        self._key_range = key_range
 
-    def split(self, most: int) -> list[Span]:
-        cuts = self._hex_cuts(most) if self._named is not None else self._sampled_cuts(most)
+    def split(self, max_spans: int) -> list[Span]:
+        is_split_blindly = self._key_prefix is not None
+        cuts = self._hex_cuts(max_spans) if is_split_blindly else self._sampled_cuts(max_spans)
         bounds = ["", *cuts, ""]
         return [Span(after, until) for after, until in itertools.pairwise(bounds)]
 
@@ -100,34 +101,35 @@ class EntitySource:
         names = [self._name(item.key) for item in items]
         return Slice(names, items, "", names[-1] if len(found) > size else None)
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[Any]:
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[Any]:
         return ndb.get_multi([self._key(name) for name in names])  # type: ignore[no-any-return]
 
-    def _first(self, query: Any, most: int) -> list[Any]:
+    def _first(self, query: Any, limit: int) -> list[Any]:
         """Return the first entities of a query that are items."""
-        if self._named is None:
-            return query.fetch(most)  # type: ignore[no-any-return]
+        if self._key_prefix is None:
+            return query.fetch(limit)  # type: ignore[no-any-return]
         found: list[Any] = []
         rest = query
-        while len(found) < most:
-            read = rest.fetch(most)
+        while len(found) < limit:
+            read = rest.fetch(limit)
             # Below a name there may be entities of the same kind; a name alone is not their key.
             found += [each for each in read if each.key.parent() is None]
-            if len(read) < most:
+            if len(read) < limit:
                 break
             rest = query.filter(self._kind._key > read[-1].key)
-        return found[:most]
+        return found[:limit]
 
     def _query(self, span: Span) -> Any:
         key = self._kind._key
         query = self._kind.query(*self._filters).order(key)
-        if self._between is not None:
-            first, beyond = self._between
-            query = query.filter(key > first, key < beyond)
-        if after := self._bound(span.after, _BEFORE_HEX if self._named == "" else self._named):
+        if self._key_range is not None:
+            above, beyond = self._key_range
+            query = query.filter(key > above, key < beyond)
+        first_name = _BEFORE_HEX if self._key_prefix == "" else self._key_prefix
+        if after := self._bound(span.after, first_name):
             query = query.filter(key > after)
         # ":" + "\U0010ffff" sorts behind every name that begins with ":".
-        last = None if self._named is None else self._named + "\U0010ffff"
+        last = None if self._key_prefix is None else self._key_prefix + "\U0010ffff"
         if until := self._bound(span.until, last):
             # A cut is a key that its left neighbour still takes: spans share no key.
             query = query.filter(key <= until)
@@ -140,31 +142,30 @@ class EntitySource:
 
     def _name(self, key: Any) -> str:
         """Return a key as text: its own name where that says it all."""
-        name: str = key.id() if self._named is not None else key.urlsafe().decode()
+        name: str = key.id() if self._key_prefix is not None else key.urlsafe().decode()
         return name
 
     def _key(self, name: str) -> Any:
-        if self._named is not None:
+        if self._key_prefix is not None:
             return ndb.Key(self._kind, name)
         return ndb.Key(urlsafe=name.encode())
 
-    def _hex_cuts(self, most: int) -> list[str]:
-        steps = [round(i * 256 / most) for i in range(1, most)]
-        named = self._named or ""
-        return [f"{named}{step:02x}" for step in steps]
+    def _hex_cuts(self, max_spans: int) -> list[str]:
+        steps = [round(i * 256 / max_spans) for i in range(1, max_spans)]
+        return [f"{self._key_prefix or ''}{step:02x}" for step in steps]
 
-    def _sampled_cuts(self, most: int) -> list[str]:
+    def _sampled_cuts(self, max_spans: int) -> list[str]:
         """Cut at a random sample of keys, which the service keeps under `__scatter__`.
 
         The Firestore emulator keeps none: one span then.
         """
-        if most < 2 or self._between is not None:
+        if max_spans < 2 or self._key_range is not None:
             return []
         scatter = ndb.query.PropertyOrder("__scatter__")
         query = self._kind.query(order_by=[scatter])
-        sample = sorted(query.fetch(most * SAMPLES_PER_CHAIN, keys_only=True), key=_order)
-        every = max(1, len(sample) // most)
-        return [self._name(key) for key in sample[every::every]][: most - 1]
+        sample = sorted(query.fetch(max_spans * SAMPLES_PER_CHAIN, keys_only=True), key=_order)
+        every = max(1, len(sample) // max_spans)
+        return [self._name(key) for key in sample[every::every]][: max_spans - 1]
 
 
 # Sorts behind all numbers and before each name that begins with a digit in hex.
@@ -182,8 +183,8 @@ class NumberSource:
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def split(self, most: int) -> list[Span]:
-        cuts = sorted({self._count * i // most for i in range(1, most)} - {0})
+    def split(self, max_spans: int) -> list[Span]:
+        cuts = sorted({self._count * i // max_spans for i in range(1, max_spans)} - {0})
         bounds = ["", *map(str, cuts), ""]
         return [Span(after, until) for after, until in itertools.pairwise(bounds)]
 
@@ -193,7 +194,7 @@ class NumberSource:
         names = [str(number) for number in numbers]
         return Slice(names, numbers, "", names[-1] if first + size <= last else None)
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[int]:
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[int]:
         return [int(name) for name in names]
 
 
@@ -204,18 +205,18 @@ class FailedItems(Generic[I]):
         self._source = source
         self._run_id = run_id
 
-    def split(self, most: int) -> list[Span]:
+    def split(self, max_spans: int) -> list[Span]:
         return [Span()]
 
     def read(self, span: Span, size: int) -> Slice[I]:
         for page in pages_of(self._run_id, after=span.after):
             if names := _unfinished(page):
-                items = self._source.load(page.origin, names)
-                return Slice(names, items, page.origin, page.key.id())
+                items = self._source.load(page.load_from, names)
+                return Slice(names, items, page.load_from, page.key.id())
         return Slice([], [], "", None)
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[I | None]:
-        return self._source.load(origin, names)
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[I | None]:
+        return self._source.load(load_from, names)
 
 
 def _unfinished(page: ContinuationPage) -> list[str]:

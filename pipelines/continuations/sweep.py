@@ -50,10 +50,10 @@ SWEPT_RUNS = 50
 SWEPT_PAGES = 1_000
 # The sweep notes how far a run's pages are closed when it has come so much further.
 NOTED_EVERY = 50
-# So many runs that fail one after another say that a service is unwell, not the runs.
-MAX_UNWELL = 3
-MAX_FORGOTTEN = 500
-MAX_RUNS_FORGOTTEN = 10
+# So many runs that fail one after another say that a service is unavailable, not the runs.
+MAX_FAILED_IN_A_ROW = 3
+MAX_DELETED = 500
+MAX_RUNS_DELETED = 10
 
 
 # Waking
@@ -92,9 +92,9 @@ def _take_turns(
         except Exception as error:
             log.exception("run %s could not be woken", last)
             failed = failed + 1 if isinstance(error, TRANSIENT) else 0
-            if failed == MAX_UNWELL:
+            if failed == MAX_FAILED_IN_A_ROW:
                 break
-    if failed == MAX_UNWELL or len(runs) == SWEPT_RUNS:
+    if failed == MAX_FAILED_IN_A_ROW or len(runs) == SWEPT_RUNS:
         ContinuationSweep(key=sweep_key(name), after=last).put()
     return woken
 
@@ -111,16 +111,17 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
     now = naive_utc(clients.clock.now())
     pages: list[PageArgs] = []
     names: list[tuple[str | int, ...]] = []
-    look = Look.at(run, most=SWEPT_PAGES)
-    for args, moved in look.stalled:
-        age_s = abs((now - moved).total_seconds())  # Ahead of us: from a clock that was wrong.
+    look = Look.at(run, max_pages=SWEPT_PAGES)
+    for args, progressed_at in look.stalled:
+        # Ahead of us: from a clock that was wrong.
+        age_s = abs((now - progressed_at).total_seconds())
         step = int(age_s / stale_s).bit_length()
         if step:
             pages.append(args)
             hour = int(age_s / 3600)  # From the second on, a wake an hour.
-            wake = (moved.isoformat(), int(stale_s), min(step, 7), hour)
+            wake = (progressed_at.isoformat(), int(stale_s), min(step, 7), hour)
             names.append(("wake", *args.task_name, *wake))
-    look.note()
+    look.save()
     return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
 
 
@@ -140,14 +141,14 @@ class Look:
     closed: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, run: ContinuationRun, *, most: int | None = None) -> Look:
+    def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> Look:
         """Look at a run: at all that is not closed, or at so many pages, from where it was cut."""
-        look = cls(run, most or 10**9, closed=dict(run.closed or {}))
+        look = cls(run, max_pages or 10**9, closed=dict(run.closed or {}))
         if run.state == FINISHED:
-            # Its first page's task finds that nobody was told, and tells.
+            # Its first page's task finds that its job was not told, and tells it.
             look.stalled = [(head(run, 0), run.ended)] if run.untold else []
             return look
-        chain, number = (run.swept_to if most else None) or (0, None)
+        chain, number = (run.swept_to if max_pages else None) or (0, None)
         for each in range(chain, len(run.spans)):
             if each not in run.chains_ended:
                 look._chain(each, number if each == chain else None)
@@ -183,21 +184,21 @@ class Look:
         run_id = self.run.key.id()
         if self._has_work(page, before):
             args = PageArgs(run_id, page.chain, page.number, page.after)
-            self.stalled.append((args, page.moved))
+            self.stalled.append((args, page.progressed_at))
         if page.next is not None and (follower is None or follower.number != page.number + 1):
             args = PageArgs(run_id, page.chain, page.number + 1, page.next)
-            self.stalled.append((args, page.moved))
+            self.stalled.append((args, page.progressed_at))
         if page.closed and page.number == self.closed.get(str(page.chain), -1) + 1:
             self.closed[str(page.chain)] = page.number
 
     def _has_work(self, page: ContinuationPage, before: ContinuationPage | None) -> bool:
-        if not page.worked:
+        if not page.done:
             return True
         if not page.closed:
             return page.number == 0 or (before is not None and before.closed)
         return page.next is None and page.chain not in self.run.chains_ended
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Keep with the run where the next look may begin, when that saves enough."""
         run = self.run
         further = sum(self.closed.values()) - sum((run.closed or {}).values())
@@ -212,27 +213,27 @@ class Look:
         transact(body)
 
 
-# Forgetting
+# Deleting
 
 
-def forget(clients: Clients) -> int:
+def delete_expired(clients: Clients) -> int:
     """Delete what has only proved something, after 30 days; return how many rows went.
 
     Pages of runs that have finished, with their heartbeats, and uploaded files. A bounded number
     each time.
     """
     now = naive_utc(clients.clock.now())
-    chunks = expired_chunks(now).fetch(MAX_FORGOTTEN, keys_only=True)
+    chunks = expired_chunks(now).fetch(MAX_DELETED, keys_only=True)
     ndb.delete_multi(chunks)
     gone = len(chunks)
-    for run in expired_runs(now).fetch(MAX_RUNS_FORGOTTEN):
-        if gone >= MAX_FORGOTTEN:
+    for run in expired_runs(now).fetch(MAX_RUNS_DELETED):
+        if gone >= MAX_DELETED:
             break
-        gone += _forget_run(run.key.id(), now, MAX_FORGOTTEN - gone)
+        gone += _delete_pages(run.key.id(), now, MAX_DELETED - gone)
     return gone
 
 
-def _forget_run(run_id: str, now: datetime.datetime, most: int) -> int:
+def _delete_pages(run_id: str, now: datetime.datetime, limit: int) -> int:
     """Delete a run's pages, and note when none is left. Its totals stay."""
     run = run_key(run_id).get()
     if run.pages_until is None or run.pages_until > now:
@@ -243,10 +244,10 @@ def _forget_run(run_id: str, now: datetime.datetime, most: int) -> int:
         return 0
     keys: list[Any] = []
     for query in (heartbeats_of(run_id), pages_of(run_id)):
-        if len(keys) < most:
-            keys += query.fetch(most - len(keys), keys_only=True)
+        if len(keys) < limit:
+            keys += query.fetch(limit - len(keys), keys_only=True)
     ndb.delete_multi(keys)
-    if len(keys) < most:
+    if len(keys) < limit:
         _keep_pages(run_id, until=None)
     return len(keys)
 

@@ -18,8 +18,8 @@ are still inside, and folds: one transaction re-reads the items, calls the join 
 all of them, and deletes them. The join function reads and writes Datastore as any transaction
 body does, and may run more than once, of which one run counts.
 
-Period 0 means no waiting: the batch is what came while the one before was folded. A batch that
-is full does not wait for its period either.
+With period 0 nothing waits: a batch holds what arrived while the previous one was being folded. A
+batch that is full does not wait for its period either.
 
 Inserts of one process that come together share one commit and one entity. An idempotency key makes
 an insert safe to repeat: within a day it counts once, also when a commit's reply was lost. Without
@@ -30,28 +30,29 @@ batches are smaller. A crash costs one period of the sweep.
 Cost of an item, alone: 1 write, 1 delete, and its share of the fold. Of a batch: 1 task, 5 round
 trips, and what the join function does.
 
-Routes: POST /tasks/fork-join/<name>/join, .../walk, .../insert; GET /cron/fork-join/sweep.
+Routes: POST /tasks/fork-join/<name>/join, .../drain, .../replay,
+.../insert, POST /tasks/fork-join/delete-expired; GET /cron/fork-join/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Fork-join queue". What its code loses and doubles, and what ours does instead: docs/adr/0009.
 """
 
 from pipelines.fork_join.accumulator import Accumulator
-from pipelines.fork_join.queue import (
+from pipelines.fork_join.fold import Batch
+from pipelines.fork_join.items import (
     Accepted,
     BadItemError,
-    Batch,
     DifferentItemError,
-    ForkJoin,
-    ItemStatus,
     OutcomeUnknownError,
-    fork_join,
 )
+from pipelines.fork_join.queue import ForkJoin, fork_join
+from pipelines.fork_join.status import Depth, ItemStatus
 
 __all__ = [
     "Accepted",
     "Accumulator",
     "BadItemError",
     "Batch",
+    "Depth",
     "DifferentItemError",
     "ForkJoin",
     "ItemStatus",

@@ -1,6 +1,6 @@
 """In-memory fan-in: additions are folded in the process, and only their sum is stored.
 
-    HITS = Accumulator("hits", add_up, lambda a, b: Add(a.amount + b.amount))
+    HITS = Accumulator("hits", add_up, combine=lambda a, b: Add(a.amount + b.amount))
 
     HITS.add(clients, "visitors", Add(1))
 
@@ -8,12 +8,12 @@
 each key that was touched into a fork-join queue, which folds those of all processes. So a hot
 key's million additions are a handful of writes: aggregated twice, first here and then there.
 
-Lost on failure: what a killed process has taken since its last flush: one window, and the time
-of a flush under way. Nothing else: a flush that Datastore does not take is made again, under the
-same idempotency key, so that it counts once. A process that is told to end (SIGTERM) flushes first.
-Use it for what may be lost: hits, not money.
+Lost on failure: what a killed process has taken since its last flush: one interval, and the time of
+a flush in progress. Nothing else: a flush that Datastore does not take is repeated under the same
+idempotency key, so that it counts once. A process that is told to end (SIGTERM) flushes first. Use
+it for what may be lost: hits, not money.
 
-Cost of an item: none. Of a key and window: 2 writes (the item and its receipt), and its fold.
+Cost of an item: none. Of a key and flush: 2 writes (the item and its receipt), and its fold.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Future directions": in-memory fan-in.
@@ -30,16 +30,17 @@ from typing import Generic, TypeVar
 
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join.queue import BadItemError, ForkJoin
+from pipelines.fork_join.items import BadItemError
+from pipelines.fork_join.queue import ForkJoin
 from pipelines.runtime.clients import Clients
 
 log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
-WINDOW_S = 0.25
+FLUSH_INTERVAL_S = 0.25
 # Once the process has been told to end.
-LAST_WINDOW_S = 0.01
+LAST_FLUSH_INTERVAL_S = 0.01
 # Sums that wait: of keys, and those that are as large as an item may be.
 MAX_KEYS = 10_000
 
@@ -63,41 +64,41 @@ class Accumulator(Generic[I]):
     def __init__(
         self,
         name: str,
-        queue: ForkJoin[I],
-        plus: Callable[[I, I], I],
+        fork_join: ForkJoin[I],
+        combine: Callable[[I, I], I],
         *,
-        window_s: float = WINDOW_S,
+        flush_interval_s: float = FLUSH_INTERVAL_S,
     ) -> None:
         """Declare a fan-in.
 
         Args:
-            plus: Folds two items into one, in any order.
-            window_s: How often what was taken is stored: so much a crash may lose.
+            combine: Folds two items into one, in any order.
+            flush_interval_s: How often what was taken is stored: so much a crash may lose.
         """
         self.name = name
-        self.queue = queue
-        self.plus = plus
-        self.window_s = window_s
+        self.fork_join = fork_join
+        self.combine = combine
+        self.flush_interval_s = flush_interval_s
 
     def add(self, clients: Clients, key: str, item: I) -> None:
-        """Take an item; it is stored within the window.
+        """Take an item; it is stored with the next flush.
 
         Raises:
             BadItemError: the queue would not take it; nothing was taken.
             BufferFullError: there is no room, nothing was taken.
         """
-        self.queue.check(key, item)
-        self._taken(clients).add(key, item)
+        self.fork_join.check(key, item)
+        self._buffer(clients).add(key, item)
 
     def flush(self, clients: Clients) -> None:
         """Store what was taken so far; what Datastore does not take now waits for the next time."""
-        self._taken(clients).flush()
+        self._buffer(clients).flush()
 
     def waiting(self, clients: Clients) -> int:
         """Return how many keys this process has something of that is not stored."""
-        return self._taken(clients).size()
+        return self._buffer(clients).size()
 
-    def _taken(self, clients: Clients) -> _Buffer[I]:
+    def _buffer(self, clients: Clients) -> _Buffer[I]:
         return clients.process_state.get_or_create(
             f"accumulator:{self.name}", lambda: _Buffer(clients, self)
         )
@@ -112,7 +113,7 @@ class _Buffer(Generic[I]):
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._items: dict[str, I] = {}
-        self._again: list[_Flush[I]] = []
+        self._unconfirmed: list[_Flush[I]] = []
         self._is_awake = False
         self._has_ended = threading.Event()
         clients.process_state.on_shutdown(f"accumulator:{declared.name}", self.end)
@@ -121,10 +122,10 @@ class _Buffer(Generic[I]):
         with self._lock:
             known = self._items.get(key)
             both = None if known is None else self._sum(key, known, item)
-            if both is None and len(self._items) + len(self._again) >= MAX_KEYS:
+            if both is None and len(self._items) + len(self._unconfirmed) >= MAX_KEYS:
                 raise BufferFullError(f"{MAX_KEYS} sums wait already")
             if both is None and known is not None:
-                self._again.append(_Flush(key, known, self._clients.new_id()))
+                self._unconfirmed.append(_Flush(key, known, self._clients.new_id()))
             self._items[key] = item if both is None else both
             if self._is_awake:
                 return
@@ -134,23 +135,23 @@ class _Buffer(Generic[I]):
 
     def _sum(self, key: str, known: I, item: I) -> I | None:
         """Fold an item in; None: the sum is no item any more, and what was known goes by itself."""
-        both = self._declared.plus(known, item)
+        both = self._declared.combine(known, item)
         try:
-            self._declared.queue.check(key, both)
+            self._declared.fork_join.check(key, both)
         except BadItemError:
             return None
         return both
 
     def size(self) -> int:
         with self._lock:
-            return len(self._items) + len(self._again)
+            return len(self._items) + len(self._unconfirmed)
 
     def flush(self) -> None:
         with self._flushing:  # One at a time, so that a failed flush is repeated by one thread.
             flushes = self._take()
             if not flushes:
                 return
-            answers = self._declared.queue.insert_each(
+            answers = self._declared.fork_join.insert_each(
                 self._clients,
                 [(flush.key, flush.item) for flush in flushes],
                 idempotency_keys=[flush.idempotency_key for flush in flushes],
@@ -161,7 +162,9 @@ class _Buffer(Generic[I]):
                 if not isinstance(answer, Exception)
             }
             with self._lock:
-                self._again = [flush for flush in self._again if flush.idempotency_key not in over]
+                self._unconfirmed = [
+                    flush for flush in self._unconfirmed if flush.idempotency_key not in over
+                ]
             if failed := len(flushes) - len(over):
                 log.warning("%s: %d keys are not stored yet", self._declared.name, failed)
 
@@ -169,23 +172,23 @@ class _Buffer(Generic[I]):
         """Give what was taken its idempotency keys; they stay until they are accepted."""
         with self._lock:
             for key, item in self._items.items():
-                self._again.append(_Flush(key, item, self._clients.new_id()))
+                self._unconfirmed.append(_Flush(key, item, self._clients.new_id()))
             self._items = {}
-            return list(self._again)
+            return list(self._unconfirmed)
 
     def _watch(self) -> None:
         while True:
-            if self._has_ended.wait(self._declared.window_s):
-                time.sleep(LAST_WINDOW_S)
+            if self._has_ended.wait(self._declared.flush_interval_s):
+                time.sleep(LAST_FLUSH_INTERVAL_S)
             try:
                 with self._clients.context():
                     self.flush()
             except rpc_errors.GoogleAPICallError as error:
-                log.warning("%s: a flush failed and comes again: %s", self._declared.name, error)
+                log.warning("%s: a flush failed and is retried: %s", self._declared.name, error)
             except Exception:
-                log.exception("%s: a flush failed and comes again", self._declared.name)
+                log.exception("%s: a flush failed and is retried", self._declared.name)
             with self._lock:
-                if not (self._items or self._again):
+                if not (self._items or self._unconfirmed):
                     self._is_awake = False
                     return
 

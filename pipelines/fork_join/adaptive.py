@@ -17,8 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from pipelines.runtime.clients import Clients
 
-# What a new figure weighs against those before it.
-WEIGHT = 0.3
+# What a new figure weighs against the average of those before it.
+EWMA_ALPHA = 0.3
 # From the time a task is due until its joiner runs, mostly.
 DELIVERY_S = 0.05
 # So many items a second are no trouble for one epoch: one lock, one range of keys.
@@ -46,7 +46,7 @@ class Limits:
 class BatchStats:
     """What one joiner saw: items folded, and how long the batch was open, and its fold took.
 
-    `open_s` is None if the clock of whoever opened the batch is ahead of the joiner's.
+    `open_s` is None if the clock of the writer that opened the batch is ahead of the joiner's.
     """
 
     items: int
@@ -58,12 +58,12 @@ class BatchStats:
 class BatchPolicy:
     """How the next batch of a key will be, and why."""
 
-    window_s: _Finite
-    size: int
+    period_s: _Finite
+    max_batch_size: int
     shards: int
     items_per_s: _Finite = 0.0
     fold_s: _Finite = 0.0
-    why_window: str = "Nothing has been folded lately: the first item does not wait."
+    why_period: str = "Nothing has been folded lately: the first item does not wait."
     why_size: str = "A cautious beginning."
     why_shards: str = "One batch at a time is enough."
 
@@ -72,29 +72,31 @@ _JSON = TypeAdapter(BatchPolicy)
 
 
 def first(limits: Limits) -> BatchPolicy:
-    """Return how an idle key begins: nobody waits for company that may not come."""
-    return BatchPolicy(window_s=0.0, size=min(FIRST_SIZE, limits.max_batch_size), shards=1)
+    """Return how an idle key begins: its first item waits for no other, which may not come."""
+    return BatchPolicy(
+        period_s=0.0, max_batch_size=min(FIRST_SIZE, limits.max_batch_size), shards=1
+    )
 
 
 def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
     """Return what was decided last for a key; within the limits, whatever memcached says."""
-    told = clients.cache.get(name)
-    if told is None:
+    cached = clients.cache.get(name)
+    if cached is None:
         return first(limits)
     try:
-        tuning = _JSON.validate_json(told)
+        policy = _JSON.validate_json(cached)
     except ValidationError:
         return first(limits)
     return replace(
-        tuning,
-        window_s=min(max(tuning.window_s, 0.0), limits.period_s),
-        size=min(max(tuning.size, 1), limits.max_batch_size),
-        shards=min(max(tuning.shards, 1), limits.shards),
+        policy,
+        period_s=min(max(policy.period_s, 0.0), limits.period_s),
+        max_batch_size=min(max(policy.max_batch_size, 1), limits.max_batch_size),
+        shards=min(max(policy.shards, 1), limits.shards),
     )
 
 
-def note(clients: Clients, name: str, seen: BatchStats, limits: Limits) -> None:
-    """Decide how the next batch will be, and write it down for everybody."""
+def record(clients: Clients, name: str, seen: BatchStats, limits: Limits) -> None:
+    """Decide how the next batch will be, and store it for all processes."""
     decided = next_policy(read(clients, name, limits), seen, limits)
     clients.cache.set(name, _JSON.dump_json(decided), TTL_S)
 
@@ -105,20 +107,20 @@ def next_policy(before: BatchPolicy, seen: BatchStats, limits: Limits) -> BatchP
     if seen.open_s is not None:
         # Writers spread over all shards, and a joiner sees one.
         seen_per_s = seen.items / max(seen.open_s, DELIVERY_S)
-        rate = _mixed(rate, before.shards * seen_per_s)
-    fold_s = _mixed(before.fold_s, seen.fold_s)
-    window_s, why_window = _window(rate, fold_s, limits)
-    size, why_size = _size(before.size, seen, limits)
+        rate = _ewma(rate, before.shards * seen_per_s)
+    fold_s = _ewma(before.fold_s, seen.fold_s)
+    period_s, why_period = _period(rate, fold_s, limits)
+    size, why_size = _size(before.max_batch_size, seen, limits)
     shards, why_shards = _shards(rate, limits)
-    return BatchPolicy(window_s, size, shards, rate, fold_s, why_window, why_size, why_shards)
+    return BatchPolicy(period_s, size, shards, rate, fold_s, why_period, why_size, why_shards)
 
 
-def _mixed(before: float, now: float) -> float:
-    return now if not before else before + WEIGHT * (now - before)
+def _ewma(before: float, now: float) -> float:
+    return now if not before else before + EWMA_ALPHA * (now - before)
 
 
-def _window(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
-    """Wait as long as the promise allows, unless nobody would come."""
+def _period(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
+    """Wait as long as the promise allows, unless no other item would come."""
     left_s = min(limits.period_s, limits.target_latency_s - 2 * fold_s - DELIVERY_S)
     if left_s <= 0:
         return 0.0, (
@@ -126,7 +128,7 @@ def _window(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
             "there is no time to wait, and the next batch gathers while this one is folded."
         )
     if rate * left_s < 2:
-        return 0.0, f"At {rate:.1f} items a second nobody would share the wait."
+        return 0.0, f"At {rate:.1f} items a second no other would share the wait."
     return left_s, (
         f"At {rate:.0f} items a second, waiting {_ms(left_s)} gathers about {rate * left_s:.0f}; "
         f"a fold takes {_ms(fold_s)} of the {_ms(limits.target_latency_s)} promised."

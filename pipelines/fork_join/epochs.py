@@ -2,12 +2,15 @@
 
 A batch is an epoch, a random id under which writers put their work. Its lock is one number:
 
+    bit  ... 17      16     15 ... 0
+         items       open   closed, and how many writers are inside
+
     65,536 and more   open; the excess is how many writers are inside
     32,768 and more   closed: the joiner waits for the writers that are still inside
-    less              joined: whoever is still inside has been missed
+    less              joined: a writer that is still inside has been missed
 
-and, from bit 17 on, how many items have been announced. So one increment lets a writer in and
-tells it how full the batch is. A writer that was missed knows it when it leaves.
+Items are those that have been announced. So one increment lets a writer in and tells it how full
+the batch is. A writer that was missed knows it when it leaves.
 
 Nothing here is a proof. Whatever memcached forgets or makes up, work lies in Datastore under
 some epoch, and the sweep knows all of them. Without memcached each process makes its own epochs.
@@ -36,18 +39,45 @@ log = logging.getLogger(__name__)
 
 OPEN = 2**16
 CLOSED = 2**15
+JOINED = 0
 ITEM = 2**17
 # Writers that hold the lock longer than this are not waited for.
 WAIT_FOR_WRITERS_S = 1.0
 # A fold that takes longer than this is not waited for by the next one.
-WAIT_FOR_TURN_S = 2.0
-TURN_TTL_S = 10
+WAIT_FOR_FOLD_S = 2.0
+FOLD_MUTEX_TTL_S = 10
 # An epoch that is older than its period by so much was forgotten by its joiner.
 FORGOTTEN_AFTER_S = 5.0
 MIN_LOOK_S = 0.001
 MAX_LOOK_S = 0.02
 MAX_TRIES = 4
 MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class LockWord:
+    """The number of a lock, taken apart.
+
+    >>> LockWord.decode(3 * ITEM + OPEN + 2)
+    LockWord(items=3, state=65536, writers=2)
+    >>> LockWord.decode(CLOSED).is_quiet, LockWord.decode(CLOSED + 1).is_quiet
+    (True, False)
+    """
+
+    items: int
+    state: int  # OPEN, CLOSED or JOINED.
+    writers: int  # Inside. Of a joined epoch it means nothing.
+
+    @classmethod
+    def decode(cls, count: int) -> LockWord:
+        items, low = divmod(count, ITEM)
+        state = OPEN if low >= OPEN else CLOSED if low >= CLOSED else JOINED
+        return cls(items, state, low - state)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the joiner of an epoch that is not open has no writer to wait for."""
+        return self.state == JOINED or (self.state == CLOSED and not self.writers)
 
 
 @dataclass(frozen=True)
@@ -63,11 +93,11 @@ class Slot:
         return f"fork-join:epoch:{self.queue}:{self.shard}:{self.key}"
 
     @property
-    def turn(self) -> str:
-        return f"fork-join:turn:{self.queue}:{self.key}"
+    def fold_mutex(self) -> str:
+        return f"fork-join:fold-mutex:{self.queue}:{self.key}"
 
     @property
-    def tag(self) -> str:
+    def key_hash(self) -> str:
         return key_hash_of(self.queue, self.key)
 
 
@@ -91,8 +121,8 @@ class Admission:
 class Shape:
     """How an epoch is: how long it stays open, and with how many items it is full."""
 
-    window_s: float
-    size: int
+    period_s: float
+    max_batch_size: int
 
 
 @dataclass(frozen=True)
@@ -137,10 +167,10 @@ class Epochs:
         if not entry.is_shared:
             return not entry.is_new and naive_utc(clients.clock.now()) >= entry.due
         inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
-        return inside is None or inside % ITEM < CLOSED
+        return inside is None or LockWord.decode(inside).state == JOINED
 
-    def forget(self, clients: Clients, slot: Slot, epoch: str) -> None:
-        """Let nobody in by this process's memory, nor by memcached's."""
+    def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
+        """Let no writer in by this process's memory, nor by memcached's."""
         with self._lock:
             known = self._known.get(slot)
             if known is not None and known.epoch == epoch:
@@ -155,10 +185,10 @@ class Epochs:
 
     def _published(self, clients: Clients, slot: Slot) -> str | None:
         """Return the epoch that memcached says is open, if it can be true."""
-        told = clients.cache.get(slot.name)
-        if told is None:
+        cached = clients.cache.get(slot.name)
+        if cached is None:
             return None
-        epoch = told.decode(errors="replace")
+        epoch = cached.decode(errors="replace")
         if self._may_be_open(clients, slot, epoch):
             return epoch
         unpublish(clients, slot, epoch)
@@ -173,35 +203,36 @@ class Epochs:
             return False
         now = naive_utc(clients.clock.now())
         longest = self._period + datetime.timedelta(seconds=FORGOTTEN_AFTER_S)
-        return epoch.tag == slot.tag and now - longest < epoch.opened < now + longest
+        return epoch.key_hash == slot.key_hash and now - longest < epoch.opened < now + longest
 
     def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Admission | None:
         lock, steps = _lock(slot, epoch), items * ITEM + 1
         count = clients.cache.incr_existing(lock, steps)
-        if count is not None and count % ITEM > OPEN:
+        word = _decoded(count)
+        # This writer has just been counted: without one it is no lock that this code has made.
+        if word is not None and word.state == OPEN and word.writers:
             shape = self._remember(clients, slot, epoch)
-            announced = count // ITEM
-            is_full = announced - items < shape.size <= announced
+            is_full = word.items - items < shape.max_batch_size <= word.items
             return Admission(slot, epoch, _due(epoch, shape), is_full=is_full)
         if count is not None:
             clients.cache.incr_existing(lock, -steps)
-        self.forget(clients, slot, epoch)
+        self.discard(clients, slot, epoch)
         return None
 
     def _open(self, clients: Clients, slot: Slot, items: int) -> Admission | None:
-        """Open an epoch and stand in it; None: somebody else has opened one just now."""
+        """Open an epoch and enter it; None: another process has opened one just now."""
         epoch = self._new(clients, slot)
         lock = _lock(slot, epoch)
         inside = str(OPEN + items * ITEM + 1).encode()
         if not clients.cache.add(lock, inside, self._ttl_s()):
             return self._private(clients, slot)
         is_published = clients.cache.add(slot.name, epoch.encode(), self._ttl_s())
-        # If the answer was lost it may be, and then nobody else would see to its task.
+        # If the answer was lost it may be, and then no other writer would create its task.
         if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
         shape = self._remember(clients, slot, epoch)
         due = _due(epoch, shape)
-        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.size)
+        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.max_batch_size)
 
     def _private(self, clients: Clients, slot: Slot) -> Admission:
         """Return a stay in an epoch of this process alone, until its joiner is due."""
@@ -219,7 +250,7 @@ class Epochs:
         return Admission(slot, epoch, own.due, is_new=True, is_shared=False)
 
     def _new(self, clients: Clients, slot: Slot) -> str:
-        return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.tag).text
+        return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.key_hash).text
 
     def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
         """Remember an epoch; return its shape, as this process sees it."""
@@ -244,7 +275,7 @@ def gone_at(epoch: str, period_s: float) -> datetime.datetime:
 
 
 def _due(epoch: str, shape: Shape) -> datetime.datetime:
-    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.window_s)
+    return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.period_s)
 
 
 # Onlookers
@@ -260,13 +291,13 @@ class OpenEpoch:
 
 
 def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
-    """Return the open epoch of a slot as memcached has it; None: there is none, or nobody knows."""
-    told = clients.cache.get(slot.name)
-    epoch = told.decode(errors="replace") if told is not None else ""
-    count = _counted(clients, _lock(slot, epoch)) if epoch else None
-    if count is None or count % ITEM < OPEN:
+    """Return the open epoch of a slot as memcached has it; None: none is known."""
+    cached = clients.cache.get(slot.name)
+    epoch = cached.decode(errors="replace") if cached is not None else ""
+    word = _word(clients, _lock(slot, epoch)) if epoch else None
+    if word is None or word.state != OPEN:
         return None
-    return OpenEpoch(epoch, count // ITEM, count % ITEM - OPEN)
+    return OpenEpoch(epoch, word.items, word.writers)
 
 
 # Joiners
@@ -276,41 +307,45 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     """Let no writer into an epoch any more; wait, not for ever, until those inside have left.
 
     Returns:
-        False if nobody knows: memcached did not answer, or has forgotten the lock. Then writers
-        that remember the epoch may still come, until it is too old for them.
+        False if that is not known: memcached did not answer, or has forgotten the lock. Then
+        writers that remember the epoch may still come, until it is too old for them.
     """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
-    count = _counted(clients, lock)
-    # A joiner that comes again, or a second one, must not subtract twice.
-    if count is not None and count % ITEM >= OPEN:
-        count = clients.cache.incr_existing(lock, -CLOSED)
+    word = _word(clients, lock)
+    # A joiner that is retried, or a second one, must not subtract twice.
+    if word is not None and word.state == OPEN:
+        word = _decoded(clients.cache.incr_existing(lock, -CLOSED))
     for pause_s in _looks(WAIT_FOR_WRITERS_S):
-        if count is None or count % ITEM <= CLOSED:
+        if word is None or word.is_quiet:
             break
         clients.clock.sleep(pause_s)
-        count = _counted(clients, lock)
-    is_known = count is not None
+        word = _word(clients, lock)
+    is_known = word is not None
     return clients.cache.set(lock, b"0", 60) and is_known
 
 
 @contextlib.contextmanager
-def turn(clients: Clients, slot: Slot) -> Iterator[None]:
-    """Let one fold of a key go after the other; nobody waits for ever, nor without memcached."""
-    token = clients.new_id().encode()
-    for pause_s in _looks(WAIT_FOR_TURN_S):
-        if clients.cache.add(slot.turn, token, TURN_TTL_S) or clients.cache.get(slot.turn) is None:
+def fold_mutex(clients: Clients, slot: Slot) -> Iterator[None]:
+    """Let the folds of a key run one after the other.
+
+    It only keeps them from contending. A fold that has waited WAIT_FOR_FOLD_S goes ahead, and none
+    waits without memcached.
+    """
+    mutex, token = slot.fold_mutex, clients.new_id().encode()
+    for pause_s in _looks(WAIT_FOR_FOLD_S):
+        if clients.cache.add(mutex, token, FOLD_MUTEX_TTL_S) or clients.cache.get(mutex) is None:
             break
         clients.clock.sleep(pause_s)
     try:
         yield
     finally:
-        if clients.cache.get(slot.turn) == token:
-            clients.cache.delete(slot.turn)
+        if clients.cache.get(mutex) == token:
+            clients.cache.delete(mutex)
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
-    """Tell nobody about an epoch any more."""
+    """Let no process find an epoch in memcached any more."""
     if clients.cache.get(slot.name) == epoch.encode(errors="replace"):
         clients.cache.delete(slot.name)
 
@@ -319,14 +354,18 @@ def _lock(slot: Slot, epoch: str) -> str:
     return f"fork-join:lock:{slot.queue}:{epoch}"
 
 
-def _counted(clients: Clients, lock: str) -> int | None:
-    return counted(clients.cache.get(lock))
+def _word(clients: Clients, lock: str) -> LockWord | None:
+    return _decoded(counted(clients.cache.get(lock)))
 
 
-def _looks(most_s: float) -> Iterator[float]:
+def _decoded(count: int | None) -> LockWord | None:
+    return None if count is None else LockWord.decode(count)
+
+
+def _looks(timeout_s: float) -> Iterator[float]:
     """Return pauses that grow, and end after so many seconds."""
     pause_s, waited_s = MIN_LOOK_S, 0.0
-    while waited_s < most_s:
+    while waited_s < timeout_s:
         yield pause_s
         waited_s += pause_s
         pause_s = min(MAX_LOOK_S, pause_s * 1.5)

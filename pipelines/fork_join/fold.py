@@ -1,11 +1,12 @@
 """Folding a batch: re-read its items, join them, delete them, in one transaction.
 
 So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
-transaction is folded in several. When the join function fails, the batch is halved until the item
-that it fails on stands alone; the rest goes through. An item that has failed alone, five times,
-is parked: it stands apart, with a dead task, whose replay puts it back. When nothing goes through,
-the function may be at fault and not an item: then a few items are looked at in each try, in another
-order each time, and are given twenty; the batch's task comes again, ever more rarely.
+transaction is folded in several. When the join function fails, the batch is bisected until the
+poison item stands alone; the rest goes through. An item that has failed alone five times, while
+others went through, is parked: it stands apart, with a dead task, whose replay puts it back. When
+nothing succeeds, the function may be at fault and not an item: then each delivery tries a few items
+only, in another order each time, and an item is parked after twenty failures; the batch's task is
+retried, ever more rarely.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from google.cloud import ndb
 from pydantic import ValidationError
@@ -32,23 +33,22 @@ from models.fork_join import (
     packs_of_epoch,
 )
 from models.transactions import TRANSIENT, transact
+from pipelines.fork_join.parked import Replay, park_in_transaction
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Reject, Retry, Unavailable
-
-if TYPE_CHECKING:
-    from pipelines.fork_join.queue import ForkJoin
+from pipelines.tasks.declaration import Reject, Retry, Task, Unavailable
 
 log = logging.getLogger(__name__)
+
+I = TypeVar("I")  # noqa: E741  An item.
 
 MAX_PACKS = 100
 MAX_KILOBYTES = 2_000
 MAX_LISTED = 1_000
 MAX_FAILURES = 5
 # So many items fail before one goes through: perhaps it is not the items.
-MAX_SUSPECTS = 8
-MAX_FAILURES_OF_ALL = 20
+MAX_FAILED_ITEMS = 8
+MAX_FAILURES_OF_ALL = 20  # While nothing succeeds.
 OUTCOMES_FOR = timedelta(hours=1)
 
 # Not the items' fault.
@@ -66,38 +66,49 @@ class Batch:
     opened: datetime
 
 
+@dataclass(frozen=True)
+class Folding(Generic[I]):
+    """What a fold has to know of its queue."""
+
+    name: str
+    max_batch_size: int
+    join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]
+    read: Callable[[str], list[I]]  # Of a pack's items.
+    replay_task: Task[Replay]
+
+
 @dataclass
 class FoldResult:
     """What one joiner did: how many items went through, and what did not."""
 
     items: int = 0
     unread: int = 0  # Packs.
-    suspects: list[tuple[PackId, Exception]] = field(default_factory=list)
+    failed_items: list[tuple[PackId, Exception]] = field(default_factory=list)
 
     @property
-    def is_hopeless(self) -> bool:
+    def nothing_succeeded(self) -> bool:
         """Return whether many items have failed and none has gone through."""
-        return not self.items and len(self.suspects) >= MAX_SUSPECTS
+        return not self.items and len(self.failed_items) >= MAX_FAILED_ITEMS
 
 
-def fold_epoch(clients: Clients, queue: ForkJoin[Any], epoch: str) -> FoldResult:
+def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResult:
     """Fold all that lies under an epoch.
 
     Raises:
-        Wait: there is more, or something that this version of the code cannot read.
+        Retry: there is more, or something that this version of the code cannot read.
         Exception: what the join function raised for an item that is not parked yet.
     """
-    keys = packs_of_epoch(queue.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
+    keys = packs_of_epoch(folding.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
     packs = [PackId.parse(key.id()) for key in keys[:MAX_LISTED]]
     clients.random.shuffle(packs)  # What fails must not stand before the rest each time.
     folded = FoldResult()
-    for part in _parts(packs, queue.max_batch_size):
-        if not folded.is_hopeless:
-            _fold(clients, queue, part, folded)
+    for part in _parts(packs, folding.max_batch_size):
+        if not folded.nothing_succeeded:
+            _fold(clients, folding, part, folded)
     waits = [
         error
-        for pack, error in folded.suspects
-        if not _blame(clients, queue, pack, error, is_alone=folded.items > 0)
+        for pack, error in folded.failed_items
+        if not _count_failure(clients, folding, pack, error, is_alone=folded.items > 0)
     ]
     if waits:
         raise waits[0]
@@ -123,28 +134,28 @@ def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId
 
 
 def _fold(
-    clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId], folded: FoldResult
+    clients: Clients, folding: Folding[Any], part: Sequence[PackId], folded: FoldResult
 ) -> None:
     try:
-        items, unread = transact(lambda: _fold_here(clients, queue, part))
+        items, unread = transact(lambda: _fold_here(clients, folding, part))
     except UNAVAILABLE_ERRORS:
         raise
     except Exception as error:
         if len(part) == 1 and part[0].items == 1:
-            folded.suspects.append((part[0], error))
+            folded.failed_items.append((part[0], error))
             return
-        log.info("%s: %d packs fail together and are halved: %s", queue.name, len(part), error)
+        log.info("%s: %d packs fail together, to be bisected: %s", folding.name, len(part), error)
         singles = transact(lambda: _split(part[0])) if len(part) == 1 else part
         middle = len(singles) // 2
         for half in (singles[:middle], singles[middle:]):
-            if half and not folded.is_hopeless:
-                _fold(clients, queue, half, folded)
+            if half and not folded.nothing_succeeded:
+                _fold(clients, folding, half, folded)
         return
     folded.items += items
     folded.unread += unread
 
 
-def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -> tuple[int, int]:
+def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> tuple[int, int]:
     """Fold what still exists of some packs, in a transaction.
 
     Returns:
@@ -157,7 +168,7 @@ def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -
     by_key: dict[str, list[tuple[WorkPack, list[Any]]]] = {}
     for pack in packs:
         try:
-            items = queue.read(pack.items)
+            items = folding.read(pack.items)
         except ValidationError:
             if not is_new:
                 raise
@@ -166,7 +177,7 @@ def _fold_here(clients: Clients, queue: ForkJoin[Any], part: Sequence[PackId]) -
     count = 0
     for key, mine in by_key.items():
         items = [item for _, each in mine for item in each]
-        results = queue.join(clients, Batch(key, epoch, opened), items)
+        results = folding.join(clients, Batch(key, epoch, opened), items)
         if results is not None:
             _put_outcomes(clients, mine, list(results))
         count += len(items)
@@ -184,11 +195,11 @@ def _put_outcomes(
     first = 0
     for pack, items in packs:
         if pack.keep_result:
-            forget_at = naive_utc(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
+            expires_at = naive_utc(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
             WorkOutcome(
                 key=outcome_key(pack.key.id()),
-                told={"results": results[first : first + len(items)]},
-                expires=expiry(PackId.parse(pack.key.id()).epoch, forget_at),
+                results=results[first : first + len(items)],
+                expires=expiry(PackId.parse(pack.key.id()).epoch, expires_at),
             ).put()
         first += len(items)
 
@@ -211,34 +222,8 @@ def _split(pack: PackId) -> list[PackId]:
     return singles
 
 
-def _move(stored: WorkPack, place: PackId) -> None:
-    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
-    WorkPack(
-        key=pack_key(place.text),
-        batch_key=stored.batch_key,
-        items=stored.items,
-        keep_result=stored.keep_result,
-        tag=stored.tag,
-    ).put()
-    stored.key.delete()
-
-
-def unpark(pack: PackId) -> None:
-    """Put a parked item back to where it was, once: then it does not stand apart any more.
-
-    Its joiner is the caller's to create.
-    """
-
-    def body() -> None:
-        parked = pack_key(pack.parked.text).get()
-        if parked is not None:
-            _move(parked, pack)
-
-    transact(body)
-
-
-def _blame(
-    clients: Clients, queue: ForkJoin[Any], pack: PackId, error: Exception, *, is_alone: bool
+def _count_failure(
+    clients: Clients, folding: Folding[Any], pack: PackId, error: Exception, *, is_alone: bool
 ) -> bool:
     """Count a failure of an item that stood alone; return whether it is out of the way.
 
@@ -254,19 +239,11 @@ def _blame(
             return True
         stored.failures += 1
         stored.fails_alone = stored.fails_alone or is_alone
-        most = MAX_FAILURES if stored.fails_alone else MAX_FAILURES_OF_ALL
-        if stored.failures < most and not isinstance(error, Reject):
+        limit = MAX_FAILURES if stored.fails_alone else MAX_FAILURES_OF_ALL
+        if stored.failures < limit and not isinstance(error, Reject):
             stored.put()
             return False
-        dead_tasks.park_in_transaction(
-            clients,
-            dead_id=dead_id,
-            path=queue.replay_task.path,
-            queue=queue.replay_task.queue,
-            body=queue.replay_body(pack, stored),
-            reason=reason,
-        )
-        _move(stored, pack.parked)
+        park_in_transaction(clients, folding.replay_task, stored, dead_id=dead_id, reason=reason)
         return True
 
     return transact(body)

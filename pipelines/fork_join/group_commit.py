@@ -1,11 +1,19 @@
-"""Group commit: calls that come while one is under way share the next.
+"""Group commit: calls that come while a commit is in progress share the next one.
 
-A lone call is made at once, by its own thread, and pays nothing. The first of those that came
-meanwhile makes the next call for all of them. So a group is what came while the one before was
-under way: the slower the service, the more a call carries, and nothing waits for company. A call
-that has waited too long for its group goes ahead with one of its own, beside the one that hangs.
+A leader makes the call for its group, and the others follow:
 
-Lost on failure: a call that raises raises for everybody who shared it, and for nobody else.
+1. Join: a call queues up. When no commit is in progress it is promoted to leader at once, so a
+   lone call commits by its own thread and waits for nothing.
+2. Lead: the leader takes a group off the queue, itself first, and commits for all of it.
+3. Hand over: when its commit ends and no other leader is at work, it promotes the first of those
+   that queued up meanwhile, which commits for the next group.
+4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
+
+So a group is what came during the commit before: the slower the service, the more a commit carries.
+A call that has queued for `max_wait_s` becomes a leader of its own, so a commit that hangs holds up
+its own group only.
+
+Lost on failure: a commit that raises raises for each call of its group, and for no other.
 """
 
 from __future__ import annotations
@@ -19,84 +27,85 @@ R = TypeVar("R")
 
 
 class GroupCommit(Generic[C, R]):
-    """Makes one call of many, one group after the other."""
+    """Makes one commit of many calls, one group after the other."""
 
     def __init__(
         self,
         commit: Callable[[Sequence[C]], Sequence[R | Exception]],
         *,
-        most: int,
-        most_bytes: int,
+        max_calls: int,
+        max_bytes: int,
         size: Callable[[C], int],
-        longest_wait_s: float,
+        max_wait_s: float,
     ) -> None:
         """Share calls of `commit`.
 
         Args:
             commit: Returns an answer for each call, or why it has none.
-            most: Calls in a group; and their `size` together, unless it is one alone.
-            longest_wait_s: How long a call waits for its group before it goes ahead.
+            max_calls: In a group.
+            max_bytes: The `size` of a group's calls together, unless it is one call alone.
+            max_wait_s: How long a call queues before it becomes a leader of its own.
         """
         self._commit = commit
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_calls = max_calls
+        self._max_bytes = max_bytes
         self._size = size
-        self._longest_wait_s = longest_wait_s
+        self._max_wait_s = max_wait_s
         self._lock = threading.Lock()
-        self._waiting: list[_Seat[C, R]] = []
+        self._waiting: list[_Waiter[C, R]] = []
         self._leaders = 0
 
     def __call__(self, call: C) -> R:
         """Make a call, alone or with others; return its own answer."""
-        waiter: _Seat[C, R] = _Seat(call)
+        waiter: _Waiter[C, R] = _Waiter(call)
         with self._lock:
-            self._waiting.append(waiter)
+            self._waiting.append(waiter)  # Step 1.
             if self._leaders == 0:
-                self._appoint(waiter)
-        if not waiter.called.wait(self._longest_wait_s):
-            self._go_ahead(waiter)
+                self._promote(waiter)
+        if not waiter.called.wait(self._max_wait_s):
+            self._lead_after_timeout(waiter)
         waiter.called.wait()
-        if waiter.leads:
+        if waiter.is_leader:
             self._lead(waiter)
         return waiter.result()
 
-    def _appoint(self, waiter: _Seat[C, R]) -> None:
+    def _promote(self, waiter: _Waiter[C, R]) -> None:
         self._leaders += 1
-        waiter.leads = True
+        waiter.is_leader = True
         waiter.called.set()
 
-    def _go_ahead(self, waiter: _Seat[C, R]) -> None:
-        """Lead, unless somebody has taken the waiter meanwhile: then its answer is on the way."""
+    def _lead_after_timeout(self, waiter: _Waiter[C, R]) -> None:
+        """Lead, unless a leader has taken the waiter meanwhile: then its answer is on the way."""
         with self._lock:
-            if waiter in self._waiting and not waiter.leads:
-                self._appoint(waiter)
+            if waiter in self._waiting and not waiter.is_leader:
+                self._promote(waiter)
 
-    def _lead(self, own: _Seat[C, R]) -> None:
+    def _lead(self, own: _Waiter[C, R]) -> None:
         with self._lock:
-            waiters = self._take(own)
+            group = self._take(own)  # Step 2.
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
         try:
-            answers = self._commit([waiter.call for waiter in waiters])
+            answers = self._commit([waiter.call for waiter in group])
         except BaseException as raised:
             error = raised
         with self._lock:
             self._leaders -= 1
             if self._waiting and self._leaders == 0:
-                self._appoint(self._waiting[0])
-        for waiter, answer in zip(waiters, answers or [error for _ in waiters], strict=True):
-            waiter.answer = answer
-            waiter.leads = False
+                self._promote(self._waiting[0])  # Step 3.
+        for waiter, answer in zip(group, answers or [error for _ in group], strict=True):
+            waiter.answer = answer  # Step 4.
+            waiter.is_leader = False
             waiter.called.set()
 
-    def _take(self, own: _Seat[C, R]) -> list[_Seat[C, R]]:
-        """Take a group off the line, this waiter first."""
+    def _take(self, own: _Waiter[C, R]) -> list[_Waiter[C, R]]:
+        """Take a group off the queue, this waiter first."""
         self._waiting.remove(own)
-        taken, room = [own], self._most_bytes - self._size(own.call)
-        # One that was told to lead makes its own call, for itself and for those behind it.
-        for waiter in [waiter for waiter in self._waiting if not waiter.leads]:
+        taken, room = [own], self._max_bytes - self._size(own.call)
+        # Another leader makes its own commit, for itself and for those behind it.
+        for waiter in [waiter for waiter in self._waiting if not waiter.is_leader]:
             room -= self._size(waiter.call)
-            if room < 0 or len(taken) == self._most:
+            if room < 0 or len(taken) == self._max_calls:
                 break
             taken.append(waiter)
         gone = set(map(id, taken))
@@ -104,13 +113,13 @@ class GroupCommit(Generic[C, R]):
         return taken
 
 
-class _Seat(Generic[C, R]):
+class _Waiter(Generic[C, R]):
     """A call that waits for its answer, or to lead."""
 
     def __init__(self, call: C) -> None:
         self.call = call
         self.called = threading.Event()
-        self.leads = False
+        self.is_leader = False
         self.answer: R | BaseException | None = None
 
     def result(self) -> R:

@@ -9,11 +9,10 @@ a request counts once however often it is sent.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
@@ -21,74 +20,24 @@ from google.cloud import ndb
 from models.commits import insert_all
 from models.fork_join import PackId, WorkPack, WorkReceipt, expiry, pack_key, receipt_key
 from pipelines.fork_join.epochs import Admission
+from pipelines.fork_join.items import (
+    Accepted,
+    DifferentItemError,
+    Insertion,
+    OutcomeUnknownError,
+)
+from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 
-if TYPE_CHECKING:
-    from pipelines.fork_join.queue import ForkJoin
-
-# How long a request's id is known at least.
+# How long an idempotency key is known at least.
 RECEIPTS_FOR = timedelta(hours=24)
-# Parked, an item travels as text within text in a task of 100,000 bytes: at most twice as long.
-MAX_ITEM_BYTES = 40_000
 MAX_GROUP_ITEMS = 500
 MAX_GROUP_BYTES = 900_000
 MAX_GROUP_KEYS = 100
 MAX_GROUP_WAIT_S = 0.05
-TRIES = 3
+MAX_ATTEMPTS = 3
 PAUSE_S = 0.03
-
-
-class BadItemError(ValueError):
-    """This cannot be inserted; the text says why."""
-
-
-class OutcomeUnknownError(Exception):
-    """The service did not answer, so it may count or not; with an idempotency key, at most once.
-
-    With an idempotency key it is safe to insert it again, and then it counts.
-    """
-
-
-class DifferentItemError(ValueError):
-    """This idempotency key was used for another item before."""
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """An item that is safe: it will be folded. `is_duplicate`: it was accepted before."""
-
-    pack: str
-    position: int
-    is_duplicate: bool = False
-
-
-@dataclass(frozen=True)
-class Insertion:
-    """An item on its way in."""
-
-    key: str
-    item: str  # As JSON.
-    idempotency_key: str | None = None
-    keep_result: bool = False
-    tag: str | None = None
-    said: str = ""  # What its caller has said of it, as JSON; nothing: the item.
-
-    @property
-    def bytes(self) -> int:
-        return len(self.item.encode())
-
-    @property
-    def digest(self) -> str:
-        return _digest(self.said or self.item)
-
-    def is_repeat_of(self, digest: str) -> bool:
-        """Return whether a digest is of this, or of all of it, as earlier versions say."""
-        return digest in (self.digest, _digest(self.item))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -135,16 +84,15 @@ class _Attempt:
 class _Group:
     """Insertions that are committed together."""
 
-    def __init__(
-        self, clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
-    ) -> None:
+    def __init__(self, clients: Clients, joiners: Joiners, insertions: Sequence[Insertion]) -> None:
         self.clients = clients
-        self.queue = queue
+        self.joiners = joiners
+        self.settings = joiners.settings
         self.insertions = insertions
         self.answers: dict[int, Accepted | Exception] = {}
         self.doubtful: list[_Attempt] = []
         self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
-        # Of each receipt who is the first in the group to need it. Others repeat that one.
+        # By receipt, the first insertion of the group that needs it. Others repeat that one.
         self.firsts: dict[Any, int] = {}
         for i, insertion in enumerate(insertions):
             if insertion.idempotency_key is not None:
@@ -162,13 +110,12 @@ class _Group:
             together.setdefault(self.insertions[i].key, []).append(i)
         packs, stays, where = list[_Pack](), list[tuple[Admission, PackId]](), {}
         for key, members in together.items():
-            slot = self.queue.slot(self.clients, key)
-            entry = self.queue.epochs(self.clients).enter(self.clients, slot, len(members))
-            for part in batched(members, self.queue.max_batch_size):
-                pack = self._pack(entry, [self.insertions[i] for i in part])
+            admission = self.joiners.enter(self.clients, key, len(members))
+            for part in batched(members, self.settings.max_batch_size):
+                pack = self._pack(admission, [self.insertions[i] for i in part])
                 packs.append(pack)
                 where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
-            stays.append((entry, packs[-1].id))
+            stays.append((admission, packs[-1].id))
         receipts = [
             self._receipt(self.insertions[i], accepted)
             for i, accepted in where.items()
@@ -188,7 +135,7 @@ class _Group:
                 self.answers = {**mine.where, **self.answers}
             elif receipt is not None:
                 i = self.firsts[key]
-                self.answers[i] = _repeated(self.insertions[i], receipt)
+                self.answers[i] = _duplicate(self.insertions[i], receipt)
 
     def find_out(self, attempt: _Attempt, error: Exception) -> None:
         """Find out whether a commit took effect whose reply was lost.
@@ -208,7 +155,7 @@ class _Group:
             self.give_up(error)
 
     def stays_in_doubt(self) -> list[tuple[Admission, PackId]]:
-        """Return where something may still be committed that nobody was told of."""
+        """Return where something may still be committed that no caller knows to be accepted."""
         left = [
             attempt
             for attempt in self.doubtful
@@ -230,7 +177,7 @@ class _Group:
         answer = self.answers[first]
         if first == i or isinstance(answer, Exception):
             return answer
-        if not self.insertions[i].is_repeat_of(self.insertions[first].digest):
+        if not self.insertions[i].is_duplicate_of(self.insertions[first].digest):
             return _different(self.insertions[i])
         return Accepted(answer.pack, answer.position, is_duplicate=True)
 
@@ -238,30 +185,30 @@ class _Group:
         insertion = self.insertions[i]
         return i if insertion.idempotency_key is None else self.firsts[self._receipt_key(insertion)]
 
-    def _pack(self, entry: Admission, insertions: list[Insertion]) -> _Pack:
+    def _pack(self, admission: Admission, insertions: list[Insertion]) -> _Pack:
         kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
         id_ = self.clients.new_id()[:16]
-        pack = PackId(self.queue.name, entry.epoch, len(insertions), kilobytes, id_)
+        pack = PackId(self.settings.name, admission.epoch, len(insertions), kilobytes, id_)
         return _Pack(pack, insertions)
 
     def _receipt_key(self, insertion: Insertion) -> Any:
-        return receipt_key(self.queue.name, insertion.key, insertion.idempotency_key or "")
+        return receipt_key(self.settings.name, insertion.key, insertion.idempotency_key or "")
 
     def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
         key = self._receipt_key(insertion)
-        forget_at = naive_utc(self.clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
+        expires_at = naive_utc(self.clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
         return WorkReceipt(
             key=key,
             pack=where.pack,
             position=where.position,
             digest=insertion.digest,
-            expires=expiry(key.id(), forget_at),
+            expires=expiry(key.id(), expires_at),
         )
 
 
-def batched(members: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+def batched(members: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
     """Cut a list into parts of at most so many."""
-    return (members[i : i + most] for i in range(0, len(members), most))
+    return (members[i : i + limit] for i in range(0, len(members), limit))
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
@@ -281,34 +228,34 @@ def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
 
 
 def insert_group(
-    clients: Clients, queue: ForkJoin[Any], insertions: Sequence[Insertion]
+    clients: Clients, joiners: Joiners, insertions: Sequence[Insertion]
 ) -> list[Accepted | Exception]:
     """Commit insertions together; return an answer for each."""
-    group = _Group(clients, queue, insertions)
+    group = _Group(clients, joiners, insertions)
     error: Exception | None = None
-    for retry in range(TRIES):
+    for retry in range(MAX_ATTEMPTS):
         if retry and not isinstance(error, rpc_errors.AlreadyExists):
             clients.clock.sleep(PAUSE_S)
-        error = _try(clients, queue, group)
+        error = _try(clients, joiners, group)
         if not group.open():
             break
     if group.doubtful:
         with contextlib.suppress(rpc_errors.GoogleAPIError):
             group.look_up()
     group.give_up(error)
-    queue.look_again(clients, group.stays_in_doubt())
+    joiners.look_again(clients, group.stays_in_doubt())
     return group.all_answers()
 
 
-def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | None:
+def _try(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
     """Make one commit; what it leaves open has to be tried again."""
     attempt = group.attempt()
     try:
-        queue.start(clients, [entry for entry, _ in attempt.stays])
+        joiners.start(clients, [admission for admission, _ in attempt.stays])
         entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
         insert_all(clients.datastore, entities)
     except rpc_errors.AlreadyExists as error:
-        # Mostly somebody else's receipt. If it is our own, this very commit took effect.
+        # Mostly the receipt of another commit. If it is our own, this very commit took effect.
         if attempt.receipts:
             group.doubtful.append(attempt)
             with contextlib.suppress(rpc_errors.GoogleAPIError):
@@ -322,13 +269,13 @@ def _try(clients: Clients, queue: ForkJoin[Any], group: _Group) -> Exception | N
         group.find_out(attempt, error)
         return error
     finally:
-        queue.leave(clients, attempt.stays)
+        joiners.leave(clients, attempt.stays)
     group.answers.update(attempt.where)
     return None
 
 
-def _repeated(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
-    if not insertion.is_repeat_of(receipt.digest):
+def _duplicate(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
+    if not insertion.is_duplicate_of(receipt.digest):
         return _different(insertion)
     return Accepted(receipt.pack, receipt.position, is_duplicate=True)
 

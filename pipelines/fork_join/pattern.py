@@ -22,7 +22,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
     takes = ForkJoin
 
     def tasks(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[Task[Any]]:
-        return [sweep.forget_all, *(task for queue in parts for task in queue.tasks)]
+        return [sweep.delete_partition, *(task for queue in parts for task in queue.tasks)]
 
     def sweep(
         self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
@@ -35,4 +35,4 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         return {"woken": swept.woken, "partitions": swept.partitions}
 
     def delete_expired(self, clients: Clients) -> int:
-        return sweep.forget(clients)
+        return sweep.delete_expired(clients)

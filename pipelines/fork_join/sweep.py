@@ -1,6 +1,6 @@
-"""The sweep of fork-join queues: it wakes what waits longer than its period, and forgets.
+"""The sweep of fork-join queues: it wakes stranded batches, and deletes what has expired.
 
-An idle queue costs one query, and forgetting two. Few stranded batches are woken here; for many,
+An idle queue costs one query, and the deletion two. Few stranded batches are woken here; for many,
 each partition of the key space gets a task. What has expired is deleted by tasks, too, as soon as
 it is more than a page.
 """
@@ -11,7 +11,7 @@ import datetime
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from google.cloud import ndb
 from pydantic import Field
@@ -25,28 +25,26 @@ from models.fork_join import (
     expiry,
     packs_of_queue,
 )
+from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.wakes import Round
-from pipelines.tasks.declaration import task
-
-if TYPE_CHECKING:
-    from pipelines.fork_join.queue import ForkJoin
+from pipelines.tasks.declaration import Task, task
 
 log = logging.getLogger(__name__)
 
 # A batch that its own joiner should have folded by now.
 STALE_S = 10.0
 MAX_HERE = 500
-MAX_FORGOTTEN = 500
-# A task that forgets deletes some thousands, in seconds; a sweep starts chains of at most so many.
-PAGES_A_TASK = 10
-MAX_FORGETTING = 12
+MAX_DELETED = 500
+# A task that deletes takes some thousands, in seconds; a sweep starts chains of at most so many.
+PAGES_PER_TASK = 10
+MAX_DELETING = 12
 
 
 @dataclass(frozen=True)
-class Walk:
-    """Which partition of a queue to walk through, from where, and in which round of the sweep."""
+class Drain:
+    """Which partition of a queue to drain, from where, and in which round of the sweep."""
 
     partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
     minute: Annotated[str, Field(max_length=20)]
@@ -57,8 +55,8 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Forget:
-    """Which partition to forget what has expired in; how many tasks of the chain came before."""
+class DeleteExpired:
+    """In which partition to delete; how many tasks of the chain came before."""
 
     partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
     minute: Annotated[str, Field(max_length=20)]
@@ -79,73 +77,81 @@ class SweepResult:
 # Wake
 
 
+class Swept(Protocol):
+    """A queue, as the sweep of all queues sees it."""
+
+    name: str
+
+    def sweep(self, clients: Clients, *, stale_s: float) -> SweepResult: ...
+
+
 def sweep_all(
-    clients: Clients, queues: Sequence[ForkJoin[Any]], *, stale_s: float = STALE_S
+    clients: Clients, fork_joins: Sequence[Swept], *, stale_s: float = STALE_S
 ) -> SweepResult:
     """Sweep some queues. One that fails stops none behind it.
 
     Raises:
-        Exception: what the first one to fail raised, when all have had their turn.
+        Exception: what the first one to fail raised, when all were swept.
     """
     swept, errors = SweepResult(), list[Exception]()
-    for queue in queues:
+    for fork_join in fork_joins:
         try:
-            swept += sweep(clients, queue, stale_s=stale_s)
+            swept += fork_join.sweep(clients, stale_s=stale_s)
         except Exception as error:
-            log.exception("the sweep of %s failed", queue.name)
+            log.exception("the sweep of %s failed", fork_join.name)
             errors.append(error)
     if errors:
         raise errors[0]
     return swept
 
 
-def sweep(clients: Clients, queue: ForkJoin[Any], *, stale_s: float = STALE_S) -> SweepResult:
-    """Wake what is stranded."""
-    round_ = Round.begin(clients, _round_name(queue))
-    keys = packs_of_queue(queue.name).fetch(MAX_HERE + 1, keys_only=True)
+def sweep(
+    clients: Clients, joiners: Joiners, drain_task: Task[Drain], *, stale_s: float
+) -> SweepResult:
+    """Wake what is stranded in a queue."""
+    round_ = Round.begin(clients, _round_name(joiners))
+    keys = packs_of_queue(joiners.settings.name).fetch(MAX_HERE + 1, keys_only=True)
     if len(keys) <= MAX_HERE:
-        swept = SweepResult(woken=_wake(clients, queue, keys, round_, stale_s))
+        swept = SweepResult(woken=_wake(clients, joiners, keys, round_, stale_s))
     else:
         minute = _minute(clients)
-        walks = [Walk(p, minute, "", round_.now, round_.since, stale_s) for p in PARTITIONS]
-        names = [(minute, walk.partition, "") for walk in walks]
-        swept = SweepResult(
-            partitions=sum(queue.walk_task.enqueue_many(clients, walks, names=names))
-        )
+        drains = [Drain(p, minute, "", round_.now, round_.since, stale_s) for p in PARTITIONS]
+        names = [(minute, drain.partition, "") for drain in drains]
+        swept = SweepResult(partitions=sum(drain_task.enqueue_many(clients, drains, names=names)))
     round_.end()
     return swept
 
 
-def walk(clients: Clients, queue: ForkJoin[Any], args: Walk) -> None:
+def drain(clients: Clients, joiners: Joiners, drain_task: Task[Drain], args: Drain) -> None:
     """Wake what is stranded in a partition; pass on to another task what is too much."""
-    query = packs_of_queue(queue.name, args.partition, after=args.after)
+    query = packs_of_queue(joiners.settings.name, args.partition, after=args.after)
     keys = query.fetch(MAX_HERE, keys_only=True)
     if len(keys) == MAX_HERE:
         after = keys[-1].id()
-        queue.walk_task.enqueue(
+        drain_task.enqueue(
             clients, replace(args, after=after), name=(args.minute, args.partition, after)
         )
     now = args.began or naive_utc(clients.clock.now())
-    round_ = Round.of(_round_name(queue), now, args.since)
-    _wake(clients, queue, keys, round_, args.stale_s)
+    round_ = Round.of(_round_name(joiners), now, args.since)
+    _wake(clients, joiners, keys, round_, args.stale_s)
 
 
 def _wake(
-    clients: Clients, queue: ForkJoin[Any], keys: Sequence[Any], round_: Round, stale_s: float
+    clients: Clients, joiners: Joiners, keys: Sequence[Any], round_: Round, stale_s: float
 ) -> int:
     """Create a task for each batch that is due again; the joiner finds out whose it is."""
-    period = datetime.timedelta(seconds=queue.period_s)
+    period = datetime.timedelta(seconds=joiners.settings.period_s)
     due = [
         epoch.text
         for epoch in dict.fromkeys(_epochs(keys))
         if round_.is_due(epoch.opened + period, stale_s=stale_s)
     ]
-    queue.wake(clients, due, minute=_minute(clients))
+    joiners.wake(clients, due, minute=_minute(clients))
     return len(due)
 
 
 def _epochs(keys: Sequence[Any]) -> Iterator[EpochId]:
-    """Return the epochs of packs. What is none was not made by this code, and stops nobody."""
+    """Return the epochs of packs. Other keys are not of this code, and are skipped."""
     for key in keys:
         try:
             yield EpochId.parse(PackId.parse(key.id()).epoch)
@@ -153,49 +159,50 @@ def _epochs(keys: Sequence[Any]) -> Iterator[EpochId]:
             log.warning("no joiner can find what stands under %r", key.id())
 
 
-def _round_name(queue: ForkJoin[Any]) -> str:
-    return f"fork-join:{queue.name}"
+def _round_name(joiners: Joiners) -> str:
+    return f"fork-join:{joiners.settings.name}"
 
 
 def _minute(clients: Clients) -> str:
     return f"{clients.clock.now():%Y%m%dT%H%M}"
 
 
-# Forget
+# Delete what has expired
 
 
-def forget(clients: Clients) -> int:
+def delete_expired(clients: Clients) -> int:
     """Delete receipts and outcomes that have expired; return how many.
 
     One partition of 16, so that an idle sweep costs two queries. If there is much in it, there is
     in the others: then each gets a task.
     """
-    found = _forget_page(clients, clients.random.choice(PARTITIONS))
-    if found >= MAX_FORGOTTEN:
+    found = _delete_page(clients, clients.random.choice(PARTITIONS))
+    if found >= MAX_DELETED:
         minute = _minute(clients)
         names = [(minute, partition, 0) for partition in PARTITIONS]
-        forget_all.enqueue_many(clients, [Forget(p, minute) for p in PARTITIONS], names=names)
+        tasks = [DeleteExpired(partition, minute) for partition in PARTITIONS]
+        delete_partition.enqueue_many(clients, tasks, names=names)
     return found
 
 
-@task("/tasks/fork-join/forget", queue="default")
-def forget_all(clients: Clients, args: Forget) -> None:
+@task("/tasks/fork-join/delete-expired", queue="default")
+def delete_partition(clients: Clients, args: DeleteExpired) -> None:
     """Delete what has expired in a partition; pass on to another task what is too much."""
-    for _ in range(PAGES_A_TASK):
-        if _forget_page(clients, args.partition) < MAX_FORGOTTEN:
+    for _ in range(PAGES_PER_TASK):
+        if _delete_page(clients, args.partition) < MAX_DELETED:
             return
     number = args.number + 1
-    if number < MAX_FORGETTING:
+    if number < MAX_DELETING:
         following = replace(args, number=number)
-        forget_all.enqueue(clients, following, name=(args.minute, args.partition, number))
+        delete_partition.enqueue(clients, following, name=(args.minute, args.partition, number))
 
 
-def _forget_page(clients: Clients, partition: str) -> int:
+def _delete_page(clients: Clients, partition: str) -> int:
     before = expiry(partition, naive_utc(clients.clock.now()))
     keys = [
         key
         for query in (expired_receipts(partition, before), expired_outcomes(partition, before))
-        for key in query.fetch(MAX_FORGOTTEN, keys_only=True)
+        for key in query.fetch(MAX_DELETED, keys_only=True)
     ]
     ndb.delete_multi(keys)
     return len(keys)

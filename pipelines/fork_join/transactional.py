@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from models.fork_join import PackId, WorkPack, pack_key
 from models.transactions import Transaction, current_transaction
 from pipelines.fork_join.epochs import Admission
-from pipelines.fork_join.insert import MAX_GROUP_BYTES, BadItemError, Insertion
+from pipelines.fork_join.insert import MAX_GROUP_BYTES
+from pipelines.fork_join.items import BadItemError, Insertion
+from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
-
-if TYPE_CHECKING:
-    from pipelines.fork_join.queue import ForkJoin
 
 
 class TransactionalInserts:
     """The stays in epochs of one transaction, through all of its tries."""
 
-    def __init__(self, clients: Clients, queue: ForkJoin[Any], transaction: Transaction) -> None:
+    def __init__(self, clients: Clients, joiners: Joiners, transaction: Transaction) -> None:
         self._clients = clients
-        self._queue = queue
+        self._joiners = joiners
+        self._settings = joiners.settings
         self._transaction = transaction
-        self._entries: dict[str, Admission] = {}  # By key, as the packs.
+        self._admissions: dict[str, Admission] = {}  # By key, as the packs.
         self._packs: dict[str, PackId] = {}
         self._puts = 0  # Of this try: two equal items are two.
 
@@ -37,22 +36,21 @@ class TransactionalInserts:
         key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())
-        if len(insertions) > self._queue.max_batch_size:
+        if len(insertions) > self._settings.max_batch_size:
             raise BadItemError(
-                f"one insert in a transaction has at most {self._queue.max_batch_size} items"
+                f"one insert in a transaction has at most {self._settings.max_batch_size} items"
             )
         if size > MAX_GROUP_BYTES:
             raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
-        entry = self._entries.get(key)
-        if entry is None:
-            slot = self._queue.slot(self._clients, key)
-            entry = self._queue.epochs(self._clients).enter(self._clients, slot, len(insertions))
-            self._entries[key] = entry
+        admission = self._admissions.get(key)
+        if admission is None:
+            admission = self._joiners.enter(self._clients, key, len(insertions))
+            self._admissions[key] = admission
         digest = hashlib.sha256(f"{key}\0{tag}\0{items}".encode()).hexdigest()[:16]
         id_ = f"{self._transaction.id[:16]}-{self._puts}-{digest}"
         self._puts += 1
         kilobytes = size // 1024
-        pack = PackId(self._queue.name, entry.epoch, len(insertions), kilobytes, id_)
+        pack = PackId(self._settings.name, admission.epoch, len(insertions), kilobytes, id_)
         self._packs[key] = pack
         WorkPack(
             key=pack_key(pack.text),
@@ -63,24 +61,24 @@ class TransactionalInserts:
         return pack.text
 
     def _stays(self) -> list[tuple[Admission, PackId]]:
-        return [(entry, self._packs[key]) for key, entry in self._entries.items()]
+        return [(admission, self._packs[key]) for key, admission in self._admissions.items()]
 
     def retried(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
         self._puts = 0
 
     def committed(self) -> None:
-        self._queue.start(self._clients, list(self._entries.values()))
-        self._queue.leave(self._clients, self._stays())
+        self._joiners.start(self._clients, list(self._admissions.values()))
+        self._joiners.leave(self._clients, self._stays())
 
     def given_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""
         self.committed()
         if self._transaction.doubt is not None:
-            self._queue.look_again(self._clients, self._stays())
+            self._joiners.look_again(self._clients, self._stays())
 
 
-def current_inserts(clients: Clients, queue: ForkJoin[Any]) -> TransactionalInserts:
+def current_inserts(clients: Clients, joiners: Joiners) -> TransactionalInserts:
     """Return the stays of the transaction that this code runs in.
 
     Raises:
@@ -88,5 +86,6 @@ def current_inserts(clients: Clients, queue: ForkJoin[Any]) -> TransactionalInse
     """
     transaction = current_transaction()
     return transaction.listener(
-        f"fork-join:{queue.name}", lambda: TransactionalInserts(clients, queue, transaction)
+        f"fork-join:{joiners.settings.name}",
+        lambda: TransactionalInserts(clients, joiners, transaction),
     )

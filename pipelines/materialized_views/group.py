@@ -28,8 +28,8 @@ from models.materialized_views import (
 from models.outbox import OutboxTask, RowId
 from models.transactions import TRANSIENT, current_transaction, transact
 from pipelines import outbox
-from pipelines.fork_join.insert import MAX_ITEM_BYTES
-from pipelines.fork_join.queue import Batch, ForkJoin
+from pipelines.fork_join import Batch, ForkJoin
+from pipelines.fork_join.items import MAX_ITEM_BYTES
 from pipelines.materialized_views.catalog import Catalog, View, check_views, kind_of, view_name
 from pipelines.materialized_views.freshness import (
     MAX_LISTED,

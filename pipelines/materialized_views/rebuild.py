@@ -377,11 +377,11 @@ class ViewMaintenance:
 
     def _walked_over(self, walk: Walk) -> Any:
         if walk.kind == ROWS:
-            return EntitySource(ViewRow, named=f"{walk.table}:")
+            return EntitySource(ViewRow, key_prefix=f"{walk.table}:")
         if walk.kind == MARKERS:
-            return EntitySource(RowMarker, between=markers_between(walk.table))
+            return EntitySource(RowMarker, key_range=markers_between(walk.table))
         if walk.source_table:
-            return EntitySource(ViewRow, named=f"{walk.source_table}:")
+            return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:")
         kind = self._kinds(walk.view).get(walk.kind)
         if kind is not None:
             return EntitySource(kind)

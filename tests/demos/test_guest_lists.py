@@ -39,7 +39,7 @@ def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list
     while position is not None:
         page = source.read(Span(after=position), size)
         assert len(page.items) <= size
-        assert list(source.load(page.origin, page.names)) == list(page.items)
+        assert list(source.load(page.load_from, page.names)) == list(page.items)
         rows += [row for row in page.items if row is not None]
         position = page.next
     return rows

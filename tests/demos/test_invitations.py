@@ -39,7 +39,7 @@ from models.continuations import CANCELLED, FINISHED, RUNNING, ContinuationRun, 
 from models.dead_tasks import DeadTask
 from models.demos.invitations import Guest, GuestImport, Party, guest_key, guests_of
 from models.demos.uploads import UploadChunk, put_upload
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.continuations.csv_source import BadFileError
 from pipelines.continuations.progress import ItemIssue, Progress, Totals, item_issues, progress
 from pipelines.runtime import Cost, naive_utc

@@ -20,8 +20,8 @@ from models.dead_tasks import open_dead_tasks
 from models.demos.sums import LoadWriter, SumAddition, SumTally, sum_key, writer_key
 from models.fork_join import WorkReceipt
 from models.transactions import transact
-from pipelines.fork_join import insert as fork_join_inserts
-from pipelines.fork_join.queue import DifferentItemError, OutcomeUnknownError
+from pipelines.fork_join import DifferentItemError, OutcomeUnknownError
+from pipelines.fork_join import insert as fork_join_insert
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, REPLY_LOST
 from tests.stack import until
@@ -208,7 +208,7 @@ def test_the_books_know_what_was_found_out_by_a_repeat(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 503 whose commit took effect, then the client's retry, which is no second item."""
-    sound = fork_join_inserts.insert_all
+    sound = fork_join_insert.insert_all
 
     def lost(client: Any, entities: Any) -> None:
         sound(client, entities)
@@ -219,8 +219,8 @@ def test_the_books_know_what_was_found_out_by_a_repeat(
 
     with world.clients.context():
         with monkeypatch.context() as patch:
-            patch.setattr(fork_join_inserts, "insert_all", lost)
-            patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+            patch.setattr(fork_join_insert, "insert_all", lost)
+            patch.setattr(fork_join_insert.ndb, "get_multi", away)
             with pytest.raises(OutcomeUnknownError):
                 sums.add(world.clients, "s", 5, idempotency_key="k")
         assert sums.add(world.clients, "s", 5, idempotency_key="k").is_duplicate

@@ -34,8 +34,8 @@ INDEXED = {
 # What an entity is never stored without.
 REQUIRED = {
     "Comparison": {"asked"},
-    "ContinuationHeartbeat": {"ends"},
-    "ContinuationPage": {"after", "items", "moved", "origin", "receipts", "touched"},
+    "ContinuationHeartbeat": {"expires_at"},
+    "ContinuationPage": {"after", "items", "load_from", "progressed_at", "receipts", "updated_at"},
     "ContinuationRun": {"args", "job", "page_size", "spans", "started", "state"},
     "ContinuationSweep": {"after"},
     "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
@@ -56,7 +56,7 @@ REQUIRED = {
     "UploadChunk": {"content", "expires"},
     "ViewCatalog": {"views"},
     "ViewRow": {"applied", "counts", "fingerprint", "sums"},
-    "WorkOutcome": {"expires", "told"},
+    "WorkOutcome": {"expires", "results"},
     "WorkPack": {"batch_key", "items"},
     "WorkReceipt": {"digest", "expires", "pack", "position"},
 }

@@ -59,7 +59,7 @@ SECOND = datetime.timedelta(seconds=1)
 
 def page(name: str) -> ContinuationPage:
     return ContinuationPage(
-        id=name, after="", origin="", items=[], receipts="", touched=NOON, moved=NOON
+        id=name, after="", load_from="", items=[], receipts="", updated_at=NOON, progressed_at=NOON
     )
 
 
@@ -70,7 +70,7 @@ def run(name: str, **how: Any) -> ContinuationRun:
 
 
 def beat(name: str) -> ContinuationHeartbeat:
-    return ContinuationHeartbeat(id=name, ends=NOON)
+    return ContinuationHeartbeat(id=name, expires_at=NOON)
 
 
 def dead(name: str, **how: Any) -> DeadTask:
@@ -87,7 +87,7 @@ def receipt(name: str, expires: str) -> WorkReceipt:
 
 
 def outcome(name: str, expires: str) -> WorkOutcome:
-    return WorkOutcome(id=name, told={"results": []}, expires=expires)
+    return WorkOutcome(id=name, results=[], expires=expires)
 
 
 def addition(name: str, expires: str) -> SumAddition:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from google.cloud import ndb
 
+from models.dead_tasks import open_dead_tasks
 from models.fork_join import WorkPack
 from pipelines.fork_join import Batch, ForkJoin, fork_join
 from pipelines.runtime import Clients
@@ -63,3 +66,29 @@ def batches(key: str) -> list[int]:
 def packs() -> list[WorkPack]:
     """Return what waits; what is parked does not."""
     return [pack for pack in WorkPack.query() if not pack.key.id().startswith("parked:")]
+
+
+def put(world: World, key: str, *labels: str, queue: Any = TALLIES, **options: Any) -> Any:
+    with world.clients.context():
+        return [queue.insert(world.clients, key, Mark(label), **options) for label in labels]
+
+
+def tasks(world: World) -> Any:
+    return world.live_tasks("fork-join")
+
+
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the join take what was bad."""
+
+    def join(clients: Any, batch: Any, items: Any) -> Any:
+        return AT_ONCE.join(clients, batch, [Mark(i.label.replace("bad", "good")) for i in items])
+
+    monkeypatch.setattr(TALLIES, "join", join)
+
+
+def replay(world: World) -> None:
+    """Press the button beside the only dead task."""
+    with world.context():
+        (dead,) = open_dead_tasks().fetch()
+        task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]
+        task.enqueue(world.clients, task.args(dead.key.id()))

@@ -17,12 +17,12 @@ from google.cloud import ndb
 
 from models.commits import insert_all
 from models.transactions import transact
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.runtime import open_datastore
+from tests.pipelines.jobs import APPLY, Walk, ledger, put_items
 from tests.pipelines.orders import STEPS, TASKS, place, ran, waiting
 from tests.pipelines.school import BUILDS, SCHOOL, Pupil, differences
 from tests.pipelines.tallies import QUEUES, TALLIES, Mark, tallied
-from tests.pipelines.walks import APPLY, Walk, ledger, put_items
 from tests.world import PROJECT, Services, World
 
 DATABASE = "named"

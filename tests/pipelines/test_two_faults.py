@@ -17,10 +17,10 @@ from google.api_core.exceptions import DeadlineExceeded
 from models import transactions
 from models.dead_tasks import DeadTask
 from models.transactions import transact
-from pipelines.continuations import ItemError, Job
-from pipelines.continuations import attempt as pages
+from pipelines.continuations import ItemError, Job, attempt
+from pipelines.continuations.attempt import CommitKind
 from pipelines.continuations.progress import progress
-from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.fork_join import OutcomeUnknownError
 from pipelines.outbox import outbox
 from pipelines.runtime import Clients
 from pipelines.tasks.declaration import task
@@ -29,11 +29,11 @@ from tests.demos.test_sums import LoadScenario
 from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
 from tests.pipelines.continuations.test_continuations_under_faults import WalkScenario
+from tests.pipelines.jobs import Item, Walk, count_items, items_of, ledger_here
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import SaveScenario
 from tests.pipelines.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
 from tests.pipelines.school import SCHOOL, school_world
 from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
-from tests.pipelines.walks import Item, Walk, count_items, items_of, ledger_here
 from tests.world import Services, World
 
 ITEMS = 5
@@ -189,23 +189,23 @@ def test_a_code_that_is_not_known_to_leave_the_outcome_open_is_found(
     """Taken for a plain error, and without a look at receipts, it applies what was committed."""
     if services.datastore_kind == "firestore":
         pytest.skip("one emulator is enough to see a planted bug")
-    for module, name in ((transactions, "RETRIED"), (pages, "_PASSED_ON")):
+    for module, name in ((transactions, "RETRIED"), (attempt, "PASSED_ON")):
         known = tuple(kind for kind in getattr(module, name) if kind is not DeadlineExceeded)
         monkeypatch.setattr(module, name, known)
-    monkeypatch.setattr(pages._Attempt, "_commit", _commit_without_a_look)
-    monkeypatch.setattr(pages._Attempt, "_applied", _apply_what_was_asked)
+    monkeypatch.setattr(attempt._Attempt, "_commit", _commit_without_a_look)
+    monkeypatch.setattr(attempt._Attempt, "_applied", _apply_what_was_asked)
 
     with pytest.raises(AssertionError):
         Explorer(scenario.world, scenario).explore([f"{REPLY_LOST}:DEADLINE_EXCEEDED"], ALL)
 
 
-def _commit_without_a_look(attempt: Any, applied: Any = (), **how: Any) -> Any:
-    attempt.asked = applied
-    return _SOUND_COMMIT(attempt, applied, **how)
+def _commit_without_a_look(self: Any, kind: Any = CommitKind.INTERIM, applied: Any = ()) -> Any:
+    self.asked = applied
+    return _SOUND_COMMIT(self, kind, applied)
 
 
-def _apply_what_was_asked(attempt: Any, group: Any) -> Any:
-    return attempt._answers(attempt.asked, attempt.job.apply)
+def _apply_what_was_asked(self: Any, group: Any) -> Any:
+    return self._answers(self.asked, self.job.apply)
 
 
-_SOUND_COMMIT = pages._Attempt._commit
+_SOUND_COMMIT = attempt._Attempt._commit

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.fork_join_app import BenchSum
 from benchmarks.stand import Bench, stand
-from pipelines.fork_join.accumulator import WINDOW_S
+from pipelines.fork_join.accumulator import FLUSH_INTERVAL_S
 from tests.stack import until
 
 CLIENTS = 4
@@ -48,11 +48,11 @@ def test_a_process_that_is_killed_loses_its_last_window(
     before = folded(bench)
     taken = send_and(bench, signal.SIGKILL)
     killed_at = max(taken)
-    time.sleep(2 * WINDOW_S)
+    time.sleep(2 * FLUSH_INTERVAL_S)
     bench.queue.wait_idle(60)
 
     lost = len(taken) - (folded(bench) - before)
-    at_stake = [at for at in taken if at > killed_at - WINDOW_S - MAX_FLUSH_S]
+    at_stake = [at for at in taken if at > killed_at - FLUSH_INTERVAL_S - MAX_FLUSH_S]
     record_property("taken", len(taken))
     record_property("lost", lost)
     assert 0 <= lost <= len(at_stake) < len(taken)

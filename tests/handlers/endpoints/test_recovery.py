@@ -8,12 +8,12 @@ import pytest
 
 from handlers.endpoints import recovery
 from models.transactions import transact
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
 from pipelines.continuations.progress import progress
-from pipelines.fork_join import ForkJoin
+from pipelines.fork_join.joiners import Joiners
+from tests.pipelines.jobs import APPLY, Walk, put_items
 from tests.pipelines.orders import STEPS, TASKS, dying, place, ran, waiting
 from tests.pipelines.tallies import TALLIES, Mark, packs, tallied
-from tests.pipelines.walks import APPLY, Walk, put_items
 from tests.world import Services, World
 
 
@@ -45,7 +45,7 @@ def test_what_a_dead_worker_committed_is_relayed(home: World) -> None:
 
 def test_a_batch_whose_writer_died_is_folded(home: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """D3: no cron is needed for items whose joiner was never created."""
-    monkeypatch.setattr(ForkJoin, "start", lambda *args, **options: None)
+    monkeypatch.setattr(Joiners, "start", lambda *args, **options: None)
     with home.context():
         TALLIES.insert(home.clients, "k", Mark("a"))
     monkeypatch.undo()

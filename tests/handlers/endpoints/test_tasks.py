@@ -12,7 +12,7 @@ from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
 from models.attempts import TaskAttempts
-from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.fork_join import OutcomeUnknownError
 from pipelines.runtime import Clients
 from pipelines.tasks import attempts
 from pipelines.tasks.attempts import Delivery

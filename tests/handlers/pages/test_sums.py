@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from handlers.security import CONTENT_SECURITY_POLICY
 
 from demos.sums import load as sum_loads
 from demos.sums import sums
-from handlers.security import CONTENT_SECURITY_POLICY
 from models.demos.sums import sum_key
 from pipelines.fork_join.adaptive import BatchPolicy
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
@@ -241,8 +241,8 @@ def test_what_the_queue_decides_is_explained(
 ) -> None:
     """It says how its next batch will be, and why; also before it has seen anything."""
     assert "the first item does not wait" in browser.get(visitors).text
-    tuning = BatchPolicy(0.4, 100, 2, why_window="Waiting gathers about 40.")
-    monkeypatch.setattr(sums.add_up, "tuning", lambda clients, key: tuning)
+    tuning = BatchPolicy(0.4, 100, 2, why_period="Waiting gathers about 40.")
+    monkeypatch.setattr(sums.add_up, "policy", lambda clients, key: tuning)
 
     page = browser.get(visitors).text
 

@@ -17,8 +17,8 @@ from werkzeug.test import TestResponse
 from demos.sums import sums
 from handlers.pages import sums_api
 from handlers.pages.openapi import DESCRIPTION
+from pipelines.fork_join import ItemStatus, OutcomeUnknownError
 from pipelines.fork_join import queue as fork_join
-from pipelines.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
 from tests.world import World, in_threads
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -10,35 +9,18 @@ from dataclasses import replace
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import (
-    CANCELLED,
-    FINISHED,
-    PAGES_KEPT_FOR,
-    RUNNING,
-    ContinuationHeartbeat,
-    ContinuationPage,
-    page_key,
-    pages_of,
-    run_key,
-)
+from models.continuations import FINISHED, RUNNING, ContinuationPage, pages_of, run_key
 from models.dead_tasks import open_dead_tasks
-from models.demos.uploads import KEPT_FOR, UploadChunk, put_upload
-from pipelines.continuations import runs as continuations
-from pipelines.continuations import sweep as continuation_sweeps
+from pipelines import continuations
+from pipelines.continuations import sweep
 from pipelines.continuations.attempt import page_task
-from pipelines.continuations.errors import OtherJobError, PagesGoneError
-from pipelines.continuations.jobs import Job, RefusedItemError
-from pipelines.continuations.progress import keep_totals, progress, run_of
-from pipelines.runtime.clock import naive_utc
-from tests.pipelines.walks import APPLY, Item, Walk, count_items, items_of, ledger, put_items
+from pipelines.continuations.errors import OtherJobError
+from pipelines.continuations.jobs import Job
+from pipelines.continuations.progress import progress
+from tests.pipelines.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
 from tests.world import LOCATION, PROJECT, Services, World
 
 QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
-
-
-@pytest.fixture
-def world(services: Services) -> World:
-    return World(services, [APPLY])
 
 
 def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
@@ -47,11 +29,11 @@ def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
         continuations.new_run(world.clients, job, Walk(run_id), run_id=run_id).put()
 
 
-def sweep(world: World) -> int:
+def sweep_once(world: World) -> int:
     """Sweep once, a minute later, and deliver what that wakes; return how much it was."""
     world.clock.sleep(60)
     with world.context():
-        woken = continuations.sweep(world.clients, {job.name: job for job in world.jobs})
+        woken = sweep.sweep(world.clients, {job.name: job for job in world.jobs})
     world.settle(patience_s=10)
     return woken
 
@@ -66,9 +48,6 @@ def purge(world: World) -> None:
     world.engine.purge_queue(QUEUE)
 
 
-# One broken run holds up no other
-
-
 @pytest.mark.parametrize("broken", ["m-queue", "zz-queue"])
 def test_a_run_whose_queue_is_missing_holds_up_no_other(services: Services, broken: str) -> None:
     """Code may be deployed before its queue; the runs before and behind are woken."""
@@ -81,7 +60,7 @@ def test_a_run_whose_queue_is_missing_holds_up_no_other(services: Services, brok
     store_run(world, "run-behind")
     store_run(world, "zzz-behind")
 
-    sweep(world)
+    sweep_once(world)
 
     assert {state(world, run) for run in ("a-before", "run-behind", "zzz-behind")} == {FINISHED}
 
@@ -90,7 +69,7 @@ def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that never end, of a job that is gone, hide none behind them; ids are plain."""
-    monkeypatch.setattr(continuation_sweeps, "SWEPT_RUNS", 3)
+    monkeypatch.setattr(sweep, "SWEPT_RUNS", 3)
     put_items(world, 1)
     for number in range(7):
         store_run(world, f"run-{number}", replace(APPLY, name="gone"))
@@ -98,7 +77,7 @@ def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
     store_run(world, "run-00")
 
     for _ in range(3):
-        sweep(world)
+        sweep_once(world)
 
     assert (state(world, "run-9"), state(world, "run-00")) == (FINISHED, FINISHED)
 
@@ -111,7 +90,7 @@ def test_an_outage_does_not_begin_each_round_at_the_same_runs(
     for number in range(8):
         store_run(world, f"run-{number}")
     tried: list[str] = []
-    wake = continuation_sweeps._wake
+    wake = sweep._wake
 
     def sick(clients, jobs, run, stale_s):  # type: ignore[no-untyped-def]
         tried.append(run.key.id())
@@ -119,10 +98,10 @@ def test_an_outage_does_not_begin_each_round_at_the_same_runs(
             raise rpc_errors.ServiceUnavailable("this queue is away")
         return wake(clients, jobs, run, stale_s)
 
-    monkeypatch.setattr(continuation_sweeps, "_wake", sick)
+    monkeypatch.setattr(sweep, "_wake", sick)
 
     for _ in range(3):
-        sweep(world)
+        sweep_once(world)
 
     assert tried[:6] == [f"run-{number}" for number in range(6)]
     assert (state(world, "run-6"), state(world, "run-7")) == (FINISHED, FINISHED)
@@ -146,12 +125,9 @@ def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
     put_items(world, 3)
     store_run(world, longest)
 
-    assert sweep(world) == 1
+    assert sweep_once(world) == 1
 
     assert state(world, longest) == FINISHED
-
-
-# What was lost is found
 
 
 def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -> None:
@@ -170,12 +146,12 @@ def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -
     purge(world)
     assert (state(world, "run"), told) == (FINISHED, [])
 
-    sweep(world)
+    sweep_once(world)
 
     assert told == ["run"]
     with world.context():
         assert run_key("run").get().totals["done"] == 2
-    assert sweep(world) == 0
+    assert sweep_once(world) == 0
 
 
 def _call_of_end(world: World) -> int:
@@ -203,7 +179,7 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
         assert all(page.closed for page in pages_of("run"))
 
     if how == "sweep":
-        assert sweep(world) == 1
+        assert sweep_once(world) == 1
     else:
         with world.context():
             continuations.resume(world.clients, {"apply": APPLY}, "run")
@@ -224,7 +200,7 @@ def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
     for minute in range(1, 301):
         world.clock.sleep(60)
         with world.context():
-            if continuations.sweep(world.clients, {"apply": APPLY}):
+            if sweep.sweep(world.clients, {"apply": APPLY}):
                 woken.append(minute)
         names += [live.name for live in world.live_tasks(APPLY.queue)]
         purge(world)
@@ -243,14 +219,11 @@ def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
     jobs = {"apply": APPLY}
 
     with world.context():
-        assert continuations.sweep(world.clients, jobs) == 0
-        assert continuations.sweep(world.clients, jobs, stale_s=5) == 1
+        assert sweep.sweep(world.clients, jobs) == 0
+        assert sweep.sweep(world.clients, jobs, stale_s=5) == 1
         purge(world)
         world.clock.sleep(40)
-        assert continuations.sweep(world.clients, jobs) == 1
-
-
-# Two jobs, one id
+        assert sweep.sweep(world.clients, jobs) == 1
 
 
 def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
@@ -262,7 +235,7 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
         with pytest.raises(OtherJobError, match="apply"):
             continuations.start(world.clients, other, Walk("run"), run_id="run")
-        page_task(other).enqueue(world.clients, continuation_sweeps.head(run_key("run").get(), 0))
+        page_task(other).enqueue(world.clients, sweep.head(run_key("run").get(), 0))
 
     world.settle()
 
@@ -272,13 +245,10 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
     assert reasons == ["Reject: run run is of job apply"]
 
 
-# Costs
-
-
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuation_sweeps, "NOTED_EVERY", 2)
-    monkeypatch.setattr(continuation_sweeps, "SWEPT_PAGES", 4)
+    monkeypatch.setattr(sweep, "NOTED_EVERY", 2)
+    monkeypatch.setattr(sweep, "SWEPT_PAGES", 4)
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -294,9 +264,9 @@ def test_a_sweep_does_not_read_what_is_closed(world: World, chains: int) -> None
     jobs = {"apply": APPLY}
     with world.context():
         for _ in range(8):
-            continuations.sweep(world.clients, jobs)
+            sweep.sweep(world.clients, jobs)
         before = world.clients.meter.total()
-        continuations.sweep(world.clients, jobs)
+        sweep.sweep(world.clients, jobs)
         spent = world.clients.meter.total() - before
 
     assert spent.reads <= 2 + 2 * chains  # The run, the turns' rows, and a page or two a chain.
@@ -321,7 +291,7 @@ def test_a_stalled_page_among_many_is_found_in_turn(world: World, chains: int, s
         _undo(page)
 
     for _ in range(10):
-        sweep(world)
+        sweep_once(world)
 
     assert state(world, "run") == FINISHED
     assert set(ledger(world, "run")) == set(names)
@@ -334,7 +304,7 @@ def _undo(page: ContinuationPage) -> None:
             each.closed = False
             each.put()
     page = page.key.get()
-    page.populate(worked=False, receipts="." * len(page.items))
+    page.populate(done=False, receipts="." * len(page.items))
     page.put()
     run = run_key("run").get()
     run.populate(
@@ -342,165 +312,3 @@ def _undo(page: ContinuationPage) -> None:
         chains_ended=[chain for chain in run.chains_ended if chain != page.chain],
     )  # fmt: skip
     run.put()
-
-
-# Forgetting
-
-
-def finished_run(world: World, run_id: str = "run") -> None:
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk(run_id), run_id=run_id)
-    world.settle()
-
-
-def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
-    """Until then all is there; afterwards the totals are, and pages and heartbeats are not."""
-    put_items(world, 5)
-    finished_run(world)
-    with world.context():
-        before = progress("run")
-        now = naive_utc(world.clock.now())
-        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", ends=now).put()
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() - 60)
-    world.sweep()
-    with world.context():
-        assert progress("run") == before
-
-    world.clock.sleep(120)
-    world.sweep()
-
-    with world.context():
-        assert progress("run") == replace(before, dots=[])
-        for kind in (ContinuationPage, ContinuationHeartbeat):
-            assert not kind.query().fetch(keys_only=True)
-        with pytest.raises(PagesGoneError):
-            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-        assert continuations.forget(world.clients) == 0
-
-
-@pytest.mark.parametrize("late_s", [0.001, 86_400])
-def test_a_retry_comes_too_late_when_the_pages_may_go(world: World, late_s: float) -> None:
-    """Whether or not a sweep has been: half of them may be gone before the retry reads them."""
-    put_items(world, 1)
-    finished_run(world)
-    with world.context():
-        until = run_of("run").pages_until.replace(tzinfo=datetime.UTC)
-    world.clock.sleep((until - world.clock.now()).total_seconds() + late_s)
-
-    with world.context(), pytest.raises(continuations.PagesGoneError):
-        continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-
-
-def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pages go in several sweeps, those of other runs stay."""
-    monkeypatch.setattr(continuation_sweeps, "MAX_FORGOTTEN", 2)
-    put_items(world, 9)
-    finished_run(world)
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 1)
-    finished_run(world, "young")
-
-    with world.context():
-        forgotten = [continuations.forget(world.clients) for _ in range(4)]
-        left = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
-
-    assert forgotten == [2, 2, 1, 0]
-    assert left == {"young": 5}
-
-
-def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:
-    """A retry that was cancelled for a month and resumed still knows what had failed."""
-    refuse = [True]
-
-    def pick(clients, args, items):  # type: ignore[no-untyped-def]
-        if refuse[0]:
-            return [RefusedItemError("no") for _ in items]
-        return count_items(clients, args, items)
-
-    job = replace(APPLY, apply=pick)
-    world = World(services, [job])
-    names = put_items(world, 3)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    world.settle()
-    refuse.clear()
-    refuse.append(False)
-    with world.context():
-        retry = continuations.retry_failed(world.clients, {"apply": job}, "run")
-        continuations.cancel(retry)
-    world.settle()
-    world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 60)
-    world.sweep()
-
-    with world.context():
-        assert progress(retry).state == CANCELLED
-        continuations.resume(world.clients, {"apply": job}, retry)
-    world.settle()
-
-    assert ledger(world, "run") == Counter(names)
-
-
-def test_uploaded_files_go_after_their_time(world: World) -> None:
-    """Where no TTL policy deletes them, the sweep does."""
-    with world.context():
-        now = naive_utc(world.clock.now())
-        put_upload("old", b"x" * 100_000, now - KEPT_FOR - datetime.timedelta(minutes=1))
-        put_upload("new", b"x" * 100_000, now)
-
-    world.sweep()
-
-    with world.context():
-        left = {key.id().partition(":")[0] for key in UploadChunk.query().fetch(keys_only=True)}
-    assert left == {"new"}
-
-
-# Progress
-
-
-def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
-    """An earlier version finished it, its job was told twice, or its totals are of another time."""
-    put_items(world, 2)
-    finished_run(world)
-
-    with world.context():
-        totals = run_of("run").totals
-        for untold, kept in ((None, None), (True, totals), (False, {**totals, "done": 0})):
-            run = run_of("run")
-            run.untold, run.totals = untold, kept
-            run.put()
-            keep_totals("run")
-
-            assert (run_of("run").totals, run_of("run").untold or False) == (totals, False)
-
-
-def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
-    """Its rate, too: what counts is until its last page was touched."""
-    put_items(world, 6)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    world.clock.sleep(10)
-    world.deliver(world.engine.due()[0].task_name)
-    with world.context():
-        continuations.cancel("run")
-        stopped = progress("run", now=world.clock.now())
-    world.clock.sleep(3600)
-
-    with world.context():
-        later = progress("run", now=world.clock.now())
-
-    assert stopped.elapsed_s == pytest.approx(10)
-    assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
-
-
-def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
-    """Where nobody said how much there is, the share stays below one until the run has ended."""
-    put_items(world, 4)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    world.deliver(world.engine.due()[0].task_name)
-
-    with world.context():
-        assert progress("run").share < 1
-    world.settle()
-
-    with world.context():
-        assert progress("run").share == 1

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.continuations import CANCELLED, FINISHED, RUNNING, pages_of
-from pipelines.continuations import runs as continuations
+from models.continuations import CANCELLED, FINISHED, pages_of
+from pipelines import continuations
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
-from pipelines.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
-from pipelines.continuations.progress import Progress, Totals, item_issues, progress
+from pipelines.continuations.jobs import ItemError, Job, RefusedItemError
+from pipelines.continuations.progress import item_issues, progress
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.rpc import Cost
 from pipelines.tasks import dead_tasks
 from pipelines.tasks.declaration import Message, Retry, Unavailable
-from tests.pipelines.walks import (
+from tests.pipelines.jobs import (
     APPLY,
     Item,
     Walk,
@@ -32,20 +28,9 @@ from tests.pipelines.walks import (
     items_of,
     ledger,
     put_items,
+    run_to_end,
 )
-from tests.world import QueueClock, Services, World
-
-
-@pytest.fixture
-def world(services: Services) -> World:
-    return World(services, [APPLY])
-
-
-def run_to_end(world: World, job: Job[Walk, Item], run_id: str, **kwargs: int) -> None:
-    """Start a run and deliver all its tasks."""
-    with world.context():
-        continuations.start(world.clients, job, Walk(run_id), run_id=run_id, **kwargs)
-    world.settle()
+from tests.world import Services, World
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
@@ -61,24 +46,6 @@ def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) 
     assert (now.state, now.totals.done, now.waiting) == (FINISHED, count, 0)
     assert now.totals.pages == max(1, -(-count // 2))
     assert ("".join(now.dots), now.totals.known, now.expected) == ("d" * count, count, count)
-
-
-def test_a_run_says_what_its_effects_cost(world: World) -> None:
-    """M8: what `apply` reads and writes is on the bill, in the very commit that it is part of."""
-    put_items(world, 20)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    before = world.clients.meter.total()
-    world.settle()
-    spent = world.clients.meter.total() - before
-
-    with world.context():
-        told = progress("run").totals.cost
-
-    # The run, a lease and a commit for each of ten pages, and a ledger for each item.
-    assert told.writes == 1 + 2 * 10 + 20
-    # Its end, once, and what follows each page's last commit are on no bill.
-    assert 0.8 < told.reads / spent.reads <= 1
 
 
 def test_items_of_others_are_left_alone(world: World) -> None:
@@ -290,26 +257,6 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     assert (child.state, child.totals.done, child.totals.failed) == (FINISHED, 3, 0)
 
 
-def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
-    """Deferring ends: after `max_attempts` attempts over its page the item has failed."""
-    put_items(world, 1)
-    seen: list[str] = []
-
-    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        seen.append("pass")
-        return [DeferredItemError("busy") for _ in items]
-
-    job = Job("apply", "fan-out", Walk, items_of, apply=defer, max_attempts=3)
-    world = World(world.services, [job])
-    put_items(world, 1)
-
-    run_to_end(world, job, "run")
-
-    with world.context():
-        now = progress("run")
-    assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)
-
-
 def test_a_cancelled_run_is_resumed_and_not_retried(world: World) -> None:
     """Its open items are its own: a retry beside a resume would work on them twice."""
     put_items(world, 3)
@@ -340,26 +287,6 @@ def test_a_page_that_cannot_be_is_not_worked_on(world: World, wrong: dict[str, o
 
     with world.context():
         assert (first, last, dead_tasks.count_open()) == (429, 204, 1)
-
-
-def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> None:
-    """A page of 500 fits into its row: JSON writes letters that are not ASCII six times as long."""
-    reasons = ["x" * 400, "é" * 400]
-    job = Job(
-        "apply",
-        "fan-out",
-        Walk,
-        items_of,
-        apply=lambda clients, args, items: [RefusedItemError(each) for each in reasons],
-    )
-    world = World(world.services, [job])
-    put_items(world, 2)
-
-    run_to_end(world, job, "run")
-
-    with world.context():
-        assert [mishap.reason for mishap in item_issues("run")] == ["x" * 300, "é" * 100]
-        assert len(item_issues("run", most=1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -446,151 +373,3 @@ def test_an_item_that_datastore_refuses_fails_alone(services: Services) -> None:
     with world.context():
         now = progress("run")
     assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
-
-
-def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
-    """A relay that puts a mail off for minutes is asked again after minutes."""
-    tried: list[float] = []
-
-    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        tried.append(world.clock.time_s)
-        return [DeferredItemError("greylisted") for _ in items]
-
-    job = Job("apply", "fan-out", Walk, items_of, apply=defer)
-    world = World(world.services, [job])
-    put_items(world, 1)
-
-    run_to_end(world, job, "run")
-
-    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
-    assert waits == pytest.approx([5, 30, 120, 600], abs=2)
-    with world.context():
-        assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
-
-
-def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
-    """What waits for something near asks again soon; the last delay serves all later passes."""
-    tried: list[float] = []
-
-    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        tried.append(world.clock.time_s)
-        return [DeferredItemError("busy") for _ in items]
-
-    job = Job("apply", "fan-out", Walk, items_of, apply=defer, retry_delays_s=(1, 4))
-    world = World(world.services, [job])
-    put_items(world, 1)
-
-    run_to_end(world, job, "run")
-
-    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
-    assert waits == pytest.approx([1, 4, 4, 4], abs=2)
-
-
-def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Services) -> None:
-    """A3: a crash after the last receipts costs a retry, not the time that items are deferred."""
-    job = Job(
-        "apply",
-        "fan-out",
-        Walk,
-        items_of,
-        apply=lambda clients, args, items: [DeferredItemError("busy") for _ in items],
-        max_attempts=1,
-    )
-    world = World(services, [job])
-    put_items(world, 1)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    before_s = world.clock.time_s
-    world.plan.kind, world.plan.at = "crash-after", 7
-    with world.plan.watched():
-        world.deliver(world.engine.due()[0].task_name)
-
-    world.settle()
-
-    assert world.plan.fired == "crash-after at call 7 (Commit)"
-    assert world.clock.time_s - before_s < 5
-    with world.context():
-        assert progress("run").state == FINISHED
-
-
-@dataclass(frozen=True)
-class Skewed:
-    """A clock that goes wrong by some seconds."""
-
-    clock: QueueClock
-    by_s: float
-
-    def now(self) -> datetime.datetime:
-        return self.clock.now() + datetime.timedelta(seconds=self.by_s)
-
-    def sleep(self, seconds: float) -> None:
-        self.clock.sleep(seconds)
-
-
-def busy_once(tried: list[float], world_of: Callable[[], World]) -> Job[Walk, Item]:
-    """Return a job that defers its items the first time it sees them."""
-
-    def apply(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        tried.append(world_of().clock.time_s)
-        return [DeferredItemError("busy") if len(tried) == 1 else None for _ in items]
-
-    return Job("apply", "fan-out", Walk, items_of, apply=apply)
-
-
-@pytest.mark.parametrize("behind_s", [2, 5, 20])
-def test_a_clock_that_is_behind_loses_no_deferred_item(services: Services, behind_s: int) -> None:
-    """The task that comes again comes too early for that machine: it is told to come once more."""
-    tried: list[float] = []
-    job = busy_once(tried, lambda: world)
-    world = World(services, [job])
-    put_items(world, 1)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    world.deliver(world.engine.due()[0].task_name)
-    object.__setattr__(world.clients, "clock", Skewed(world.clock, -behind_s))
-
-    world.settle()
-
-    with world.context():
-        assert progress("run").state == FINISHED
-    assert 5 <= tried[1] - tried[0] <= 5 + behind_s + 5
-
-
-def test_a_clock_far_ahead_defers_nothing_for_long(services: Services) -> None:
-    """A time that no job can have asked for means nothing: the next sweep has the item tried."""
-    tried: list[float] = []
-    job = busy_once(tried, lambda: world)
-    world = World(services, [job])
-    put_items(world, 1)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    object.__setattr__(world.clients, "clock", Skewed(world.clock, 7 * 86400))
-    world.deliver(world.engine.due()[0].task_name)
-    object.__setattr__(world.clients, "clock", world.clock)
-
-    world.clock.sleep(60)
-    world.sweep()
-    world.deliver_due()
-
-    with world.context():
-        assert progress("run").state == FINISHED
-
-
-# Progress
-
-
-def test_progress_tells_how_much_there_is_to_go() -> None:
-    """Of twenty items five have ended in ten seconds; ten stand in pages that have been read."""
-    totals = Totals(
-        done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
-    )
-    told = Progress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
-
-    assert (totals.ended, totals.known) == (5, 10)
-    assert (told.waiting, told.share, told.rate, told.left_s) == (13, 0.25, 0.5, 30.0)
-    assert replace(told, expected=5).share == 0.99
-    assert replace(told, expected=0).share == 0
-    assert (replace(told, elapsed_s=0.0).rate, replace(told, elapsed_s=0.0).left_s) == (0, None)
-    for state in (FINISHED, CANCELLED):
-        assert replace(told, state=state).left_s is None
-    assert replace(told, state=FINISHED).share == 1

@@ -6,21 +6,22 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from models.continuations import FINISHED, ContinuationPage
-from pipelines.continuations import ItemError, Job
-from pipelines.continuations import attempt as pages
-from pipelines.continuations import runs as continuations
+from pipelines import continuations
+from pipelines.continuations import ItemError, Job, attempt
 from pipelines.continuations.errors import UnknownRunError
+from pipelines.continuations.lease import PageLease
 from pipelines.continuations.progress import progress
 from pipelines.runtime import Clients
 from pipelines.tasks.declaration import Retry, Unavailable
 from tests.explorer import ALL, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.walks import (
+from tests.pipelines.jobs import (
     APPLY,
     Item,
     Walk,
@@ -242,11 +243,18 @@ def test_an_outage_is_not_an_items_fault(services: Services, error: Exception) -
 
 @pytest.mark.parametrize(
     ("planted", "kinds"),
-    [("_record", KINDS), ("_check_free", [OVERLAP]), ("_lease", KINDS)],
+    [
+        ((attempt, "record"), KINDS),
+        ((PageLease, "_check_free"), [OVERLAP]),
+        ((PageLease, "_take"), KINDS),
+    ],
     ids=["no receipts", "no lease", "no pinned page"],
 )
 def test_the_faults_bite(
-    services: Services, monkeypatch: pytest.MonkeyPatch, planted: str, kinds: Sequence[str]
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    planted: tuple[Any, str],
+    kinds: Sequence[str],
 ) -> None:
     """With one of its proofs taken out, the same exploration fails."""
     if services.datastore_kind == "firestore":
@@ -254,26 +262,26 @@ def test_the_faults_bite(
     outside: Counter[str] = Counter()
     job = deliver_job(outside)
     scenario = WalkScenario(World(services, [job]), job, outside)
-    monkeypatch.setattr(pages._Attempt, planted, _PLANTED[planted])
+    monkeypatch.setattr(*planted, _PLANTED[planted[1]])
 
     with pytest.raises(AssertionError):
         Explorer(scenario.world, scenario, NO_SWEEPS).explore(kinds, ALL)
 
 
 def _never_pinned(
-    attempt: pages._Attempt, draft: ContinuationPage | None
+    lease: PageLease, draft: ContinuationPage | None
 ) -> tuple[ContinuationPage, bool]:
     """Take over whatever is there, and forget what was done."""
-    page = draft or attempt.key.get()
+    page = draft or lease._key.get()
     page.receipts = "." * len(page.items)
-    page.worked = False
-    attempt._touch(page)
+    page.done = False
+    lease.renew(page)
     page.put()
     return page, draft is not None
 
 
 _PLANTED: dict[str, Callable[..., object]] = {
-    "_record": lambda *args, **kwargs: None,
+    "record": lambda *args, **kwargs: None,
     "_check_free": lambda *args: None,
-    "_lease": _never_pinned,
+    "_take": _never_pinned,
 }

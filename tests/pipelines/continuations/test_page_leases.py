@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from models.continuations import CANCELLED, FINISHED, ContinuationPage, page_key, pages_of
+from pipelines import continuations
 from pipelines.continuations import ItemError, Job
-from pipelines.continuations import runs as continuations
 from pipelines.continuations.attempt import PageArgs, page_task
 from pipelines.continuations.progress import progress
 from pipelines.continuations.sources import EntitySource, Slice, Span
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import hashed_name
+from tests.pipelines.jobs import APPLY, Item, Walk, items_of, ledger, put_items
 from tests.pipelines.timelines import Timeline
-from tests.pipelines.walks import APPLY, Item, Walk, items_of, ledger, put_items
 from tests.world import Services, World
 
 
@@ -281,15 +281,15 @@ class HeldUp:
     timelines: list[Timeline]
     items: EntitySource
 
-    def split(self, most: int) -> list[Span]:
-        return self.items.split(most)
+    def split(self, max_spans: int) -> list[Span]:
+        return self.items.split(max_spans)
 
     def read(self, span: Span, size: int) -> Slice[Item]:
         self.timelines[0].sleep(600)
         return self.items.read(span, size)
 
-    def load(self, origin: str, names: Sequence[str]) -> Sequence[Item]:
-        return self.items.load(origin, names)
+    def load(self, load_from: str, names: Sequence[str]) -> Sequence[Item]:
+        return self.items.load(load_from, names)
 
 
 @pytest.mark.parametrize(("ahead_s", "is_taken"), [(30, False), (120, True)])
@@ -305,11 +305,11 @@ def test_a_lease_of_a_clock_far_ahead_means_nothing(
         ContinuationPage(
             key=page_key("run", 0, 0),
             after="",
-            origin="",
+            load_from="",
             items=names,
             receipts="..",
-            touched=now,
-            moved=now,
+            updated_at=now,
+            progressed_at=now,
             owner="somebody",
             lease_expires_at=now + datetime.timedelta(seconds=ahead_s),
         ).put()

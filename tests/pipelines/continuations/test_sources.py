@@ -24,16 +24,16 @@ def walked(source: Source[Thing], spans: list[Span], size: int) -> list[ndb.Key]
         while position is not None:
             page = source.read(Span(position, span.until), size)
             assert [item.key for item in page.items] == [
-                item.key for item in source.load(page.origin, page.names)
+                item.key for item in source.load(page.load_from, page.names)
             ]
             met += [item.key for item in page.items]
             position = page.next
     return met
 
 
-@pytest.mark.parametrize("most", [2, 8])
+@pytest.mark.parametrize("max_spans", [2, 8])
 def test_a_kind_with_names_and_numbers_is_cut_into_chains(
-    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+    world: World, monkeypatch: pytest.MonkeyPatch, max_spans: int
 ) -> None:
     """Datastore sorts numbers before names; so does the cut, and each entity is met once."""
     monkeypatch.setattr(sources, "SAMPLES_PER_CHAIN", 64)
@@ -45,7 +45,7 @@ def test_a_kind_with_names_and_numbers_is_cut_into_chains(
             ndb.put_multi([Thing(key=key) for key in keys[start : start + 500]])
         source = EntitySource(Thing)
 
-        spans = source.split(most)
+        spans = source.split(max_spans)
 
         if world.services.datastore_kind == "datastore":  # The other emulator keeps no sample.
             assert len(spans) > 1
@@ -55,18 +55,18 @@ def test_a_kind_with_names_and_numbers_is_cut_into_chains(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("named", ["g:", ""])
-def test_only_root_entities_of_a_name_are_met(world: World, named: str, size: int) -> None:
+@pytest.mark.parametrize("key_prefix", ["g:", ""])
+def test_only_root_entities_of_a_name_are_met(world: World, key_prefix: str, size: int) -> None:
     """What lies below them, and what has a number, is no item, and hides none."""
     with world.context():
-        names = [f"{named}{digit}0" for digit in "0249af"]
+        names = [f"{key_prefix}{digit}0" for digit in "0249af"]
         nested = [
             ndb.Key(Thing, names[i], Thing, below) for i in (1, 2, 5) for below in (1, 2, 3, "x")
         ]
         odd = [ndb.Key(Thing, 5), ndb.Key(Thing, 6, Thing, names[0])]
         keys = [ndb.Key(Thing, name) for name in names]
         ndb.put_multi([Thing(key=key) for key in [*keys, *nested, *odd]])
-        source = EntitySource(Thing, named=named)
+        source = EntitySource(Thing, key_prefix=key_prefix)
 
         assert walked(source, source.split(1), size) == keys
         assert walked(source, source.split(4), size) == keys

@@ -1,11 +1,12 @@
 """Fork-join queues in every interleaving of their steps: the real code, and the talk's.
 
 Two writers insert an item each under one key, each in a process of its own. Every task is
-delivered. Each search comes to its end: no state is left out.
+delivered. Each search comes to its end: no state is left out. `make test` searches beside a sweep
+with one writer where two make hundreds of thousands of states; `make soak` takes two.
 
-Turns are taken out, but for one test: they keep folds of a key from contending, and no invariant
-may rest on them. Without them joiners come in at any time, which is all that they can do with
-turns, and more.
+The fold mutex is taken out, but for one test: it keeps folds of a key from contending, and no
+invariant may rest on it. Without it joiners come in at any time, which is all that they can do with
+it, and more.
 """
 
 from __future__ import annotations
@@ -24,24 +25,22 @@ from google.cloud import ndb
 
 from models.fork_join import PackId, pack_key
 from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
-from pipelines.fork_join import fold as fork_join_folds
+from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime import Clients, NoCache
 from pipelines.runtime.messages import Message
-from tests.pipelines import slides
-from tests.pipelines.interleavings import (
+from tests.explorer import IS_EXHAUSTIVE
+from tests.pipelines import talk_code
+from tests.pipelines.model_checker import (
     CRASH,
     DUPLICATE,
     FLUSH,
-    NOON,
     REPLY_LOST,
     TIME_OUT,
     UNHEARD,
     End,
-    Place,
-    Process,
     Search,
-    stepwise,
 )
+from tests.pipelines.stepwise import NOON, LocalState, Process, stepwise
 from tests.pipelines.tallies import Mark
 
 NONE = ""
@@ -68,7 +67,11 @@ def heap(clients: Clients, batch: Batch, items: Sequence[Mark]) -> None:
 
 WAITING = fork_join("heaps", queue="fork-join", period_s=1.0)(heap)
 AT_ONCE = fork_join("heaps-at-once", queue="fork-join", period_s=0)(heap)
-BY_PERIOD = pytest.mark.parametrize("queue", [WAITING, AT_ONCE], ids=["a second", "no period"])
+# Time stands still in a search, so a queue without a period goes through the same states:
+# `make test` searches them with two kinds of fault only.
+EVERY = [(WAITING, fault) for fault in FAULTS] + [
+    (AT_ONCE, fault) for fault in (FAULTS if IS_EXHAUSTIVE else [NONE, CRASH])
+]
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +81,8 @@ def in_steps() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "turn", lambda clients, slot: contextlib.nullcontext())
+def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
 
 
 # The search
@@ -92,9 +95,16 @@ def inserting(queue: ForkJoin[Mark], label: str, **options: Any) -> Process:
 def searched(
     queue: ForkJoin[Mark], fault: str, *others: Process, writers: Sequence[Process] = ()
 ) -> Search:
-    # Two writers are alike, so it is enough to let one of them be the first.
-    two = writers or [inserting(queue, "a"), inserting(queue, "b", follows="a")]
-    return Search([*two, *others], functools.partial(deliver, queue), fault=fault)
+    some = writers or writers_of("ab", queue)
+    return Search([*some, *others], functools.partial(deliver, queue), fault=fault)
+
+
+def writers_of(labels: str, queue: ForkJoin[Mark] = WAITING) -> list[Process]:
+    """Return a writer for each label. They are alike, so the first may always begin first."""
+    return [
+        inserting(queue, label, follows=before)
+        for label, before in zip(labels, ["", *labels], strict=False)
+    ]
 
 
 def deliver(queue: ForkJoin[Mark], clients: Any, task: Message) -> None:
@@ -130,7 +140,8 @@ def check_folded(end: End) -> None:
 
 def check_healed(end: End) -> None:
     """D1, D3, D5: all that was accepted is folded, once; nothing is left, nor is a lock open."""
-    accepted = {name for name in "ab" if end.answers[name].what == "returned"}
+    answers = {name: end.answers[name] for name in "ab" if name in end.answers}
+    accepted = {name for name, answer in answers.items() if answer.what == "returned"}
     assert accepted <= folded(end).keys(), f"{accepted} were accepted, {folded(end)} is folded"
     check_folded(end)
     assert not packs(end)
@@ -170,9 +181,8 @@ def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
 # Our queue
 
 
-@BY_PERIOD
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.parametrize(("queue", "fault"), EVERY, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.usefixtures("no_mutex")
 def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:
     """D1, D2, D3, D4, D5: with one fault of a kind at any step, or none; then the sweep.
 
@@ -181,39 +191,52 @@ def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: s
     walk(searched(queue, fault), queue, at_least=3_000)
 
 
-@pytest.mark.timeout(300)  # More than 300,000 states.
-@pytest.mark.usefixtures("no_turns")
-def test_a_sweep_at_any_moment_folds_nothing_twice() -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("labels", "at_least"), [("ab", 300_000) if IS_EXHAUSTIVE else ("a", 500)])
+@pytest.mark.usefixtures("no_mutex")
+def test_a_sweep_at_any_moment_folds_nothing_twice(labels: str, at_least: int) -> None:
     """D1, D4: also a sweep whose clock is ahead, while writers are still inside."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE)
 
-    walk(searched(WAITING, NONE, sweep), WAITING, at_least=300_000)
+    walk(searched(WAITING, NONE, sweep, writers=writers_of(labels)), WAITING, at_least=at_least)
 
 
-@pytest.mark.parametrize("fault", [CRASH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
-def test_a_sweep_beside_the_joiners_folds_nothing_twice(fault: str) -> None:
+BESIDE_A_SWEEP = [
+    (NONE, "ab", 30_000),
+    *[
+        (fault, "ab" if IS_EXHAUSTIVE else "a", 80_000 if IS_EXHAUSTIVE else 500)
+        for fault in (CRASH, TIME_OUT)
+    ],
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("fault", "labels", "at_least"), BESIDE_A_SWEEP)
+@pytest.mark.usefixtures("no_mutex")
+def test_a_sweep_beside_the_joiners_folds_nothing_twice(
+    fault: str, labels: str, at_least: int
+) -> None:
     """D1, D2, D3, D4, D5: a sweep while joiners are at work, and a fault at any step."""
     sweep = Process("sweep", WAITING.sweep, NOON + LATE, is_last=True)
 
-    walk(searched(WAITING, fault, sweep), WAITING, at_least=80_000)
+    walk(searched(WAITING, fault, sweep, writers=writers_of(labels)), WAITING, at_least=at_least)
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, TIME_OUT])
-def test_turns_are_given_back(fault: str) -> None:
-    """D5: with turns; one is kept by nobody but the dead, and it expires."""
+def test_the_fold_mutex_is_given_back(fault: str) -> None:
+    """D5: only a joiner that died keeps it, and it expires."""
     search = searched(WAITING, fault)
 
     for end in search.ends():
         check_answers(search, end)
         check_folded(end)
-        is_held = any(key.startswith("fork-join:turn:") for key in end.held)
+        is_held = any(key.startswith("fork-join:fold-mutex:") for key in end.held)
         assert not is_held or (fault == CRASH and end.is_broken), search.story(end)
     assert search.states > 3_000
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
     """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""
     writers = [inserting(WAITING, "a"), inserting(WAITING, "b", at=NOON + LATE)]
@@ -222,7 +245,7 @@ def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [NONE, CRASH, DUPLICATE, REPLY_LOST])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_without_memcached_nothing_is_lost(fault: str) -> None:
     """D2: each writer has a batch of its own."""
 
@@ -243,7 +266,7 @@ def test_without_memcached_nothing_is_lost(fault: str) -> None:
 
 # A call that fails brings second tries and with them batches: too many states for a test.
 @pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
     """D1, D6: a caller that lost patience or its server makes the same request again."""
 
@@ -267,19 +290,19 @@ def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
 # The talk's queue
 
 
-def slide_ends(fault: str, *, skew_s: float = 0) -> set[str]:
+def talk_ends(fault: str, *, skew_s: float = 0) -> set[str]:
     """Return what becomes of accepted items by the talk's code: fine, lost, doubled."""
     later = NOON + datetime.timedelta(seconds=skew_s)
     writers = [
-        Process("a", lambda clients: slides.insert(clients, "sum", 1)),
-        Process("b", lambda clients: slides.insert(clients, "sum", 10), later),
+        Process("a", lambda clients: talk_code.insert(clients, "sum", 1)),
+        Process("b", lambda clients: talk_code.insert(clients, "sum", 10), later),
     ]
-    search = Search(writers, slides.deliver, fault=fault)
-    return {fate for end in search.ends() for fate in slide_fates(end)}
+    search = Search(writers, talk_code.deliver, fault=fault)
+    return {fate for end in search.ends() for fate in talk_fates(end)}
 
 
-def slide_fates(end: End) -> set[str]:
-    (total,) = [row["total"] for row in rows(end, "SlideSum").values()] or [0]
+def talk_fates(end: End) -> set[str]:
+    (total,) = [row["total"] for row in rows(end, "TalkSum").values()] or [0]
     fates = {"fine"}
     for name, delta in (("a", 1), ("b", 10)):
         times = total // delta % 10
@@ -310,12 +333,12 @@ def test_the_talks_code_loses_and_doubles(fault: str, fates: set[str]) -> None:
     creates has been. Doubled: a second delivery finds what the first one has added and not yet
     deleted.
     """
-    assert slide_ends(fault) == fates
+    assert talk_ends(fault) == fates
 
 
 def test_the_talks_code_doubles_across_half_a_minute() -> None:
     """Without any fault: a batch that is open across a change of names gets two joiners."""
-    assert slide_ends(NONE, skew_s=30) == {"fine", "doubled"}
+    assert talk_ends(NONE, skew_s=30) == {"fine", "doubled"}
 
 
 # The search bites
@@ -328,25 +351,25 @@ def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], fold
     items = [item for pack in found for item in queue.read(pack.items)]
     if items:
         batch = Batch(found[0].batch_key, part[0].epoch, NOON)
-        fork_join_folds.transact(lambda: queue.join(clients, batch, items))
+        fork_join_fold.transact(lambda: queue.join(clients, batch, items))
     for pack in found:
         pack.key.delete()
 
 
 @pytest.mark.parametrize("fault", [CRASH, DUPLICATE, REPLY_LOST])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_a_fold_that_deletes_afterwards(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """D4 fails if what is folded is neither read nor deleted by the transaction that folds it."""
-    monkeypatch.setattr(fork_join_folds, "_fold", folded_as_in_the_talk)
+    monkeypatch.setattr(fork_join_fold, "_fold", folded_as_in_the_talk)
 
     with pytest.raises(AssertionError, match="Counter"):
         walk(searched(WAITING, fault), WAITING, at_least=0)
 
 
 @pytest.mark.parametrize("fault", [FLUSH, TIME_OUT])
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_stragglers_without_a_task(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -358,7 +381,7 @@ def test_the_search_finds_stragglers_without_a_task(
 
 
 @pytest.mark.parametrize("fault", sorted(NEEDS_SWEEP))
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
     """D3 fails after a death or a failed call if nobody sweeps."""
     with (
@@ -368,25 +391,25 @@ def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
         walk(searched(WAITING, fault), WAITING, at_least=0)
 
 
-@pytest.mark.usefixtures("no_turns")
+@pytest.mark.usefixtures("no_mutex")
 def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places with the same future are one to the search; told apart, they end in the same ways.
+    """Local states with the same future are one to the search; told apart, they end alike.
 
     With a crash, since then tasks come again.
     """
 
     def talks() -> set[Any]:
         writers = [
-            Process("a", lambda clients: slides.insert(clients, "sum", 1)),
-            Process("b", lambda clients: slides.insert(clients, "sum", 10)),
+            Process("a", lambda clients: talk_code.insert(clients, "sum", 1)),
+            Process("b", lambda clients: talk_code.insert(clients, "sum", 10)),
         ]
-        return {outcome(end) for end in Search(writers, slides.deliver, fault=CRASH).ends()}
+        return {outcome(end) for end in Search(writers, talk_code.deliver, fault=CRASH).ends()}
 
     def ours() -> set[Any]:
         return {outcome(end) for end in searched(WAITING, CRASH).ends()}
 
     together = talks(), ours()
-    monkeypatch.setattr(Place, "future", property(lambda place: place.number))
+    monkeypatch.setattr(LocalState, "future", property(lambda local: local.number))
 
     assert (talks(), ours()) == together
 

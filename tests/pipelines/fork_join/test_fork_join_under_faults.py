@@ -14,14 +14,15 @@ from google.cloud import ndb
 
 from models.dead_tasks import open_dead_tasks
 from models.fork_join import PackId, WorkPack, pack_key
-from pipelines.fork_join import fold as fork_join_folds
-from pipelines.fork_join import insert as fork_join_inserts
-from pipelines.fork_join import sweep as fork_join_sweeps
-from pipelines.fork_join.queue import Batch, ForkJoin, Join, OutcomeUnknownError, fork_join
+from pipelines.fork_join import Batch, ForkJoin, OutcomeUnknownError, fork_join
+from pipelines.fork_join import fold as fork_join_fold
+from pipelines.fork_join import insert as fork_join_insert
+from pipelines.fork_join import sweep as fork_join_sweep
+from pipelines.fork_join.joiners import Join
 from pipelines.fork_join.sweep import SweepResult
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Message, Reject
-from tests.explorer import ALL, NO_SWEEPS, Explorer
+from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.tallies import (
     AT_ONCE,
@@ -116,7 +117,12 @@ def test_each_item_is_folded_once_with_a_fault_at_any_call(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", [REPLY_LOST, ERROR, CRASH_AFTER])
 def test_each_item_is_folded_once_with_two_faults_at_once(services: Services, first: str) -> None:
-    """D1, D2, D3: the second one at any later call, of any kind; beside an item that fails."""
+    """D1, D2, D3: the second one at any later call, of any kind; beside an item that fails.
+
+    What the emulators do otherwise shows with one fault; `make soak` plays pairs on both.
+    """
+    if services.datastore_kind == "firestore" and not IS_EXHAUSTIVE:
+        pytest.skip("pairs of faults on one emulator; on both in `make soak`")
     scenario = BadItemScenario(tally_world(services), TALLIES)
 
     assert Explorer(scenario.world, scenario, SWEEPS).explore_pairs([first], [*KINDS, FLUSH])
@@ -285,21 +291,21 @@ def _calls_until_commit(world: World) -> int:
 
 def _deleted_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold in one transaction, delete in another: as the talk's code does."""
-    sound = fork_join_folds._fold_here
+    sound = fork_join_fold._fold_here
 
     def fold(clients: Any, queue: Any, part: Sequence[Any]) -> int:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(WorkPack, "key", property(lambda self: _Undeletable(self._entity_key)))
             return sound(clients, queue, part)
 
-    sound_fold = fork_join_folds._fold
+    sound_fold = fork_join_fold._fold
 
     def fold_part(clients: Any, queue: Any, part: Sequence[Any], folded: Any) -> None:
         sound_fold(clients, queue, part, folded)
         ndb.delete_multi([pack_key(pack.text) for pack in part])
 
-    monkeypatch.setattr(fork_join_folds, "_fold_here", fold)
-    monkeypatch.setattr(fork_join_folds, "_fold", fold_part)
+    monkeypatch.setattr(fork_join_fold, "_fold_here", fold)
+    monkeypatch.setattr(fork_join_fold, "_fold", fold_part)
 
 
 class _Undeletable:
@@ -314,16 +320,16 @@ class _Undeletable:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_join_sweeps, "sweep", lambda clients, queue, **rest: SweepResult())
+    monkeypatch.setattr(fork_join_sweep, "sweep", lambda clients, queue, **rest: SweepResult())
 
 
 def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = fork_join_inserts.insert_all
+    sound = fork_join_insert.insert_all
 
     def insert_all(client: Any, entities: Sequence[Any]) -> None:
         sound(client, [entity for entity in entities if isinstance(entity, WorkPack)])
 
-    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
 
 
 @pytest.mark.parametrize("plant", [_deleted_outside, _never_swept, _no_receipts])

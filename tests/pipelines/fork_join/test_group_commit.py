@@ -34,7 +34,7 @@ class Committer:
 
 
 def group_commit(commit: Callable[[Sequence[int]], Any], **options: Any) -> GroupCommit[int, int]:
-    sizes = {"most": 100, "most_bytes": 1_000, "size": abs, "longest_wait_s": TIMEOUT_S}
+    sizes = {"max_calls": 100, "max_bytes": 1_000, "size": abs, "max_wait_s": TIMEOUT_S}
     return GroupCommit(commit, **{**sizes, **options})
 
 
@@ -76,14 +76,14 @@ def test_calls_that_come_meanwhile_share_the_next_one() -> None:
 
 def test_a_group_is_bounded_in_number_and_size() -> None:
     """What is too much goes with the next; one that is too large goes alone."""
-    for options in ({"most": 2}, {"most_bytes": 7}):
+    for options in ({"max_calls": 2}, {"max_bytes": 7}):
         committer = Committer()
         answers = play(group_commit(committer, **options), committer, [1, 2, 3, 4, 5])
         assert answers == [10, 20, 30, 40, 50]
         assert len(committer.groups) > 2
         for group in committer.groups:
-            assert len(group) <= options.get("most", 100)
-            assert len(group) == 1 or sum(group) <= options.get("most_bytes", 100)
+            assert len(group) <= options.get("max_calls", 100)
+            assert len(group) == 1 or sum(group) <= options.get("max_bytes", 100)
 
 
 def test_an_error_is_its_own_callers() -> None:
@@ -112,7 +112,7 @@ def test_a_commit_that_raises_raises_for_its_group_and_the_next_goes_on() -> Non
 def test_nobody_waits_long_behind_a_commit_that_hangs() -> None:
     """After the longest wait a call goes ahead, with those behind it."""
     committer = Committer()
-    shared = group_commit(committer, longest_wait_s=0.001)
+    shared = group_commit(committer, max_wait_s=0.001)
 
     def hangs() -> None:
         assert shared(1) == 10
@@ -147,7 +147,7 @@ def test_a_leader_that_was_overtaken_makes_its_own_call() -> None:
                 in_threads(lambda: answers.append(shared(2)))
             super()._lead(own)
 
-    shared = Overtaken(committer, most=9, most_bytes=9, size=abs, longest_wait_s=0.001)
+    shared = Overtaken(committer, max_calls=9, max_bytes=9, size=abs, max_wait_s=0.001)
 
     assert shared(1) == 10
     assert answers == [20]
@@ -164,7 +164,7 @@ def test_nothing_is_lost_or_doubled_in_a_crowd(threads: int) -> None:
         seen.extend(calls)
         return [call * 10 for call in calls]
 
-    shared = group_commit(commit, longest_wait_s=0.0005)
+    shared = group_commit(commit, max_wait_s=0.0005)
 
     def caller(number: int) -> None:
         for i in range(50):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
+from pipelines import continuations
 from pipelines.continuations import ItemError, Job
 from pipelines.continuations.sources import EntitySource
 from pipelines.runtime import Clients
@@ -36,7 +37,7 @@ class Walk:
 
 
 def items_of(args: Walk) -> EntitySource:
-    return EntitySource(Item, named=f"{args.group}:")
+    return EntitySource(Item, key_prefix=f"{args.group}:")
 
 
 def count_items(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
@@ -93,3 +94,10 @@ def deliver_job(outside: Counter[str]) -> Job[Walk, Item]:
         yield act
 
     return Job("deliver", "fan-out", Walk, items_of, side_effect=open_line, page_size=2)
+
+
+def run_to_end(world: World, job: Job[Walk, Item], run_id: str, **kwargs: int) -> None:
+    """Start a run and deliver all its tasks."""
+    with world.context():
+        continuations.start(world.clients, job, Walk(run_id), run_id=run_id, **kwargs)
+    world.settle()

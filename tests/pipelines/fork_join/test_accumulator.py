@@ -12,7 +12,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from pipelines.fork_join import Accumulator, BadItemError, fork_join
-from pipelines.fork_join import insert as fork_join_inserts
+from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.accumulator import BufferFullError
 from tests.pipelines.tallies import Mark, packs, tallied, tally
 from tests.world import Services, World, in_threads
@@ -20,7 +20,7 @@ from tests.world import Services, World, in_threads
 MARKS = fork_join("tallies-in-memory", queue="fork-join", period_s=0)(tally)
 
 
-def plus(one: Mark, other: Mark) -> Mark:
+def combine(one: Mark, other: Mark) -> Mark:
     """Fold two marks into one that names both."""
     return Mark("+".join(sorted([*one.label.split("+"), *other.label.split("+")])))
 
@@ -33,7 +33,7 @@ def world(services: Services) -> World:
 @pytest.fixture
 def taken() -> Accumulator[Mark]:
     """A fan-in that flushes when the test says so."""
-    return Accumulator("tallies", MARKS, plus, window_s=3600)
+    return Accumulator("tallies", MARKS, combine, flush_interval_s=3600)
 
 
 def counted(key: str) -> Counter[str]:
@@ -65,7 +65,7 @@ def test_items_of_a_key_are_one_work_item(world: World, taken: Accumulator[Mark]
 
 def test_what_was_taken_is_stored_within_the_window(world: World) -> None:
     """By a thread of its own, which ends when there is nothing left."""
-    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    quick = Accumulator("quick", MARKS, combine, flush_interval_s=0.01)
     quick.add(world.clients, "t", Mark("a"))
     until(lambda: quick.waiting(world.clients) == 0)
     quick.add(world.clients, "t", Mark("b"))
@@ -81,7 +81,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     """D1: also when it was committed and its reply, and the look for it, were lost."""
-    sound = fork_join_inserts.insert_all
+    sound = fork_join_insert.insert_all
 
     def lost(client: Any, entities: Any) -> None:
         if is_committed:
@@ -91,9 +91,9 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
 
     taken.add(world.clients, "t", Mark("a"))
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_inserts, "insert_all", lost)
-        patch.setattr(fork_join_inserts._Group, "find_out", doubt)
-        patch.setattr(fork_join_inserts._Group, "look_up", nothing)
+        patch.setattr(fork_join_insert, "insert_all", lost)
+        patch.setattr(fork_join_insert._Group, "find_out", doubt)
+        patch.setattr(fork_join_insert._Group, "look_up", nothing)
         in_context(world, lambda: taken.flush(world.clients))
     assert taken.waiting(world.clients) == 1
     taken.add(world.clients, "t", Mark("b"))
@@ -114,21 +114,21 @@ def test_a_flush_that_failed_is_made_again_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is added after it, and nobody flushes: the next window stores it."""
-    sound, failures = fork_join_inserts.insert_all, list[int]()
+    sound, failures = fork_join_insert.insert_all, list[int]()
 
     def fails_once(client: Any, entities: Any) -> None:
-        if len(failures) < fork_join_inserts.TRIES:
+        if len(failures) < fork_join_insert.MAX_ATTEMPTS:
             failures.append(1)
             away()
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_inserts, "insert_all", fails_once)
-    quick = Accumulator("quick", MARKS, plus, window_s=0.01)
+    monkeypatch.setattr(fork_join_insert, "insert_all", fails_once)
+    quick = Accumulator("quick", MARKS, combine, flush_interval_s=0.01)
     quick.add(world.clients, "t", Mark("a"))
     until(lambda: quick.waiting(world.clients) == 0)
     world.settle()
 
-    assert len(failures) == fork_join_inserts.TRIES
+    assert len(failures) == fork_join_insert.MAX_ATTEMPTS
     with world.context():
         assert counted("t") == Counter("a")
 
@@ -223,7 +223,7 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
     world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process was told to end; an item came behind the flush and before its thread's end."""
-    sound, late = fork_join_inserts.insert_all, iter([Mark("late")])
+    sound, late = fork_join_insert.insert_all, iter([Mark("late")])
 
     def insert_all(client: Any, entities: Any) -> None:
         sound(client, entities)
@@ -231,9 +231,9 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
             taken.add(world.clients, "t", mark)
 
     world.clients.process_state.shutdown()
-    held = taken._taken(world.clients)
+    held = taken._buffer(world.clients)
     held._has_ended.set()
-    monkeypatch.setattr(fork_join_inserts, "insert_all", insert_all)
+    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
     taken.add(world.clients, "t", Mark("a"))
     until(lambda: not held._is_awake)
     world.settle()

@@ -34,25 +34,25 @@ def after(*seen: BatchStats) -> BatchPolicy:
 
 def test_an_idle_key_does_not_wait_for_company() -> None:
     """Idle latency stays near zero."""
-    assert first(LIMITS).window_s == 0
+    assert first(LIMITS).period_s == 0
     quiet = after(*[BatchStats(items=1, open_s=5.0, fold_s=0.01)] * 5)
-    assert quiet.window_s == 0
-    assert "nobody would share" in quiet.why_window
+    assert quiet.period_s == 0
+    assert "no other would share" in quiet.why_period
 
 
 def test_a_busy_key_waits_as_long_as_was_promised() -> None:
     """Batches grow with the load: the window is what the promise leaves beside the fold."""
     busy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
-    assert busy.window_s == pytest.approx(1.0 - 2 * 0.1 - 0.05, abs=0.01)
-    assert "200 items a second" in busy.why_window
+    assert busy.period_s == pytest.approx(1.0 - 2 * 0.1 - 0.05, abs=0.01)
+    assert "200 items a second" in busy.why_period
 
 
 def test_a_slow_fold_leaves_no_time_to_wait() -> None:
     """The latency target comes first."""
     slow = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.8)] * 10)
-    assert slow.window_s == 0
-    assert slow.size < 100
-    assert "no time to wait" in slow.why_window
+    assert slow.period_s == 0
+    assert slow.max_batch_size < 100
+    assert "no time to wait" in slow.why_period
 
 
 def test_full_batches_that_fold_quickly_grow() -> None:
@@ -60,8 +60,10 @@ def test_full_batches_that_fold_quickly_grow() -> None:
     tuning = first(LIMITS)
     sizes = []
     for _ in range(6):
-        tuning = next_policy(tuning, BatchStats(items=tuning.size, open_s=0.1, fold_s=0.02), LIMITS)
-        sizes.append(tuning.size)
+        tuning = next_policy(
+            tuning, BatchStats(items=tuning.max_batch_size, open_s=0.1, fold_s=0.02), LIMITS
+        )
+        sizes.append(tuning.max_batch_size)
     assert sizes == [200, 400, 400, 400, 400, 400]
 
 
@@ -86,7 +88,7 @@ def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None
     limits = replace(LIMITS, shards=8)
     tuning, settled = first(limits), list[int]()
     for _ in range(100):
-        open_s = max(tuning.window_s, 0.1)
+        open_s = max(tuning.period_s, 0.1)
         seen = BatchStats(int(rate / tuning.shards * open_s), open_s, fold_s=0.05)
         for _ in range(tuning.shards):
             tuning = next_policy(tuning, seen, limits)
@@ -104,9 +106,9 @@ def test_a_clock_that_is_ahead_says_nothing_of_the_rate() -> None:
 
 
 NO_TIME = [
-    b'{"window_s":NaN,"size":5,"shards":1}',
-    b'{"window_s":1,"size":5,"shards":1,"items_per_s":Infinity}',
-    b'{"window_s":1,"size":5,"shards":1,"fold_s":-1}',
+    b'{"period_s":NaN,"max_batch_size":5,"shards":1}',
+    b'{"period_s":1,"max_batch_size":5,"shards":1,"items_per_s":Infinity}',
+    b'{"period_s":1,"max_batch_size":5,"shards":1,"fold_s":-1}',
 ]
 finite = st.floats(min_value=0, max_value=1e6)
 
@@ -115,22 +117,22 @@ finite = st.floats(min_value=0, max_value=1e6)
     seen=st.builds(
         BatchStats, items=st.integers(1, 10**6), open_s=finite | st.none(), fold_s=finite
     ),
-    window_s=finite,
+    period_s=finite,
     size=st.integers(1, 10**6),
     rate=finite,
 )
 def test_every_decision_is_within_the_declaration(
-    seen: BatchStats, window_s: float, size: int, rate: float
+    seen: BatchStats, period_s: float, size: int, rate: float
 ) -> None:
     """Whatever was seen, and whatever memcached said before."""
     before = BatchPolicy(
-        min(window_s, LIMITS.period_s), min(size, LIMITS.max_batch_size), 1, items_per_s=rate
+        min(period_s, LIMITS.period_s), min(size, LIMITS.max_batch_size), 1, items_per_s=rate
     )
     tuning = next_policy(before, seen, LIMITS)
-    assert 0 <= tuning.window_s <= LIMITS.period_s
-    assert 1 <= tuning.size <= LIMITS.max_batch_size
+    assert 0 <= tuning.period_s <= LIMITS.period_s
+    assert 1 <= tuning.max_batch_size <= LIMITS.max_batch_size
     assert 1 <= tuning.shards <= LIMITS.shards
-    assert all((tuning.why_window, tuning.why_size, tuning.why_shards))
+    assert all((tuning.why_period, tuning.why_size, tuning.why_shards))
 
 
 def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
@@ -148,23 +150,23 @@ def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
     with world.context():
         assert tallied("t") == Counter(labels)
         sizes = batches("t")
-        tuning = TUNED.tuning(world.clients, "t")
+        tuning = TUNED.policy(world.clients, "t")
     assert sizes[0] < 10 < max(sizes)
     assert tuning is not None
-    assert tuning.window_s > 0
+    assert tuning.period_s > 0
 
 
 @pytest.mark.parametrize(
-    "told", [b"", b"{}", b"[]", b'{"window_s":1e9,"size":-3,"shards":99}', *NO_TIME]
+    "told", [b"", b"{}", b"[]", b'{"period_s":1e9,"max_batch_size":-3,"shards":99}', *NO_TIME]
 )
 def test_what_memcached_makes_up_is_bounded(services: Services, told: bytes) -> None:
     """D2: nonsense is the beginning again; numbers are cut to what was declared."""
     world = World(services, fork_joins=[TUNED])
-    world.clients.cache.set("fork-join:tuning:tallies-next_policy:t", told, 60)
+    world.clients.cache.set("fork-join:policy:tallies-next_policy:t", told, 60)
 
-    tuning = TUNED.tuning(world.clients, "t")
+    tuning = TUNED.policy(world.clients, "t")
 
     assert tuning is not None
-    assert 0 <= tuning.window_s <= 1.0
-    assert 1 <= tuning.size <= 40
+    assert 0 <= tuning.period_s <= 1.0
+    assert 1 <= tuning.max_batch_size <= 40
     assert 1 <= tuning.shards <= 2

@@ -14,16 +14,16 @@ from typing import Any
 from google.cloud import ndb
 
 from pipelines.runtime.messages import Message
-from tests.pipelines import interleavings
+from tests.pipelines import stepwise
 
 TRIES = 3
 
 
-class SlideSum(ndb.Model):
+class TalkSum(ndb.Model):
     total = ndb.IntegerProperty(default=0)
 
 
-class SlideWork(ndb.Model):
+class TalkWork(ndb.Model):
     work_index = ndb.StringProperty()
     delta = ndb.IntegerProperty(indexed=False)
 
@@ -46,7 +46,7 @@ def insert_once(clients: Any, name: str, delta: int) -> bool:
     if writers < 2**16:
         cache.incr_existing(lock, -1)
         return False
-    SlideWork(id=clients.new_id(), delta=delta, work_index=_work_index(name, index)).put()
+    TalkWork(id=clients.new_id(), delta=delta, work_index=_work_index(name, index)).put()
 
     now = clients.clock.now()
     try:
@@ -73,7 +73,7 @@ def join(clients: Any, name: str, index: int) -> None:
     cache.incr_existing(f"index-{name}", 1)
     lock = f"{name}-lock-{index}"
     cache.incr_existing(lock, -(2**15))
-    for pause_s in interleavings.looks(5.0):
+    for pause_s in stepwise.looks(5.0):
         counter = cache.get(lock)
         if counter is None or int(counter) <= 2**15:
             break
@@ -83,29 +83,29 @@ def join(clients: Any, name: str, index: int) -> None:
     delta = sum(work.delta for work in results)
 
     def add() -> None:
-        row = SlideSum.get_by_id(name) or SlideSum(id=name)
+        row = TalkSum.get_by_id(name) or TalkSum(id=name)
         row.total += delta
         row.put()
 
-    interleavings.transact(add)
+    stepwise.transact(add)
     delete([work.key for work in results])
 
 
 def works(work_index: str) -> list[Any]:
     """Query the work of an index."""
-    return interleavings.rows(
+    return stepwise.rows(
         "query",
         lambda memory: [
             memory.get(key)
             for key in sorted(memory.facts, key=str)
-            if key.kind() == "SlideWork" and memory.get(key).work_index == work_index
+            if key.kind() == "TalkWork" and memory.get(key).work_index == work_index
         ],
     )
 
 
 def delete(keys: list[Any]) -> None:
     """Delete entities with one call."""
-    interleavings.rows("delete", lambda memory: [memory.delete(key) for key in keys])
+    stepwise.rows("delete", lambda memory: [memory.delete(key) for key in keys])
 
 
 def _work_index(name: str, index: int) -> str:

@@ -1,0 +1,140 @@
+"""The lease of one attempt at a page: taken with the pin, kept by heartbeats, given back.
+
+The attempt that holds it may commit to the page. It expires a few seconds after the last commit or
+heartbeat, so a killed attempt costs no longer than that. An attempt that takes over a lease that
+has expired doubles the next ones, since heartbeats may not come through.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from models.continuations import ContinuationHeartbeat, ContinuationPage, heartbeat_key
+from models.transactions import transact
+from pipelines.continuations.jobs import Job
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.wakes import CLOCK_SKEW_S
+from pipelines.tasks.declaration import Retry
+
+# How much work may be done before its receipts are committed: what a crash can repeat.
+MAX_UNRECEIPTED = 10
+# Of a lease there are this many heartbeats, so that one may fail.
+BEATS_PER_LEASE = 3
+BEAT_TIMEOUT_S = 2.0
+MAX_DOUBLINGS = 10
+
+
+class LeasedError(Retry):
+    """Another attempt works on the page, and has shown that it is alive."""
+
+    def __init__(self, page: str, expires_at: datetime.datetime) -> None:
+        super().__init__(f"page {page} is being worked on")
+        self.expires_at = expires_at
+
+
+class PageLease:
+    """What one attempt knows of its right to work on its page."""
+
+    def __init__(self, clients: Clients, job: Job[Any, Any], key: Any) -> None:
+        now = naive_utc(clients.clock.now())
+        self.owner = clients.new_id()
+        self.deadline = now + datetime.timedelta(seconds=job.deadline_s)
+        self._clients = clients
+        self._job = job
+        self._key = key
+        self._lasts_s = job.lease_s
+        self._expires_at: datetime.datetime | None = None  # By the last commit.
+        self._kept_to = now  # By the last heartbeat.
+
+    def take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
+        """Return the page, leased, and whether it is `draft`, which is used when there is no row.
+
+        A page whose items have all ended comes back without a lease.
+
+        Raises:
+            LeasedError: another attempt works on it.
+        """
+        page, is_draft = transact(lambda: self._take(draft))
+        self.committed(page)
+        return page, is_draft
+
+    def _take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
+        page = self._key.get()
+        is_draft = page is None
+        if page is None:
+            if draft is None:
+                raise Retry(f"page {self._key.id()} has gone")
+            page = draft
+        if page.done and not is_draft:
+            return page, False
+        self._check_free(page)
+        self.renew(page)
+        page.put()
+        return page, is_draft
+
+    def _check_free(self, page: ContinuationPage) -> None:
+        """Check that no other attempt works on a page; take it over from one that is silent."""
+        if page.owner in (None, self.owner):
+            return
+        if self._is_alive(page, page.lease_expires_at):
+            raise LeasedError(self._key.id(), page.lease_expires_at)
+        sign = heartbeat_key(self._key.id(), page.owner).get()
+        if sign is not None and self._is_alive(page, sign.expires_at):
+            raise LeasedError(self._key.id(), sign.expires_at)
+        page.takeovers += 1
+        if self._job.side_effect is not None:
+            # Its owner died without a word: what it did last may have no receipt.
+            page.in_doubt += min(MAX_UNRECEIPTED, len(page.open_positions()))
+
+    def _is_alive(self, page: ContinuationPage, expires_at: datetime.datetime | None) -> bool:
+        now = naive_utc(self._clients.clock.now())
+        # A lease beyond that is from a clock that was far ahead, and means nothing.
+        longest = now + datetime.timedelta(seconds=self._length_s(page) + CLOCK_SKEW_S)
+        return expires_at is not None and now < expires_at <= longest
+
+    def _length_s(self, page: ContinuationPage) -> float:
+        """Return how long the lease of a page is.
+
+        Where heartbeats cannot come through, work that lasts would be taken over again and again:
+        each time the next one gets twice as long.
+        """
+        doubled_s: float = self._job.lease_s * 2 ** min(page.takeovers, MAX_DOUBLINGS)
+        return max(self._job.lease_s, min(doubled_s, self._job.deadline_s))
+
+    def renew(self, page: ContinuationPage) -> None:
+        """Lease a page from now on, in a transaction."""
+        now = naive_utc(self._clients.clock.now())
+        self._lasts_s = self._length_s(page)
+        page.owner = self.owner
+        page.updated_at = now
+        page.lease_expires_at = now + datetime.timedelta(seconds=self._lasts_s)
+
+    def settle(self, page: ContinuationPage, *, is_over: bool) -> None:
+        """Give a page's lease back if the attempt is over, or the page's work, in a transaction."""
+        if is_over or page.done:
+            page.owner = None
+            page.lease_expires_at = None
+
+    def committed(self, page: ContinuationPage) -> None:
+        """Keep in mind until when the lease lasts, as it was committed."""
+        self._expires_at = page.lease_expires_at
+
+    def is_held(self, now: datetime.datetime) -> bool:
+        """Return whether the lease has not expired, by the last commit or heartbeat."""
+        return self._expires_at is not None and now < max(self._expires_at, self._kept_to)
+
+    def beat(self) -> None:
+        """Keep the lease of work that lasts; on the heart's thread.
+
+        A lease that has expired is not kept: a commit, which reads whose it is, may renew it.
+        """
+        now = naive_utc(self._clients.clock.now())
+        if not self.is_held(now) or now >= self.deadline:
+            return
+        expires_at = now + datetime.timedelta(seconds=self._lasts_s)
+        with self._clients.context():
+            key = heartbeat_key(self._key.id(), self.owner)
+            ContinuationHeartbeat(key=key, expires_at=expires_at).put(timeout=BEAT_TIMEOUT_S)
+        self._kept_to = expires_at

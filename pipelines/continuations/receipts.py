@@ -1,0 +1,78 @@
+"""Receipts: what became of each item of a page, one letter and perhaps a reason."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from models.continuations import DONE, FAILED, RETRYING, SKIPPED, ContinuationPage
+from pipelines.continuations.jobs import (
+    DeferredItemError,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
+
+# An item's letter, and the reason when there is one.
+Receipt = tuple[str, str]
+
+
+def receipt_of(error: ItemError | None) -> Receipt:
+    """Return the receipt of an item that ended so; None: it is done."""
+    reason = str(error or "")
+    # A page of 500 reasons must fit into its row, where JSON writes other letters six times as
+    # long.
+    return _letter(error), reason[:300] if reason.isascii() else reason[:100]
+
+
+def _letter(error: ItemError | None) -> str:
+    match error:
+        case None:
+            return DONE
+        case SkippedItemError():
+            return SKIPPED
+        case RefusedItemError():
+            return FAILED
+        case _:
+            return RETRYING
+
+
+def unexpected(error: Exception) -> ItemError:
+    """Return what becomes of an item for which the job raised an error that is no ItemError."""
+    return DeferredItemError(f"{type(error).__name__}: {error}")
+
+
+def gone() -> ItemError:
+    """Return what becomes of an item that was deleted before it was worked on."""
+    return SkippedItemError("gone before its turn")
+
+
+def record(
+    page: ContinuationPage, job: Job[Any, Any], found: Mapping[int, Receipt], *, is_last: bool
+) -> None:
+    """Put receipts into a page's row.
+
+    Args:
+        found: Receipts by position.
+        is_last: Each open item was tried once more: those that were deferred wait for the next
+            attempt, or have failed if that was the last one.
+    """
+    receipts = list(page.receipts)
+    reasons = dict(page.reasons)
+    for position, (letter, reason) in found.items():
+        receipts[position] = letter
+        reasons.pop(str(position), None)
+        if reason:
+            reasons[str(position)] = reason
+    if is_last and RETRYING in receipts:
+        page.attempts += 1
+        delays_s = job.retry_delays_s
+        delay_s = delays_s[min(page.attempts, len(delays_s)) - 1]
+        page.retry_at = page.updated_at + datetime.timedelta(seconds=delay_s)
+        if page.attempts >= job.max_attempts:
+            receipts = [FAILED if letter == RETRYING else letter for letter in receipts]
+    page.receipts = "".join(receipts)
+    page.reasons = reasons
+    page.done = not page.open_positions()

@@ -1,0 +1,144 @@
+"""Items on their way into a queue: checked, written as JSON, and answered for."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from models.fork_join import EpochId, PackId
+
+I = TypeVar("I")  # noqa: E741  An item.
+
+# Parked, an item travels as text within text in a task of 100,000 bytes: at most twice as long.
+MAX_ITEM_BYTES = 40_000
+MAX_KEY_BYTES = 1_200
+MAX_IDEMPOTENCY_KEY_CHARS = 200
+
+
+class BadItemError(ValueError):
+    """This cannot be inserted; the text says why."""
+
+
+class OutcomeUnknownError(Exception):
+    """The service did not answer, so it may count or not; with an idempotency key, at most once.
+
+    With an idempotency key it is safe to insert it again, and then it counts.
+    """
+
+
+class DifferentItemError(ValueError):
+    """This idempotency key was used for another item before."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An item that is safe: it will be folded. `is_duplicate`: it was accepted before."""
+
+    pack: str
+    position: int
+    is_duplicate: bool = False
+
+    @property
+    def opened(self) -> datetime:
+        """When its batch was opened (UTC, naive)."""
+        return EpochId.parse(PackId.parse(self.pack).epoch).opened
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """An item on its way in."""
+
+    key: str
+    item: str  # As JSON.
+    idempotency_key: str | None = None
+    keep_result: bool = False
+    tag: str | None = None
+    said: str = ""  # What its caller has said of it, as JSON; nothing: the item.
+
+    @property
+    def bytes(self) -> int:
+        return len(self.item.encode())
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.said or self.item)
+
+    def is_duplicate_of(self, digest: str) -> bool:
+        """Return whether a digest is of this, or of all of it, as earlier versions say."""
+        return digest in (self.digest, _digest(self.item))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class ItemCodec(Generic[I]):
+    """Writes the items of a queue as JSON, and reads them again."""
+
+    def __init__(self, queue: str, item: type[I]) -> None:
+        self._queue = queue
+        self._item: TypeAdapter[I] = TypeAdapter(item)
+        self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
+        self._unsaid = (
+            {field.name for field in fields(item) if not field.compare}
+            if is_dataclass(item)
+            else None
+        )
+
+    def insertion(
+        self, key: str, item: I, idempotency_key: str | None = None, *, keep_result: bool = False
+    ) -> Insertion:
+        """Return an item on its way in.
+
+        Raises:
+            BadItemError: it cannot be inserted.
+        """
+        if (
+            idempotency_key is not None
+            and not 0 < len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARS
+        ):
+            raise BadItemError(
+                f"an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters"
+            )
+        insertion = Insertion(key, self.check(key, item), idempotency_key, keep_result)
+        return insertion if idempotency_key is None else replace(insertion, said=self._said(item))
+
+    def check(self, key: str, item: I) -> str:
+        """Return an item as JSON.
+
+        Raises:
+            BadItemError: it cannot be inserted.
+        """
+        try:
+            if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+                raise BadItemError(f"a key has 1 to {MAX_KEY_BYTES} bytes")
+            body = self._item.dump_json(item, warnings=False)
+            self._item.validate_json(body, strict=True)
+        except UnicodeEncodeError as error:
+            raise BadItemError("there is half a character in the key") from error
+        except (PydanticSerializationError, ValidationError) as error:
+            raise BadItemError(f"this is no item of {self._queue}: {error}") from error
+        if len(body) > MAX_ITEM_BYTES:
+            raise BadItemError(f"an item has at most {MAX_ITEM_BYTES} bytes, not {len(body)}")
+        return body.decode()
+
+    def read(self, items: str) -> list[I]:
+        """Return the items of a pack.
+
+        Raises:
+            ValidationError: one of them is no item of this version of the queue.
+        """
+        return self._items.validate_json(items, strict=True)
+
+    def _said(self, item: I) -> str:
+        """Return what a caller has said of an item: it is the same when a field is added to it.
+
+        Fields that are as by default are left out, and those that are not compared.
+        """
+        said = self._item.dump_json(item, exclude=self._unsaid, exclude_defaults=True)
+        return said.decode()

@@ -1,0 +1,140 @@
+"""Joiners: the tasks that fold epochs, and when each is created.
+
+An epoch's joiner is created by the writer that opened it, before its commit, and is due one period
+later. Some epochs need another one:
+
+    full    its items filled it: a joiner at once
+    late    its joiner may have gone ahead without this writer: a joiner for what it left
+    doubt   a commit whose reply was lost may take effect late: a joiner in some seconds
+    again   its joiner could not tell writers that it closed: a joiner when none remembers it
+    woken   the sweep found it stranded
+
+Each reason stands in the task's name, so the same joiner is created once. One that comes for
+nothing finds nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from models.fork_join import PackId
+from pipelines import outbox
+from pipelines.fork_join.epochs import Admission, Epochs, gone_at
+from pipelines.fork_join.items import MAX_KEY_BYTES
+from pipelines.fork_join.settings import QueueSettings
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.messages import Message
+from pipelines.tasks.declaration import Task
+
+log = logging.getLogger(__name__)
+
+# A commit whose reply was lost may take effect so much later, behind its joiner.
+LOOK_AGAIN_AFTER = datetime.timedelta(seconds=3)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Which batch to fold. `is_shared`: writers of other processes found it in memcached.
+
+    Without a key (the sweep does not know it) the joiner finds it with the batch.
+    """
+
+    key: Annotated[str, Field(max_length=MAX_KEY_BYTES)]
+    epoch: Annotated[str, Field(max_length=60)]
+    shard: Annotated[int, Field(ge=0, le=1000)] = 0
+    is_shared: bool = False
+
+
+class Joiners:
+    """Lets writers into the epochs of a queue, and sees to it that each has a joiner to come."""
+
+    def __init__(self, settings: QueueSettings, task: Task[Join]) -> None:
+        self.settings = settings
+        self.task = task
+
+    def epochs(self, clients: Clients) -> Epochs:
+        """Return the epochs that this process knows of."""
+        return clients.process_state.get_or_create(
+            f"fork-join:epochs:{self.settings.name}",
+            lambda: Epochs(self.settings.period_s, self.settings.shape),
+        )
+
+    def enter(self, clients: Clients, key: str, items: int) -> Admission:
+        """Announce items in the open epoch of a key; open one if there is none."""
+        return self.epochs(clients).enter(clients, self.settings.slot(clients, key), items)
+
+    def start(self, clients: Clients, admissions: Sequence[Admission]) -> None:
+        """Create the joiners of epochs that others can see from now on."""
+        new = [admission for admission in admissions if admission.is_new and admission.is_shared]
+        self._create(clients, [self._message(clients, each, at=each.due) for each in new])
+
+    def leave(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
+        """Leave epochs; see to it that what was put there has a joiner still to come."""
+        joiners = [self._left(clients, admission, pack) for admission, pack in stays]
+        self._create(clients, [joiner for joiner in joiners if joiner is not None])
+
+    def look_again(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
+        """Fold epochs once more in some seconds: a commit whose reply was lost may come late."""
+        at = naive_utc(clients.clock.now()) + LOOK_AGAIN_AFTER
+        joiners = [self._message(clients, each, "doubt", pack.id, at=at) for each, pack in stays]
+        self._create(clients, joiners)
+
+    def fold_again(self, clients: Clients, join: Join) -> None:
+        """Fold an epoch once more when no writer remembers it: its lock could not be closed."""
+        at = gone_at(join.epoch, self.settings.period_s)
+        self._create(clients, [self._task_of(clients, join, "again", at=at)])
+
+    def wake(self, clients: Clients, stranded: Sequence[str], minute: str) -> None:
+        """Create tasks for stranded epochs, of whatever key each is."""
+        joins = [Join("", epoch) for epoch in stranded]
+        names = [(epoch, "woken", minute) for epoch in stranded]
+        self.task.enqueue_many(clients, joins, names=names)
+
+    def _left(self, clients: Clients, admission: Admission, pack: PackId) -> Message | None:
+        """Leave an epoch; return the joiner that it needs now."""
+        epochs = self.epochs(clients)
+        is_missed = epochs.leave(clients, admission)
+        if admission.is_new and not admission.is_shared:
+            return self._message(clients, admission, at=admission.due)
+        if is_missed:
+            return self._message(clients, admission, "late", pack.id)
+        if admission.is_full and admission.due > naive_utc(clients.clock.now()):
+            epochs.discard(clients, admission.slot, admission.epoch)
+            return self._message(clients, admission, "full")
+        return None
+
+    def _message(
+        self,
+        clients: Clients,
+        admission: Admission,
+        *name: str,
+        at: datetime.datetime | None = None,
+    ) -> Message:
+        slot = admission.slot
+        join = Join(slot.key, admission.epoch, slot.shard, admission.is_shared)
+        return self._task_of(clients, join, *name, at=at)
+
+    def _task_of(
+        self, clients: Clients, join: Join, *name: str, at: datetime.datetime | None = None
+    ) -> Message:
+        now = naive_utc(clients.clock.now())
+        due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
+        return self.task.message(join, name=(join.epoch, *name), at=due)
+
+    @staticmethod
+    def _create(clients: Clients, joiners: Sequence[Message]) -> None:
+        """Create joiners; those that Cloud Tasks does not take are created later, or by a sweep."""
+        if not joiners:
+            return
+        answers = list(zip(joiners, clients.tasks.create_each(joiners), strict=True))
+        if errors := [answer for _, answer in answers if isinstance(answer, Exception)]:
+            log.warning("%d batches have no joiner yet: %s", len(errors), errors[0])
+            again = [joiner for joiner, answer in answers if isinstance(answer, Exception)]
+            outbox.create_later(clients, again)

@@ -1,0 +1,77 @@
+"""Parked items: those that fail their joins stand apart, each with a dead task.
+
+A parked item is moved to where neither joiners nor sweeps look, in the commit that writes its dead
+task. The dead task's replay moves it back and creates its joiner.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from models.fork_join import PackId, WorkPack, pack_key
+from models.transactions import transact
+from pipelines.runtime.clients import Clients
+from pipelines.tasks import dead_tasks
+from pipelines.tasks.declaration import Task
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Which item is to get another chance. `key` and `item` are for readers of dead tasks."""
+
+    pack: Annotated[str, Field(max_length=300)]
+    key: str
+    item: str
+
+
+def park_in_transaction(
+    clients: Clients,
+    replay_task: Task[Replay],
+    stored: WorkPack,
+    *,
+    dead_id: str,
+    reason: str,
+) -> None:
+    """Move a pack of one item to where nothing looks, and write its dead task."""
+    pack = PackId.parse(stored.key.id())
+    (item,) = json.loads(stored.items)
+    replay = Replay(pack.text, stored.batch_key, json.dumps(item, ensure_ascii=False))
+    dead_tasks.park_in_transaction(
+        clients,
+        dead_id=dead_id,
+        path=replay_task.path,
+        queue=replay_task.queue,
+        body=replay_task.message(replay).body,
+        reason=reason,
+    )
+    _move(stored, pack.parked)
+
+
+def unpark(pack: PackId) -> None:
+    """Put a parked item back to where it was, once: then it does not stand apart any more.
+
+    Its joiner is the caller's to create.
+    """
+
+    def body() -> None:
+        parked = pack_key(pack.parked.text).get()
+        if parked is not None:
+            _move(parked, pack)
+
+    transact(body)
+
+
+def _move(stored: WorkPack, place: PackId) -> None:
+    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
+    WorkPack(
+        key=pack_key(place.text),
+        batch_key=stored.batch_key,
+        items=stored.items,
+        keep_result=stored.keep_result,
+        tag=stored.tag,
+    ).put()
+    stored.key.delete()

@@ -1,0 +1,13 @@
+"""What the tests of continuations share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipelines.jobs import APPLY
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return World(services, [APPLY])

@@ -1,0 +1,167 @@
+"""Deferred items: tried again after a while, whatever clocks say, and not for ever."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from models.continuations import FINISHED
+from pipelines import continuations
+from pipelines.continuations.jobs import DeferredItemError, ItemError, Job
+from pipelines.continuations.progress import progress
+from pipelines.runtime.clients import Clients
+from pipelines.tasks import dead_tasks
+from tests.pipelines.jobs import Item, Walk, items_of, put_items, run_to_end
+from tests.world import QueueClock, Services, World
+
+
+def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
+    """Deferring ends: after `max_attempts` attempts over its page the item has failed."""
+    put_items(world, 1)
+    seen: list[str] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        seen.append("pass")
+        return [DeferredItemError("busy") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer, max_attempts=3)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        now = progress("run")
+    assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)
+
+
+def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
+    """A relay that puts a mail off for minutes is asked again after minutes."""
+    tried: list[float] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world.clock.time_s)
+        return [DeferredItemError("greylisted") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer)
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert waits == pytest.approx([5, 30, 120, 600], abs=2)
+    with world.context():
+        assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
+
+
+def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
+    """What waits for something near asks again soon; the last delay serves all later passes."""
+    tried: list[float] = []
+
+    def defer(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world.clock.time_s)
+        return [DeferredItemError("busy") for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=defer, retry_delays_s=(1, 4))
+    world = World(world.services, [job])
+    put_items(world, 1)
+
+    run_to_end(world, job, "run")
+
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert waits == pytest.approx([1, 4, 4, 4], abs=2)
+
+
+def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Services) -> None:
+    """A3: a crash after the last receipts costs a retry, not the time that items are deferred."""
+    job = Job(
+        "apply",
+        "fan-out",
+        Walk,
+        items_of,
+        apply=lambda clients, args, items: [DeferredItemError("busy") for _ in items],
+        max_attempts=1,
+    )
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    before_s = world.clock.time_s
+    world.plan.kind, world.plan.at = "crash-after", 7
+    with world.plan.watched():
+        world.deliver(world.engine.due()[0].task_name)
+
+    world.settle()
+
+    assert world.plan.fired == "crash-after at call 7 (Commit)"
+    assert world.clock.time_s - before_s < 5
+    with world.context():
+        assert progress("run").state == FINISHED
+
+
+@dataclass(frozen=True)
+class Skewed:
+    """A clock that goes wrong by some seconds."""
+
+    clock: QueueClock
+    by_s: float
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() + datetime.timedelta(seconds=self.by_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+
+def busy_once(tried: list[float], world_of: Callable[[], World]) -> Job[Walk, Item]:
+    """Return a job that defers its items the first time it sees them."""
+
+    def apply(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        tried.append(world_of().clock.time_s)
+        return [DeferredItemError("busy") if len(tried) == 1 else None for _ in items]
+
+    return Job("apply", "fan-out", Walk, items_of, apply=apply)
+
+
+@pytest.mark.parametrize("behind_s", [2, 5, 20])
+def test_a_clock_that_is_behind_loses_no_deferred_item(services: Services, behind_s: int) -> None:
+    """The task that comes again comes too early for that machine: it is told to come once more."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, -behind_s))
+
+    world.settle()
+
+    with world.context():
+        assert progress("run").state == FINISHED
+    assert 5 <= tried[1] - tried[0] <= 5 + behind_s + 5
+
+
+def test_a_clock_far_ahead_defers_nothing_for_long(services: Services) -> None:
+    """A time that no job can have asked for means nothing: the next sweep has the item tried."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    object.__setattr__(world.clients, "clock", Skewed(world.clock, 7 * 86400))
+    world.deliver(world.engine.due()[0].task_name)
+    object.__setattr__(world.clients, "clock", world.clock)
+
+    world.clock.sleep(60)
+    world.sweep()
+    world.deliver_due()
+
+    with world.context():
+        assert progress("run").state == FINISHED

@@ -1,0 +1,127 @@
+"""Progress: how far a run has come, what it has cost, and why items failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from models.continuations import CANCELLED, FINISHED, RUNNING
+from pipelines import continuations
+from pipelines.continuations.jobs import Job, RefusedItemError
+from pipelines.continuations.progress import (
+    Progress,
+    Totals,
+    item_issues,
+    keep_totals,
+    progress,
+    run_of,
+)
+from pipelines.runtime.rpc import Cost
+from tests.pipelines.jobs import APPLY, Walk, items_of, put_items, run_to_end
+from tests.world import World
+
+
+def test_a_run_says_what_its_effects_cost(world: World) -> None:
+    """M8: what `apply` reads and writes is on the bill, in the very commit that it is part of."""
+    put_items(world, 20)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    before = world.clients.meter.total()
+    world.settle()
+    spent = world.clients.meter.total() - before
+
+    with world.context():
+        told = progress("run").totals.cost
+
+    # The run, a lease and a commit for each of ten pages, and a ledger for each item.
+    assert told.writes == 1 + 2 * 10 + 20
+    # Its end, once, and what follows each page's last commit are on no bill.
+    assert 0.8 < told.reads / spent.reads <= 1
+
+
+def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> None:
+    """A page of 500 fits into its row: JSON writes letters that are not ASCII six times as long."""
+    reasons = ["x" * 400, "é" * 400]
+    job = Job(
+        "apply",
+        "fan-out",
+        Walk,
+        items_of,
+        apply=lambda clients, args, items: [RefusedItemError(each) for each in reasons],
+    )
+    world = World(world.services, [job])
+    put_items(world, 2)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        assert [mishap.reason for mishap in item_issues("run")] == ["x" * 300, "é" * 100]
+        assert len(item_issues("run", limit=1)) == 1
+
+
+def test_progress_tells_how_much_there_is_to_go() -> None:
+    """Of twenty items five have ended in ten seconds; ten stand in pages that have been read."""
+    totals = Totals(
+        done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
+    )
+    told = Progress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
+
+    assert (totals.ended, totals.known) == (5, 10)
+    assert (told.waiting, told.share, told.rate, told.left_s) == (13, 0.25, 0.5, 30.0)
+    assert replace(told, expected=5).share == 0.99
+    assert replace(told, expected=0).share == 0
+    assert (replace(told, elapsed_s=0.0).rate, replace(told, elapsed_s=0.0).left_s) == (0, None)
+    for state in (FINISHED, CANCELLED):
+        assert replace(told, state=state).left_s is None
+    assert replace(told, state=FINISHED).share == 1
+
+
+def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
+    """An earlier version finished it, its job was told twice, or its totals are of another time."""
+    put_items(world, 2)
+    run_to_end(world, APPLY, "run")
+
+    with world.context():
+        totals = run_of("run").totals
+        for untold, kept in ((None, None), (True, totals), (False, {**totals, "done": 0})):
+            run = run_of("run")
+            run.untold, run.totals = untold, kept
+            run.put()
+            keep_totals("run")
+
+            assert (run_of("run").totals, run_of("run").untold or False) == (totals, False)
+
+
+def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
+    """Its rate, too: what counts is until its last page was touched."""
+    put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.clock.sleep(10)
+    world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        continuations.cancel("run")
+        stopped = progress("run", now=world.clock.now())
+    world.clock.sleep(3600)
+
+    with world.context():
+        later = progress("run", now=world.clock.now())
+
+    assert stopped.elapsed_s == pytest.approx(10)
+    assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
+
+
+def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
+    """Where nobody said how much there is, the share stays below one until the run has ended."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.deliver(world.engine.due()[0].task_name)
+
+    with world.context():
+        assert progress("run").share < 1
+    world.settle()
+
+    with world.context():
+        assert progress("run").share == 1

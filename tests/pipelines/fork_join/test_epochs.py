@@ -1,0 +1,225 @@
+"""Epochs: which batch is open, whatever memcached says or forgets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from models.fork_join import PackId
+from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
+from pipelines.runtime.cache import NoCache
+from tests.pipelines.tallies import TALLIES, batches, packs, put, tallied, tasks
+from tests.world import World
+
+
+class Hooked(NoCache):
+    """memcached, with something done right after a batch is closed."""
+
+    def __init__(self, cache: Any, on_close: Callable[[], Any]) -> None:
+        self.cache = cache
+        self.on_close = on_close
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("cache", "on_close", "incr_existing"):
+            return object.__getattribute__(self, name)
+        return getattr(self.cache, name)
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        count: int | None = self.cache.incr_existing(key, delta)
+        if delta == -CLOSED:
+            self.on_close()
+            count = self.cache.incr_existing(key, 0)
+        return count
+
+
+def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
+    """It steps back out of a batch that closes: the joiner waits for nobody."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    entry = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
+    TALLIES._joiners.epochs(clients).leave(clients, entry)
+    others: list[Any] = []
+    cache = Hooked(
+        clients.cache,
+        lambda: others.append(TALLIES._joiners.epochs(clients).enter(clients, slot, 1)),
+    )
+    object.__setattr__(clients, "cache", cache)
+    before = world.clock.time_s
+
+    assert close(clients, slot, entry.epoch)
+
+    assert world.clock.time_s == before
+    assert others[0].epoch != entry.epoch
+
+
+def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World) -> None:
+    """Of the batch that is open; of one that is closed, nothing."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    epochs = TALLIES._joiners.epochs(clients)
+    entries = [epochs.enter(clients, slot, items) for items in (3, 2)]
+    epoch = entries[0].epoch
+    assert look(clients, slot) == OpenEpoch(epoch, items=5, writers=2)
+    for entry in entries:
+        epochs.leave(clients, entry)
+    assert look(clients, slot) == OpenEpoch(epoch, items=5, writers=0)
+    close(clients, slot, epoch)
+
+    assert look(clients, slot) is None
+    clients.cache.set(slot.name, epoch.encode(), 60)
+    assert look(clients, slot) is None
+
+
+class Beaten(NoCache):
+    """memcached, with something done right before the first epoch is published."""
+
+    def __init__(self, cache: Any, slot: Slot, first: Callable[[], Any]) -> None:
+        self.cache = cache
+        self.slot = slot
+        self.first: Callable[[], Any] | None = first
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("cache", "slot", "first", "add"):
+            return object.__getattribute__(self, name)
+        return getattr(self.cache, name)
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        if key == self.slot.name and (first := self.first):
+            self.first = None
+            first()
+        is_added: bool = self.cache.add(key, value, ttl_s)
+        return is_added
+
+
+def test_of_two_who_open_a_batch_at_once_one_joins_the_other(world: World) -> None:
+    """One batch, and one task for it."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    others: list[Any] = []
+    elsewhere = Epochs(1.0, TALLIES.settings.shape)
+    cache = Beaten(clients.cache, slot, lambda: others.append(elsewhere.enter(clients, slot, 1)))
+    object.__setattr__(clients, "cache", cache)
+
+    mine = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
+
+    (other,) = others
+    assert (mine.epoch, mine.is_new) == (other.epoch, False)
+    assert other.is_new
+
+
+def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
+    """memcached holds an epoch that is open, and of somebody else."""
+    put(world, "other", "a")
+    with world.context():
+        (other,) = packs()
+    epoch = PackId.parse(other.key.id()).epoch
+    world.clients.cache.set(Slot(TALLIES.name, "t").name, epoch.encode(), 60)
+    put(world, "t", "b")
+
+    with world.context():
+        epochs = {pack.batch_key: PackId.parse(pack.key.id()).epoch for pack in packs()}
+    assert epochs["other"] == epoch
+    assert epochs["t"] != epoch
+
+
+def test_without_memcached_each_process_makes_its_own_batches(world: World) -> None:
+    """D2: smaller batches, the same totals."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    put(world, "t", "a", "b", "c")
+    world.clients.process_state.clear()  # Another process.
+    put(world, "t", "d")
+    assert len(tasks(world)) == 2
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("abcd")
+        assert sorted(batches("t")) == [1, 3]
+
+
+class Liar(NoCache):
+    """A memcached that says yes to everything and knows what nobody told it."""
+
+    def __init__(self, told: bytes) -> None:
+        self.told = told
+
+    def get(self, key: str) -> bytes | None:
+        return self.told
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return True
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return True
+
+    def delete(self, key: str) -> bool:
+        return True
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        return int(self.told[:30]) if self.told.isdigit() else 2**16 + 5
+
+
+LIES = [
+    b"",
+    b"\xff\x00",
+    b"0",
+    b"65536",
+    b"65537",
+    b"32768",
+    b"99999999999999999999",
+    b"9" * 5_000,
+    b"c0ffee012345.20300501T120000000000.1a2b3c4d",
+    b"c0ffee012345.00000501T120000000000.1a2b3c4d",
+]
+
+
+@pytest.mark.parametrize("told", LIES)
+def test_whatever_memcached_says_the_totals_are_exact(world: World, told: bytes) -> None:
+    """D2, D3: nonsense, numbers, epochs of others: only batches differ."""
+    object.__setattr__(world.clients, "cache", Liar(told))
+    put(world, "t", "a", "b", "c")
+    world.heal(lambda: not packs(), rounds=3)
+
+    with world.context():
+        assert tallied("t") == Counter("abc")
+
+
+class Forgetful(NoCache):
+    """memcached that answers some and stays silent to others."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+        self.is_silent = False
+
+    def get(self, key: str) -> bytes | None:
+        return None if self.is_silent else self.cache.get(key)
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_silent and self.cache.set(key, value, ttl_s)
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_silent and self.cache.add(key, value, ttl_s)
+
+    def delete(self, key: str) -> bool:
+        return not self.is_silent and self.cache.delete(key)
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        return None if self.is_silent else self.cache.incr_existing(key, delta)
+
+
+def test_a_joiner_that_could_not_close_its_batch_comes_again(world: World) -> None:
+    """D3: writers that still think it open are folded seconds later, before any sweep."""
+    cache = Forgetful(world.clients.cache)
+    object.__setattr__(world.clients, "cache", cache)
+    put(world, "t", "a")
+    world.clock.sleep(1.1)
+    cache.is_silent = True
+    world.deliver(tasks(world)[0].name)
+    cache.is_silent = False
+    put(world, "t", "b")
+    with world.context():
+        assert [PackId.parse(pack.key.id()).items for pack in packs()] == [1]
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+        assert packs() == []

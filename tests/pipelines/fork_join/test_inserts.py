@@ -1,0 +1,247 @@
+"""Inserts: refused, committed together, and found out when a reply was lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.fork_join import BadItemError, OutcomeUnknownError
+from pipelines.fork_join import insert as fork_join_insert
+from pipelines.fork_join.epochs import Slot, look
+from pipelines.runtime.cache import NoCache
+from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tasks
+from tests.world import World, in_threads
+
+
+def test_inserts_of_one_process_share_commits(world: World) -> None:
+    """Group commit: concurrent inserts are packed; each gets an answer of its own."""
+    answers: list[Any] = []
+
+    def insert(i: int) -> None:
+        answers.extend(put(world, "t", f"i{i}", keep_result=True))
+
+    in_threads(*[lambda i=i: insert(i) for i in range(24)])
+    places = {(answer.pack, answer.position) for answer in answers}
+    assert len(places) == 24
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter(f"i{i}" for i in range(24))
+        results = [TALLIES.outcome(answer).result for answer in answers]
+    assert len(set(results)) == 24
+
+
+def test_many_large_items_are_committed_in_parts(world: World) -> None:
+    """An entity takes a MiB, a commit ten: what is too much for one goes with the next."""
+    marks = [("t", Mark(f"{i}" + "庭" * 13_000)) for i in range(40)]
+    with world.clients.context():
+        answers = TALLIES.insert_each(world.clients, marks)
+        assert not any(isinstance(answer, Exception) for answer in answers)
+        assert len(packs()) > 1
+
+
+def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:
+    """One that cannot be inserted takes no other with it."""
+    marks = [("t", Mark("a")), ("", Mark("b")), ("t", Mark("\ud800")), ("t", Mark("c"))]
+    with world.clients.context():
+        answers = TALLIES.insert_each(world.clients, marks)
+    assert [isinstance(answer, BadItemError) for answer in answers] == [False, True, True, False]
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ac")
+
+
+def test_what_cannot_be_inserted_is_refused(world: World) -> None:
+    """Bad input is told, and changes nothing."""
+    with pytest.raises(BadItemError, match="bytes"):
+        put(world, "", "a")
+    with pytest.raises(BadItemError, match="bytes"):
+        put(world, "k" * 1_201, "a")
+    with pytest.raises(BadItemError, match="at most"):
+        put(world, "t", "a" * 40_001)
+    with pytest.raises(BadItemError, match="no item"):
+        put(world, "t", 7)  # type: ignore[arg-type]
+    with pytest.raises(BadItemError, match="idempotency key"):
+        put(world, "t", "a", idempotency_key="")
+    with pytest.raises(BadItemError, match="idempotency key"):
+        put(world, "t", "a", idempotency_key="r" * 201)
+    with pytest.raises(BadItemError, match="half a character"):
+        put(world, "\ud800", "a")
+    with world.context():
+        assert packs() == []
+    put(world, "t", "a", idempotency_key="r" * 200)
+
+
+def test_an_insert_that_datastore_does_not_take_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: nothing counts later unless the caller comes again with the same id."""
+
+    def away(*args: Any) -> None:
+        raise rpc_errors.ServiceUnavailable("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.fork_join.insert.insert_all", away)
+        with pytest.raises(OutcomeUnknownError):
+            put(world, "t", "a")
+        with pytest.raises(OutcomeUnknownError):
+            put(world, "t", "b", idempotency_key="r")
+    world.settle()
+    with world.context():
+        assert tallied("t") == Counter()
+    put(world, "t", "b", idempotency_key="r")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("b")
+
+
+def aborted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first commit lose its race."""
+    sound, errors = fork_join_insert.insert_all, [rpc_errors.Aborted("made by a test")]
+
+    def insert_all(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
+
+
+def test_a_commit_that_lost_its_race_leaves_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: no writer is inside when the insert is over."""
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+
+    batch = look(world.clients, Slot(TALLIES.name, "t"))
+    assert batch is not None
+    assert batch.writers == 0
+
+
+def test_a_batch_of_ones_own_has_a_joiner_after_a_lost_race(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: without memcached the second commit goes where the first would have; no sweep needed."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    aborted_once(monkeypatch)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the commit's reply is lost, then each look for it: `OutcomeUnknownError`, no other."""
+    sound = fork_join_insert.insert_all
+
+    def lost(client: Any, entities: Any) -> None:
+        sound(client, entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    def away(keys: Any) -> Any:
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_insert, "insert_all", lost)
+        patch.setattr(fork_join_insert.ndb, "get_multi", away)
+        with pytest.raises(OutcomeUnknownError):
+            put(world, "t", "a", idempotency_key="r")
+    (again,) = put(world, "t", "a", idempotency_key="r")
+    world.settle()
+
+    assert again.is_duplicate
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize("idempotency_key", [None, "r"])
+def test_a_commit_that_is_sent_twice_finds_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
+) -> None:
+    """D1: what is there already is its own, so it took effect, and is not made again."""
+    sound, calls = fork_join_insert.insert_all, list[int]()
+
+    def twice(client: Any, entities: Any) -> None:
+        calls.append(len(entities))
+        sound(client, entities)
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_insert, "insert_all", twice)
+    (accepted,) = put(world, "t", "a", idempotency_key=idempotency_key)
+    world.settle()
+
+    assert not accepted.is_duplicate
+    assert len(calls) == 1
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize("idempotency_key", [None, "r"])
+def test_a_commit_that_lands_late_is_folded_without_a_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
+) -> None:
+    """D3: its writer was told that nobody knows, its joiner has been; it is folded in seconds."""
+    sound = fork_join_insert.insert_all
+    late: list[Any] = []
+
+    def unheard(client: Any, entities: Any) -> None:
+        late.append(entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_insert, "insert_all", unheard)
+        with pytest.raises(OutcomeUnknownError):
+            put(world, "t", "a", idempotency_key=idempotency_key)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        sound(world.clients.datastore, late[0])
+    world.settle()
+
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second try, which is guarded by its receipt, was accepted: the first never lands."""
+    sound, errors = fork_join_insert.insert_all, [rpc_errors.Unknown("made by a test")]
+
+    def fails_once(client: Any, entities: Any) -> None:
+        if errors:
+            raise errors.pop()
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_insert, "insert_all", fails_once)
+    put(world, "t", "a", idempotency_key="r")
+
+    assert len(tasks(world)) == 1
+
+
+def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: it was away for a moment; no sweep is needed."""
+    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+
+    def away_once(messages: Any) -> Any:
+        return [answers.pop() for _ in messages] if answers else sound(messages)
+
+    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    put(world, "t", "a")
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")

@@ -1,0 +1,144 @@
+"""What a caller learns of an item: its result, that it waits, that it was parked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from models.fork_join import PackId, left_of, packs_tagged, packs_tagged_under
+from models.transactions import transact
+from pipelines.fork_join import Depth, ItemStatus
+from pipelines.fork_join.insert import insert_group
+from pipelines.runtime import naive_utc
+from tests.pipelines.tallies import TALLIES, Mark, mended, put, replay, tallied
+from tests.world import World
+
+
+def test_who_asked_gets_the_joins_result(world: World) -> None:
+    """A result an item, kept for an hour; who did not ask costs no write."""
+    asked, other = put(world, "t", "a", keep_result=True), put(world, "t", "b")
+    with world.context():
+        assert not TALLIES.outcome(asked[0]).is_folded
+    world.settle()
+
+    with world.context():
+        assert TALLIES.outcome(asked[0]).result.startswith("a is number")
+        assert TALLIES.outcome(other[0]).is_folded
+        assert TALLIES.outcome(other[0]).result is None
+
+
+def test_waiting_for_a_result_ends(world: World) -> None:
+    """Nobody waits longer than they said, nor for what is known."""
+    (accepted,) = put(world, "t", "a", keep_result=True)
+    before_s = world.clock.time_s
+    with world.context():
+        assert not TALLIES.wait(world.clients, accepted, timeout_s=0.5).is_folded
+    assert 0.499 < world.clock.time_s - before_s < 0.55
+    world.settle()
+    before_s = world.clock.time_s
+    with world.context():
+        assert TALLIES.wait(world.clients, accepted, timeout_s=0.5).is_folded
+    assert world.clock.time_s == before_s
+
+
+def test_who_asked_is_told_that_an_item_was_parked(world: World) -> None:
+    """It is not folded, and does not wait: the outcome says so."""
+    bad, good = put(world, "t", "bad", "good", keep_result=True)
+    with world.context():
+        assert TALLIES.outcome(bad) == TALLIES.outcome(good)
+    world.settle()
+
+    with world.context():
+        assert TALLIES.outcome(bad) == ItemStatus(is_folded=False, is_parked=True)
+        before_s = world.clock.time_s
+        assert TALLIES.wait(world.clients, bad, timeout_s=60).is_parked
+        assert world.clock.time_s == before_s
+        assert TALLIES.outcome(good).result == "good is number 1"
+
+
+def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None:
+    """Three who asked share a pack, and one is poison: the last one's result is the last one's."""
+    labels = ["good", "bad", "better"]
+    with world.clients.context():
+        asked = [TALLIES._codec.insertion("t", Mark(label), keep_result=True) for label in labels]
+        accepted: list[Any] = insert_group(world.clients, TALLIES._joiners, asked)
+    assert len({each.pack for each in accepted}) == 1
+    world.settle()
+
+    with world.context():
+        good, bad, better = (TALLIES.outcome(each) for each in accepted)
+    assert good.result.startswith("good is number")
+    assert bad.is_parked
+    assert better.result.startswith("better is number")
+
+
+def test_the_depth_of_a_key_is_what_waits_and_what_is_parked(world: World) -> None:
+    """D7: of this key alone; what is folded is in neither."""
+    put(world, "t", "a", "bad", "b")
+    (other,) = put(world, "u", "c")
+    with world.context():
+        assert TALLIES.depth("t") == Depth(waiting=3, parked=[])
+        opened_s = (naive_utc(world.clients.clock.now()) - other.opened).total_seconds()
+    assert opened_s == pytest.approx(0, abs=0.1)
+    world.settle()
+
+    with world.context():
+        assert TALLIES.depth("t") == Depth(waiting=0, parked=[Mark("bad")])
+        assert TALLIES.depth("u") == Depth(waiting=0, parked=[])
+
+
+def tagged(world: World) -> list[tuple[str, str]]:
+    """Return what is found under the tag: items, and when their batch was opened."""
+    with world.context():
+        found = [(pack.items, pack.key.id()) for pack in packs_tagged("tag").fetch()]
+        assert [key.id() for key in packs_tagged_under("ta").fetch(keys_only=True)] == [
+            key for _, key in found
+        ]
+    return [(items, PackId.parse(key).epoch) for items, key in found]
+
+
+def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D7: whoever asks what waits sees it all the while: waiting, parked, waiting again."""
+
+    def body() -> str:
+        return TALLIES.insert_in_transaction(world.clients, "t", Mark("bad"), tag="tag")
+
+    with world.clients.context():
+        pack = transact(body)
+    waiting = tagged(world)
+    world.settle()
+    assert tagged(world) == waiting
+    with world.context():
+        assert [row.key.id() for row in left_of([pack])] == [PackId.parse(pack).parked.text]
+    mended(monkeypatch)
+    replay(world)
+    world.deliver_due()
+    assert len(tagged(world)) <= 1
+    world.settle()
+
+    assert tagged(world) == []
+    with world.context():
+        assert left_of([pack]) == []
+        assert tallied("t") == Counter({"good": 1})
+
+
+def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None:
+    """D7: by the key that its writer was told: whole, in parts, parked."""
+
+    def body() -> str:
+        marks = [Mark("a"), Mark("bad"), Mark("b"), Mark("bad too")]
+        return TALLIES.insert_in_transaction(world.clients, "t", *marks)
+
+    with world.clients.context():
+        pack = transact(body)
+        assert [row.key.id() for row in left_of([pack])] == [pack]
+    world.settle()
+
+    with world.context():
+        left = [json.loads(row.items) for row in left_of([pack])]
+    assert sorted(left, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]

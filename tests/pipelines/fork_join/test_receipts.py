@@ -1,0 +1,209 @@
+"""Idempotency keys: an insert counts once, and what proves that goes after its time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+from google.cloud import ndb
+from pydantic import Field
+
+from models.fork_join import PARTITIONS, WorkReceipt, receipt_key
+from pipelines.fork_join import DifferentItemError, ForkJoin, ItemStatus
+from pipelines.fork_join import sweep as fork_join_sweep
+from pipelines.fork_join.sweep import DeleteExpired, delete_expired
+from tests.pipelines.tallies import TALLIES, Mark, put, tallied, tally
+from tests.world import Services, World, in_threads
+
+
+def test_a_request_counts_once_however_often_it_is_made(world: World) -> None:
+    """D1: before its batch is folded and after."""
+    (first,) = put(world, "t", "a", idempotency_key="r1")
+    (again,) = put(world, "t", "a", idempotency_key="r1")
+    world.settle()
+    (late,) = put(world, "t", "a", idempotency_key="r1")
+    world.settle()
+
+    assert not first.is_duplicate
+    assert again.is_duplicate
+    assert late.is_duplicate
+    assert (again.pack, again.position) == (first.pack, first.position)
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_request_id_belongs_to_one_item_of_one_key(world: World) -> None:
+    """Used for another item it is an error; for another key it is another request."""
+    put(world, "t", "a", idempotency_key="r1")
+    with pytest.raises(DifferentItemError):
+        put(world, "t", "b", idempotency_key="r1")
+    put(world, "u", "b", idempotency_key="r1")
+    world.settle()
+
+    with world.context():
+        assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
+
+
+@dataclass(frozen=True)
+class Short:
+    label: Annotated[str, Field(max_length=5)]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    label: str
+    note: str = ""
+    came_by: str = field(default="", compare=False)
+
+
+def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> None:
+    """D1: a client tries again across a deployment; what it has sent is what it sent before."""
+    options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
+    before = ForkJoin("labels", Short, tally, **options)
+    after = ForkJoin("labels", Labelled, tally, **options)
+    world = World(services, fork_joins=[after])
+    with world.clients.context():
+        before.insert(world.clients, "t", Short("a"), idempotency_key="r")
+        again = after.insert(world.clients, "t", Labelled("a", came_by="mail"), idempotency_key="r")
+        back = before.insert(world.clients, "t", Short("a"), idempotency_key="r")
+        with pytest.raises(DifferentItemError):
+            after.insert(world.clients, "t", Labelled("a", note="more"), idempotency_key="r")
+    world.settle()
+
+    assert again.is_duplicate
+    assert back.is_duplicate
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_receipts_of_earlier_versions_are_good(world: World) -> None:
+    """D1: their digest is of the whole item, defaults and all."""
+    queue = ForkJoin("labels", Labelled, tally, queue="fork-join", period_s=1.0)
+    (first,) = put(world, "t", "a", idempotency_key="other")
+    with world.clients.context():
+        whole = json.dumps({"label": "a", "note": "", "came_by": ""}, separators=(",", ":"))
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        key = receipt_key("labels", "t", "r")
+        WorkReceipt(key=key, pack=first.pack, position=0, digest=digest, expires="f2030").put()
+
+        assert queue.insert(world.clients, "t", Labelled("a"), idempotency_key="r").is_duplicate
+
+
+def test_the_same_request_at_the_same_moment_counts_once(world: World) -> None:
+    """D1: also when both come into one commit, or into two that race."""
+    answers: list[Any] = []
+    in_threads(
+        *[lambda: answers.extend(put(world, "t", "a", idempotency_key="r")) for _ in range(8)]
+    )
+    world.settle()
+
+    assert [answer.is_duplicate for answer in answers].count(False) == 1
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def forget_what_expired(world: World) -> None:
+    """Let every partition forget, as the sweep would in time."""
+    with world.clients.context():
+        for partition in PARTITIONS:
+            fork_join_sweep.delete_partition.work(world.clients, DeleteExpired(partition, "now"))
+
+
+def test_receipts_are_forgotten_after_their_day(world: World) -> None:
+    """Growth is bounded: not before 24 hours, and with the 26th."""
+    hour = 3600
+    began_s = world.clock.time_s
+    put(world, "t", "a", idempotency_key="r1")
+    world.settle()
+    world.clock.sleep(began_s + 24 * hour - world.clock.time_s)
+    forget_what_expired(world)
+    assert left(world) == 1
+
+    world.clock.sleep(2 * hour)
+    forget_what_expired(world)
+    assert left(world) == 0
+
+
+def test_results_are_forgotten_after_their_hour(world: World) -> None:
+    """Growth is bounded: not before an hour, and with the third."""
+    hour = 3600
+    (accepted,) = put(world, "t", "a", keep_result=True)
+    world.settle()
+    world.clock.sleep(hour)
+    forget_what_expired(world)
+    with world.context():
+        assert TALLIES.outcome(accepted).result == "a is number 1"
+
+    world.clock.sleep(2 * hour)
+    forget_what_expired(world)
+    with world.context():
+        assert TALLIES.outcome(accepted) == ItemStatus(is_folded=True)
+
+
+def receipts(world: World, count: int) -> None:
+    """Write receipts that expired long ago."""
+    with world.context():
+        ndb.put_multi(
+            [
+                WorkReceipt(
+                    id=f"{i % 16:x}{i}", pack="p", position=0, digest="d", expires=f"{i % 16:x}2020"
+                )
+                for i in range(count)
+            ]
+        )
+
+
+def left(world: World) -> int:
+    with world.context():
+        return len(WorkReceipt.query().fetch(keys_only=True))
+
+
+def test_receipts_are_forgotten_as_fast_as_they_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 3)
+    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 2)
+    receipts(world, 480)
+    world.sweep()
+    assert left(world) == 477
+    world.deliver(world.live_tasks("default")[0].name)
+    assert left(world) == 477 - 6
+    world.settle()
+
+    assert left(world) == 0
+
+
+def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep starts chains of so many tasks, and the next sweep goes on."""
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 1)
+    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 1)
+    monkeypatch.setattr(fork_join_sweep, "MAX_DELETING", 2)
+    receipts(world, 160)
+    world.sweep()
+    world.settle()
+
+    assert left(world) == 160 - 1 - 16 * 2
+
+
+def test_forgetting_nothing_costs_two_queries(world: World) -> None:
+    """An idle queue costs next to nothing."""
+    with world.context():
+        before = world.clients.meter.cost()
+        assert delete_expired(world.clients) == 0
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.round_trips, cost.tasks) == (2, 0)
+
+
+def test_a_request_that_was_made_before_costs_one_commit_and_one_look(world: World) -> None:
+    """Its receipt refuses the commit, and tells why."""
+    put(world, "t", "a", idempotency_key="r")
+    with world.context(), world.plan.watched():
+        assert TALLIES.insert(world.clients, "t", Mark("a"), idempotency_key="r").is_duplicate
+
+    assert [call for call in world.plan.calls if "cache" not in call] == ["Commit", "Lookup"]

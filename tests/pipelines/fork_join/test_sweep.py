@@ -1,0 +1,139 @@
+"""The sweep of fork-join queues: stranded batches are woken, at little cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from models.fork_join import WorkPack
+from pipelines.fork_join.sweep import sweep_all
+from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tasks
+from tests.world import World
+
+
+def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:
+    """D3: within its period and one sweep."""
+    put(world, "t", "a", "b")
+    world.engine.reset()
+    world.heal(lambda: not packs(), rounds=2)
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any) -> None:
+    """D3: partition by partition, page by page, each its own task."""
+    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 7)
+    for i in range(60):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(60)
+    world.sweep()
+    assert 16 >= len([t for t in tasks(world) if t.http_request.url.endswith("/drain")]) > 10
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+        assert all(tallied(f"t{i}") == Counter("a") for i in range(60))
+
+
+@pytest.mark.parametrize("minutes", [13, 25, 45, 90, 24 * 60])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_was_stranded_while_nobody_swept_is_woken_by_the_next_sweep(
+    world: World, minutes: int, is_first: bool
+) -> None:
+    """D3: within one sweep, however long there was none, whether or not there ever was one."""
+    if not is_first:
+        world.sweep()
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(minutes * 60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_many_stranded_batches_are_woken_after_a_day_without_sweeps(
+    world: World, monkeypatch: Any
+) -> None:
+    """D3: walks know when the last round was, too."""
+    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 3)
+    for i in range(8):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(24 * 3600)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+
+
+def test_one_that_was_just_stranded_is_woken_by_who_cannot_wait(world: World) -> None:
+    """A worker that starts looks for what its predecessor left, at any age it likes."""
+    put(world, "t", "a")
+    world.engine.reset()
+    world.clock.sleep(3)
+    with world.context():
+        assert TALLIES.sweep(world.clients).woken == 0
+        assert TALLIES.sweep(world.clients, stale_s=1).woken == 1
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize("bad", ["no pack", "0.no.epoch|1|0|x", "|1|0|x", "0|x|0|x"])
+def test_what_is_no_pack_stops_no_sweep(world: World, bad: str) -> None:
+    """D3: whoever stands behind it is woken."""
+    put(world, "t", "a")
+    world.engine.reset()
+    with world.context():
+        WorkPack(id=f"{TALLIES.name}|{bad}", batch_key="t", items="[]").put()
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_queue_that_cannot_be_swept_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: and what fails is told all the same."""
+
+    def broken(*args: Any, **rest: Any) -> None:
+        raise RuntimeError("made by a test")
+
+    put(world, "t", "a", queue=AT_ONCE)
+    world.engine.reset()
+    world.clock.sleep(60)
+    monkeypatch.setattr(TALLIES._joiners, "wake", broken)
+    put(world, "t", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context(), pytest.raises(RuntimeError, match="made by a test"):
+        sweep_all(world.clients, [TALLIES, AT_ONCE])
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_sweep_reads_no_packs(world: World) -> None:
+    """Whose batch it is stands in the pack, of up to a MiB: its joiner reads that."""
+    put(world, "t", "a")
+    put(world, "u", "b")
+    world.engine.reset()
+    world.clock.sleep(60)
+    with world.context():
+        before = world.clients.meter.cost()
+        assert TALLIES.sweep(world.clients).woken == 2
+        cost = world.clients.meter.cost() - before
+
+    assert (cost.reads, cost.writes, cost.tasks) == (0, 0, 2)

@@ -1,0 +1,150 @@
+"""Inserts that are part of a transaction: committed with the data, or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.fork_join import WorkPack
+from models.transactions import NoTransactionError, transact
+from pipelines.fork_join import BadItemError
+from pipelines.fork_join import transactional as fork_join_transactional
+from tests.pipelines.tallies import TALLIES, Mark, MarkTally, packs, put, tallied, tasks
+from tests.world import World
+
+
+def test_an_insert_in_a_transaction_is_no_larger_than_a_batch(world: World) -> None:
+    """It is one pack, and its fold takes it whole."""
+    with world.clients.context(), pytest.raises(BadItemError, match="20 items"):
+        transact(
+            lambda: TALLIES.insert_in_transaction(
+                world.clients, "t", *[Mark(f"i{i}") for i in range(21)]
+            )
+        )
+
+
+def test_an_insert_in_a_transaction_has_at_most_so_many_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entity takes a MiB: what is as large as it may be goes in, and not a byte more."""
+    monkeypatch.setattr(fork_join_transactional, "MAX_GROUP_BYTES", len('[{"label":"abc"}]'))
+
+    def insert(label: str) -> None:
+        transact(lambda: TALLIES.insert_in_transaction(world.clients, "t", Mark(label)))
+
+    with world.clients.context():
+        insert("abc")
+        with pytest.raises(BadItemError, match="18 bytes"):
+            insert("abcd")
+
+
+def test_an_insert_in_a_transaction_is_committed_with_it(world: World) -> None:
+    """D1: with the data, or not at all; and no task is created before its work can be read."""
+
+    def body() -> None:
+        MarkTally(id="source", labels=["x"]).put()
+        before = len(tasks(world))
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        assert len(tasks(world)) == before
+
+    def broken() -> None:
+        body()
+        raise ValueError("changed my mind")
+
+    with world.clients.context():
+        with pytest.raises(ValueError, match="changed"):
+            transact(broken)
+        assert packs() == []
+        transact(body)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+        assert packs() == []
+
+
+def test_two_equal_items_of_one_transaction_are_two(world: World) -> None:
+    """D1: also when the body runs again."""
+    tries: list[int] = []
+
+    def body() -> None:
+        tries.append(1)
+        for _ in range(2):
+            TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        if len(tries) == 1:
+            raise rpc_errors.Aborted("made by a test")
+
+    with world.clients.context():
+        transact(body, sleep=lambda seconds: None)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("aa")
+
+
+def test_a_body_that_runs_again_inserts_once(world: World) -> None:
+    """D1: every try writes the same packs, whatever became of the one before."""
+    tries: list[int] = []
+
+    def body() -> None:
+        tries.append(1)
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("b"))
+        if len(tries) < 3:
+            raise rpc_errors.Aborted("made by a test")
+
+    with world.clients.context():
+        transact(body, sleep=lambda seconds: None)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
+def test_a_transaction_that_fails_holds_no_batch_up(world: World) -> None:
+    """D5: its stay in the epoch ends with it, and what others put there is folded in time."""
+
+    def broken() -> None:
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+        raise ValueError("changed my mind")
+
+    with world.clients.context(), pytest.raises(ValueError, match="changed"):
+        transact(broken)
+    put(world, "t", "b")
+    before = world.clock.time_s
+    world.settle()
+
+    assert world.clock.time_s - before < 1.1
+    with world.context():
+        assert tallied("t") == Counter("b")
+
+
+def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world: World) -> None:
+    """D3: its caller got the error, its joiner has been; the pack is folded in seconds."""
+    put: list[str] = []
+
+    def unheard() -> None:
+        put.append(TALLIES.insert_in_transaction(world.clients, "t", Mark("a")))
+        raise rpc_errors.Cancelled("made by a test")
+
+    with world.clients.context(), pytest.raises(rpc_errors.Cancelled):
+        transact(unheard, sleep=lambda seconds: None)
+    before = world.clock.time_s
+    world.clock.sleep(2)
+    world.deliver_due()
+    with world.context():
+        WorkPack(id=put[0], batch_key="t", items='[{"label":"a"}]').put()
+    world.settle()
+
+    assert len(set(put)) == 1
+    assert world.clock.time_s - before < 5
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
+    """Said at once, not found out later."""
+    with world.clients.context(), pytest.raises(NoTransactionError):
+        TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
