@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from demos.grades import comparison as comparisons
+from demos.grades import comparison
 from demos.grades import students as grades
 from demos.invitations import parties as invitations
-from demos.sums import load as sum_loads
+from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
 
 APP = Registry.of(
-    [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparisons.FILL],
-    [comparisons.measure, sum_loads.begin, sum_loads.write],
+    [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparison.FILL],
+    [comparison.measure, load.begin, load.write],
     [grades.BUILDS],
     [add_up],
 )

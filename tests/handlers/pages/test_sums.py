@@ -1,4 +1,4 @@
-"""The pages of sums: what their forms do once, what they refuse, and whether the books add up."""
+"""The pages of sums: what their forms do once, what they refuse, and whether both sides add up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from demos.sums import load as sum_loads
-from demos.sums import sums
+from demos.sums import load, sums
 from handlers.security import CONTENT_SECURITY_POLICY
 from models.demos.sums import sum_key
 from pipelines.fork_join.adaptive import BatchPolicy
@@ -40,7 +39,7 @@ def total(world: World, name: str = "visitors") -> int:
 
 
 def figures(text: str) -> dict[str, str]:
-    """Return the books of a page."""
+    """Return the reconciliation of a page."""
     part = text.partition('class="sum-up"')[2].partition("</dl>")[0]
     return dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", part))
 
@@ -70,7 +69,7 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 
 
 def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
-    """No sums; then a sum without a load, and books that add up to nothing."""
+    """No sums; then a sum without a load, and nothing to reconcile."""
     assert "No sums yet" in browser.get("/sums").text
 
     page = browser.post("/sums", {"name": "visitors"}, follow_redirects=True).text
@@ -156,13 +155,13 @@ def test_a_sum_is_made_once_and_there_are_not_too_many(
 def test_an_amount_is_added_once_for_each_form(
     world: World, browser: Browser, visitors: str, amount: str
 ) -> None:
-    """A double click counts once; the books add up before the fold and after."""
+    """A double click counts once; both sides add up before the fold and after."""
     first = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
     again = browser.post(
         f"{visitors}/additions", {"id": FORM, "amount": amount}, follow_redirects=True
     )
     assert first.status_code == 303
-    assert "had been sent before" in again.text
+    assert "was sent before" in again.text
     assert figures(again.text) | {"waiting": "1", "accepted": "1"} == figures(again.text)
     world.settle()
 
@@ -224,7 +223,7 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     page = browser.get(f"{visitors}/stage").text
 
     with world.context():
-        expected = sum_loads.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
+        expected = load.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
     assert total(world) == expected
     assert "15 of 15" in page
     assert f"adds {expected}" in page
@@ -232,8 +231,8 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert figures(page) == {"accepted": "15", "folded": "15", "waiting": "0", "parked": "0"}
     assert "Adds up" in page
     assert 'data-moving="no"' in page
-    assert page.count('class="turn"') >= 3
-    assert page.count('class="join"') >= 1
+    assert page.count('class="writer-step"') >= 3
+    assert page.count('class="fold"') >= 1
 
 
 def test_what_the_queue_decides_is_explained(
@@ -388,11 +387,11 @@ def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
     assert answer.status_code == 404
 
 
-def test_the_books_say_when_something_is_not_noted_or_missing(
+def test_the_page_says_when_something_is_missing(
     world: World, browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process forgets its notes, and the books settle; a lost item would be seen."""
-    monkeypatch.setattr(sums, "NOTED_EVERY_S", 60)
+    """A killed process loses its tally, and both sides are equal; a lost item would be seen."""
+    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
     for path in ("/api/v1/sums/visitors",) * 3:
         assert browser.client.post(path, json={"amount": 2}).status_code == 202
     world.clients.process_state.clear()  # Killed: no last act.
