@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from demos.grades import comparison
-from demos.grades import students as grades
+from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
+from demos.grades.views import BUILDS
 from demos.invitations import parties as invitations
 from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
 
 APP = Registry.of(
-    [invitations.IMPORT, invitations.TELL, grades.ADD_MANY, grades.IMPORT, comparison.FILL],
+    [invitations.IMPORT, invitations.TELL, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL],
     [comparison.measure, load.begin, load.write],
-    [grades.BUILDS],
+    [BUILDS],
     [add_up],
 )

@@ -12,9 +12,10 @@ import pytest
 from markupsafe import escape
 from werkzeug.test import TestResponse
 
-from demos.grades import students as grades
-from demos.grades.student_lists import Details
-from demos.grades.students import DEMO, GRADES, StudentsByGrade
+from demos.grades import students
+from demos.grades.student_lists import StudentDetails
+from demos.grades.students import DEMO
+from demos.grades.views import GRADES, StudentsByGrade
 from handlers.security import CONTENT_SECURITY_POLICY
 from models.demos.grades import Student, school_key, student_key, teachers_of
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
@@ -38,7 +39,7 @@ def ada(browser: Browser, world: World) -> TestResponse:
     return answer
 
 
-def students(world: World) -> list[tuple[str, int, int]]:
+def stored(world: World) -> list[tuple[str, int, int]]:
     with world.context():
         found = Student.query().fetch()
     return sorted((student.name, student.grade, student.points) for student in found)
@@ -139,7 +140,7 @@ def test_a_student_is_added_moved_and_deleted(
     world.settle()
     assert bars(browser.get(gone.headers["Location"]).text) == {}
     assert browser.post(DELETE).status_code == 303
-    assert students(world) == []
+    assert stored(world) == []
 
 
 def test_the_page_after_a_save_says_whether_it_holds_it(world: World, browser: Browser) -> None:
@@ -167,7 +168,7 @@ def test_a_form_sent_twice_works_once(
     again = browser.post("/grades/students", STUDENT, follow_redirects=True)
     same = browser.post(CHANGE, {"name": "Ada", "grade": "7", "points": "92"})
 
-    assert "had been done before" in again.text
+    assert "was done before" in again.text
     assert same.status_code == 303
     world.settle()
     assert snapshot() == before
@@ -218,7 +219,7 @@ def test_words_that_make_no_student_are_sent_back(
 def test_names_in_any_script_are_taken(world: World, browser: Browser, name: str) -> None:
     """Wide blanks and joined emoji are what people are called."""
     assert browser.post("/grades/students", {**STUDENT, "name": name}).status_code == 303
-    assert students(world) == [(name, 7, 92)]
+    assert stored(world) == [(name, 7, 92)]
 
 
 @pytest.mark.parametrize("form_id", ["", "x", "A" * 32, "a" * 31, "a" * 31 + "\n", "../../etc"])
@@ -402,7 +403,7 @@ def test_bad_rows_are_listed_by_line_and_the_others_are_in(world: World, browser
         world.settle()
 
     text = browser.get("/grades").text
-    assert students(world) == [("Ada", 7, 92), ("佐藤 花子", 8, 88)]
+    assert stored(world) == [("Ada", 7, 92), ("佐藤 花子", 8, 88)]
     assert "<b>line 3:</b> grade is a whole number from 1 to 12" in text
     assert bars(text) == {7: 1, 8: 1}
 
@@ -427,7 +428,7 @@ def test_teachers_are_joined_to_their_grade(
     world: World, browser: Browser, ada: TestResponse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Added once for each form, let go, and no more than there is room for."""
-    monkeypatch.setattr(grades, "MAX_TEACHERS", 1)
+    monkeypatch.setattr(students, "MAX_TEACHERS", 1)
     for _ in range(2):
         browser.post("/grades/teachers", {"id": "c" * 32, "grade": "7"})
     world.settle()
@@ -470,7 +471,7 @@ def test_a_verification_says_what_it_waits_for(
 ) -> None:
     """A change on its way, and not just that it goes on."""
     with world.context():
-        grades.change_student(world.clients, DEMO, ADA, Details("Ada", 7, 1))
+        students.change_student(world.clients, DEMO, ADA, StudentDetails("Ada", 7, 1))
     browser.post("/grades/verify", {"id": "c" * 32})
     for due in world.engine.due():
         if "verify" in world.engine.get_task(due.task_name).http_request.url:
