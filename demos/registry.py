@@ -5,13 +5,14 @@ from __future__ import annotations
 from demos.grades import comparison
 from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
 from demos.grades.views import BUILDS
-from demos.invitations import parties as invitations
+from demos.invitations.imports import IMPORT_GUESTS
+from demos.invitations.sending import TELL_GUESTS
 from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
 
 APP = Registry.of(
-    [invitations.IMPORT, invitations.TELL, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL],
+    [IMPORT_GUESTS, TELL_GUESTS, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL],
     [comparison.measure, load.begin, load.write],
     [BUILDS],
     [add_up],
