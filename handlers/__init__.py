@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers.endpoints import cron, health, metrics
-from handlers.endpoints import tasks as deliveries
-from handlers.pages import faults as breakages
-from handlers.pages import formatting as words
-from handlers.pages import grades, home, invitations, sums, sums_api
+from handlers.endpoints import cron, health, metrics, tasks
+from handlers.pages import faults, formatting, grades, home, invitations, sums, sums_api
 
 
 def register(app: Flask) -> None:
@@ -18,9 +15,9 @@ def register(app: Flask) -> None:
     app.register_blueprint(grades.bp)
     app.register_blueprint(sums.bp)
     app.register_blueprint(sums_api.bp)
-    app.register_blueprint(breakages.bp)
-    app.register_blueprint(deliveries.bp)
+    app.register_blueprint(faults.bp)
+    app.register_blueprint(tasks.bp)
     app.register_blueprint(cron.bp)
     app.register_blueprint(health.bp)
     app.register_blueprint(metrics.bp)
-    words.register(app)
+    formatting.register(app)

@@ -60,10 +60,10 @@ def page() -> ResponseReturnValue:
     return _page({}, {}, 200)
 
 
-@bp.get("/stage")
-def stage() -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
-    return render_template("grades/_stage.html", **_stage(_school_or_404()))
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return render_template("grades/_live.html", **_live(_school_or_404()))
 
 
 # One student, one teacher
@@ -234,7 +234,7 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
         max_mib=MAX_BYTES // 2**20,
         switches=active_switches(),
         is_satisfied=is_satisfied,
-        **_stage(school),
+        **_live(school),
     )
     return html, status
 
@@ -253,7 +253,7 @@ def _roster(school: str) -> tuple[list[Student], str | None]:
     return roster, more
 
 
-def _stage(school: str) -> dict[str, Any]:
+def _live(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
     reading = GRADES.read(clients(), view_of(school), under=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before

@@ -68,11 +68,11 @@ def party(party_id: str) -> ResponseReturnValue:
     return _party_page(found, form_of(found), {}, 200)
 
 
-@bp.get("/<party_id>/stage")
-def stage(party_id: str) -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
+@bp.get("/<party_id>/live")
+def live(party_id: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
     found = _party_or_404(party_id)
-    return render_template("invitations/_stage.html", **_stage(found))
+    return render_template("invitations/_live.html", **_live(found))
 
 
 @bp.post("/<party_id>/details")
@@ -133,7 +133,7 @@ def send(party_id: str) -> ResponseReturnValue:
     try:
         result = sending.send(clients(), party_id, page_size=settings().page_size)
     except NobodyInvitedError:
-        flash("Nobody is invited yet: add guests first.")
+        flash("No guest is invited yet: add guests first.")
         return _to_party(party_id)
     if result.is_new:
         session["responded"] = [result.run_id, round(time.perf_counter() - started, 4)]
@@ -151,7 +151,7 @@ def _why_no_mail(run_id: str) -> str:
         return "the send of this change was cancelled. Resume it below."
     if last.totals.failed:
         return "all others know; the failed ones can be sent again below."
-    return "everybody on the list knows about this change already."
+    return "all guests on the list know about this change already."
 
 
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
@@ -191,7 +191,7 @@ def _party_page(
         sample_sizes=SAMPLE_SIZES,
         max_mib=MAX_BYTES // 2**20,
         switches=active_switches(),
-        **_stage(party),
+        **_live(party),
     )
     return html, status
 
@@ -208,7 +208,7 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
     return guests, more.removeprefix(prefix) if more else None
 
 
-def _stage(party: Party) -> dict[str, Any]:
+def _live(party: Party) -> dict[str, Any]:
     files = _imports(party)
     send = latest_send(party, clients().clock.now())
     is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (

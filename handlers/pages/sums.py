@@ -62,10 +62,10 @@ def page(name: str) -> ResponseReturnValue:
     return _page(_known(name), {}, {}, 200)
 
 
-@bp.get("/<name>/stage")
-def stage(name: str) -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
-    return render_template("sums/_stage.html", **_stage(_known(name)))
+@bp.get("/<name>/live")
+def live(name: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return render_template("sums/_live.html", **_live(_known(name)))
 
 
 @bp.post("/<name>/additions")
@@ -128,12 +128,12 @@ def _page(
         errors=errors,
         limits=LOAD_FIELDS,
         switches=active_switches(),
-        **_stage(name),
+        **_live(name),
     )
     return html, status
 
 
-def _stage(name: str) -> dict[str, Any]:
+def _live(name: str) -> dict[str, Any]:
     before = clients().meter.cost()
     found = reconcile(clients(), name)
     recent = found.status.recent

@@ -30,7 +30,7 @@ def add_student(page: Page, name: str, grade: str, points: str) -> None:
 
 def count_in(page: Page, grade: int) -> int:
     """Return how many students a bar has, once nothing is on its way to it any more."""
-    expect(page.locator("#stage")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
     words = page.locator(".bars").get_attribute("aria-label") or ""
     found = re.search(rf"grade {grade}: ([\d\u202f]+)", words)
     assert found is not None, words
@@ -50,7 +50,7 @@ def test_a_student_is_added_moved_and_deleted_and_the_bars_follow(
 
     add_student(page, "佐藤 花子", "7", "92")
     assert count_in(page, 7) == seven + 1
-    expect(page.locator(".receipt")).to_contain_text("佐藤 花子 was added to grade 7")
+    expect(page.locator(".cost")).to_contain_text("佐藤 花子 was added to grade 7")
 
     page.get_by_label("Grade of 佐藤 花子").first.select_option("8")
     press(page, page.get_by_role("button", name="Save 佐藤 花子").first)
@@ -66,16 +66,16 @@ def test_a_student_is_added_moved_and_deleted_and_the_bars_follow(
 def test_a_thousand_reach_the_bars_and_nothing_drifts(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:
-    """One press; the stage follows to the total, and Verify finds no difference."""
+    """One press; the live follows to the total, and Verify finds no difference."""
     page.goto(f"{stack.app}/grades")
     before = total(page)
 
     press(page, page.get_by_role("button", name="made-up students"))
-    expect(page.locator("#stage")).to_contain_text("1\u202f000 added", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("1\u202f000 added", timeout=TIMEOUT_MS)
     assert total(page) == before + 1000
 
     press(page, page.get_by_role("button", name="Verify"))
-    expect(page.locator("#stage")).to_contain_text("Drift 0", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("Drift 0", timeout=TIMEOUT_MS)
     assert problems == []
     width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert width <= 0, "the page is wider than the window"
@@ -92,7 +92,7 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
 
     for _ in range(60):
         press(page, page.get_by_role("link", name="Refresh"))
-        if page.locator("#stage").get_attribute("data-moving") == "no":
+        if page.locator("#live").get_attribute("data-moving") == "no":
             break
         page.wait_for_timeout(500)
     before = count_in(page, 12)
@@ -101,10 +101,10 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     press(page, page.get_by_role("button", name="Read the list"))
     for _ in range(60):
         press(page, page.get_by_role("link", name="Refresh"))
-        if page.locator("#stage").get_attribute("data-moving") == "no":
+        if page.locator("#live").get_attribute("data-moving") == "no":
             break
         page.wait_for_timeout(500)
 
     assert count_in(page, 12) == before + 1
-    expect(page.locator("#stage")).to_contain_text("line 2")
+    expect(page.locator("#live")).to_contain_text("line 2")
     context.close()

@@ -44,12 +44,12 @@ def test_a_list_is_uploaded_sent_and_watched_to_the_end(
     before = sum(stack.mails().values())
 
     upload(page, LIST)
-    stage = page.locator("#stage")
-    expect(stage).to_contain_text("not-an-address", timeout=TIMEOUT_MS)
-    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    live = page.locator("#live")
+    expect(live).to_contain_text("not-an-address", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
-    expect(stage).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    expect(live).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
 
     assert sum(stack.mails().values()) == before + GUESTS
     page.get_by_role("button", name="Send", exact=True).click()
@@ -64,10 +64,10 @@ def test_the_console_shows_tasks_and_mails(page: Page, stack: Stack, problems: l
     """What the app did in the background stands in the console, mail by mail."""
     create_party(page, stack)
     upload(page, LIST)
-    stage = page.locator("#stage")
-    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    live = page.locator("#live")
+    expect(live).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
 
     page.goto(f"{stack.console}/tasks?queue=fan-out")
     expect(page.locator("main")).to_contain_text("/tasks/continuations/tell-guests")
@@ -82,21 +82,21 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     page = context.new_page()
     create_party(page, stack)
     upload(page, LIST)
-    stage = page.locator("#stage")
+    live = page.locator("#live")
 
     for _ in range(60):
         page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} guests" in (stage.text_content() or ""):
+        if f"{GUESTS} guests" in (live.text_content() or ""):
             break
         page.wait_for_timeout(500)
     page.get_by_role("button", name="Send", exact=True).click()
     for _ in range(60):
         page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} sent" in (stage.text_content() or ""):
+        if f"{GUESTS} sent" in (live.text_content() or ""):
             break
         page.wait_for_timeout(500)
 
-    expect(stage).to_contain_text(f"{GUESTS} sent")
+    expect(live).to_contain_text(f"{GUESTS} sent")
     context.close()
 
 

@@ -39,7 +39,7 @@ def start_load(page: Page, rate: int, writers: int, seconds: int) -> None:
 
 def books(page: Page) -> dict[str, int]:
     """Return the books, once nothing moves."""
-    expect(page.locator("#stage")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
     rows = page.locator(".sum-up div:not(.sign)").all()
     found = [re.fullmatch(r"(\w+)\s+(\S+)", row.inner_text().strip()) for row in rows]
     return {match[1]: int(match[2].replace("\u202f", "")) for match in found if match}
@@ -94,10 +94,10 @@ def test_a_load_fills_batches_and_the_books_add_up(
     before = books(page)["folded"]
 
     start_load(page, rate=100, writers=10, seconds=4)
-    expect(page.locator("#stage")).to_contain_text("Writers at work")
+    expect(page.locator("#live")).to_contain_text("Writers at work")
     expect(page.locator(".times .batch").first).to_be_visible(timeout=TIMEOUT_MS)
     keep(page, "sums-running")
-    expect(page.locator("#stage")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
 
     assert books(page)["folded"] == before + 400
     expect(page.locator(".verdict")).to_contain_text("Adds up")
@@ -126,7 +126,7 @@ def test_the_books_add_up_when_a_worker_is_killed_and_memcached_flushed(
     expect(page.get_by_role("button", name="Kill a worker")).to_be_enabled()
     stack.control("/api/v1/workers/kill", {})
     keep(page, "sums-broken")
-    expect(page.locator("#stage")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
     press(page, page.get_by_role("switch", name="Duplicates"))
     stack.control("/api/v1/cron/run", {"name": "/cron/fork-join/sweep"})
 
@@ -147,7 +147,7 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
 
     for _ in range(60):
         press(page, page.get_by_role("link", name="Refresh"))
-        if page.locator("#stage").get_attribute("data-moving") == "no":
+        if page.locator("#live").get_attribute("data-moving") == "no":
             break
         page.wait_for_timeout(500)
 

@@ -88,8 +88,8 @@ def test_a_change_costs_no_more_on_its_way_than_the_page_says(world: World) -> N
                 cost = world.clients.meter.cost() - before
                 most = Cost(max(most.reads, cost.reads), max(most.writes, cost.writes))
 
-    page = Path("templates/grades/_stage.html").read_text()
-    assert f"at most {most.reads} reads and {most.writes} writes, after the response" in page
+    page = Path("templates/grades/_live.html").read_text()
+    assert f"at most {most.reads} reads and {most.writes} writes, in the background" in page
 
 
 def test_what_was_done_is_done_once(world: World) -> None:

@@ -54,7 +54,7 @@ def bars(text: str) -> dict[int, int]:
 # Reading
 
 
-@pytest.mark.parametrize("path", ["/grades", "/grades/stage", "/grades?school=sample-100"])
+@pytest.mark.parametrize("path", ["/grades", "/grades/live", "/grades?school=sample-100"])
 def test_what_is_read_changes_nothing(
     world: World, browser: Browser, ada: TestResponse, snapshot: Callable[[], Any], path: str
 ) -> None:
@@ -74,7 +74,7 @@ def test_an_empty_school_says_what_to_do(browser: Browser) -> None:
     """Nobody there: a chart of empty bars, and a word what to press."""
     text = browser.get("/grades").text
 
-    assert "Nobody yet" in text
+    assert "No students yet" in text
     assert bars(text) == {}
     assert "up to date" in text
 
@@ -89,7 +89,7 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 @pytest.mark.parametrize("school", ["x", "", "sample-7", "demo:", "a" * 5000, "é"])
 def test_a_school_that_is_not_there_is_404(browser: Browser, school: str) -> None:
     """S28: nobody makes a school by asking for it."""
-    for path in ("/grades", "/grades/stage"):
+    for path in ("/grades", "/grades/live"):
         answer = browser.get(path, query_string={"school": school})
         assert answer.status_code == 404
 
@@ -338,7 +338,7 @@ def test_what_people_type_is_shown_as_text(world: World, browser: Browser, text:
         file = (io.BytesIO(content), word.replace('"', "%22") + ".csv")
         assert browser.post("/grades/lists", {"id": form_id, "file": file}).status_code == 303
         world.settle()
-        pages = [browser.get(path).text for path in ("/grades", "/grades/stage")]
+        pages = [browser.get(path).text for path in ("/grades", "/grades/live")]
         pages.append(browser.post("/grades/students", {"id": form_id, "name": word}).text)
         pages.append(browser.post(f"/grades/students/{form_id}/change", {"name": word}).text)
         assert all(str(escape(word)) in page for page in pages)
@@ -452,12 +452,12 @@ def test_verify_says_that_nothing_drifts_and_rebuild_changes_the_table(
 ) -> None:
     """Progress while they go on; drift 0, and the same bars from a new table, afterwards."""
     browser.post("/grades/verify", {"id": "c" * 32})
-    assert "Verifying" in browser.get("/grades/stage").text
+    assert "Verifying" in browser.get("/grades/live").text
     world.settle()
     assert "Drift 0" in browser.get("/grades").text
 
     browser.post("/grades/rebuild", {"id": "d" * 32})
-    assert "students_by_grade.1.2" in browser.get("/grades/stage").text
+    assert "students_by_grade.1.2" in browser.get("/grades/live").text
     for _ in range(3):
         world.sweep()
         world.settle()
@@ -477,10 +477,10 @@ def test_a_verification_says_what_it_waits_for(
         if "verify" in world.engine.get_task(due.task_name).http_request.url:
             world.deliver(due.task_name)
 
-    text = browser.get("/grades/stage").text
+    text = browser.get("/grades/live").text
     assert "looks again at 2: a change is on its way" in text
     world.settle()
-    assert "Drift 0" in browser.get("/grades/stage").text
+    assert "Drift 0" in browser.get("/grades/live").text
 
 
 def test_what_drifts_is_shown(world: World, browser: Browser, ada: TestResponse) -> None:
@@ -502,7 +502,7 @@ def test_a_sample_school_is_compared(world: World, browser: Browser) -> None:
     """Filled, measured, shown in numbers; and it can be looked at."""
     assert "Not filled yet" in browser.get("/grades").text
     browser.post("/grades/compare/sample-100", {"id": "c" * 32})
-    assert "Filling" in browser.get("/grades/stage").text
+    assert "Filling" in browser.get("/grades/live").text
     world.settle()
 
     text = browser.get("/grades").text

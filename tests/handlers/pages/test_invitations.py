@@ -62,7 +62,7 @@ GETS = [
     "/invitations",
     PAGE,
     f"{PAGE}?after=" + "0" * 24,
-    f"{PAGE}/stage",
+    f"{PAGE}/live",
     "/health/live",
     "/health/ready",
     "/_ah/warmup",
@@ -250,7 +250,7 @@ def test_what_people_type_is_shown_as_text(world: World, browser: Browser, text:
         browser.post(f"{page}/send")
         world.settle()
         browser.post(f"{page}/details", {**PARTY, **details, "when": "never"})
-        shown = [browser.get(path).text for path in ("/", "/invitations", page, f"{page}/stage")]
+        shown = [browser.get(path).text for path in ("/", "/invitations", page, f"{page}/live")]
         wrong = browser.post(f"{page}/details", {**PARTY, **details, "when": word}).text
         assert all(str(escape(word)) in page for page in shown[:3])
         return [tags(page) for page in (*shown, wrong)]
@@ -359,7 +359,7 @@ def test_a_party_that_is_not_there_is_404(
     """S28: a wrong id and a missing party look the same, whatever is asked of it."""
     before = snapshot()
 
-    found = [browser.get(f"/invitations/{party_id}"), browser.get(f"/invitations/{party_id}/stage")]
+    found = [browser.get(f"/invitations/{party_id}"), browser.get(f"/invitations/{party_id}/live")]
     for verb in ("details", "guests", "sample-guests", "send", "sends/x/cancel", "sends/x/retry"):
         found.append(browser.post(f"/invitations/{party_id}/{verb}", {"id": "d" * 32, **PARTY}))
 
@@ -414,7 +414,7 @@ def test_every_guest_is_on_one_page_of_the_list(browser: Browser, world: World) 
 
 
 @pytest.mark.parametrize("verb", ["cancel", "resume", "retry"])
-def test_only_the_sends_of_this_party_are_steered(
+def test_only_the_sends_of_this_party_are_controlled(
     browser: Browser, party: str, snapshot: Callable[[], Any], verb: str
 ) -> None:
     """S28: another run, the party's own import included, is not there for these buttons."""
@@ -425,7 +425,9 @@ def test_only_the_sends_of_this_party_are_steered(
     assert snapshot() == before
 
 
-def test_a_foreign_partys_send_is_not_steered(world: World, browser: Browser, party: str) -> None:
+def test_a_foreign_partys_send_is_not_controlled(
+    world: World, browser: Browser, party: str
+) -> None:
     """S28: a run's id opens it in its own party alone."""
     browser.create_party("c" * 32)
     with world.context():
@@ -669,11 +671,11 @@ def test_a_switch_is_on_once_and_off_again(breaker: Browser, party_page: str) ->
     """Switching on twice is on; the page says so; off is off."""
     for _ in range(2):
         assert breaker.post("/break-it/lost/on", {"back": party_page}).status_code == 303
-    assert "lost answers on" in breaker.get(party_page).text
+    assert "lost responses on" in breaker.get(party_page).text
 
     for _ in range(2):
         assert breaker.post("/break-it/lost/off").status_code == 303
-    assert "lost answers on" not in breaker.get(party_page).text
+    assert "lost responses on" not in breaker.get(party_page).text
     assert breaker.post("/break-it/nothing/on").status_code == 404
 
 

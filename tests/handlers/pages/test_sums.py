@@ -47,7 +47,7 @@ def figures(text: str) -> dict[str, str]:
 # Reading
 
 
-@pytest.mark.parametrize("path", ["/sums", "/sums/visitors", "/sums/visitors/stage"])
+@pytest.mark.parametrize("path", ["/sums", "/sums/visitors", "/sums/visitors/live"])
 def test_what_is_read_changes_nothing(
     world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any], path: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_sum_that_is_not_there_is_404(
     """S28: nobody makes a sum by asking for it, or by adding to it."""
     before = snapshot()
 
-    answers = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/stage")]
+    answers = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/live")]
     answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "1"}))
     answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "x"}))
     answers.append(browser.post(f"/sums/{name}/loads", {"id": FORM, **LOAD}))
@@ -220,7 +220,7 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert 'data-moving="yes"' in early
     world.settle()
 
-    page = browser.get(f"{visitors}/stage").text
+    page = browser.get(f"{visitors}/live").text
 
     with world.context():
         expected = load.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
