@@ -34,9 +34,9 @@ def add_student(page: Page, name: str, grade: str, points: str) -> None:
 def count_in(page: Page, grade: int) -> int:
     """Return how many students a bar has, once nothing is on its way to it any more."""
     expect_still(page)
-    words = page.locator(".bars").get_attribute("aria-label") or ""
-    found = re.search(rf"grade {grade}: ([\d\u202f]+)", words)
-    assert found is not None, words
+    label = page.locator(".bars").get_attribute("aria-label") or ""
+    found = re.search(rf"grade {grade}: ([\d\u202f]+)", label)
+    assert found is not None, label
     return int(found[1].replace("\u202f", ""))
 
 

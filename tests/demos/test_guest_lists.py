@@ -206,10 +206,10 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_file_that_is_no_guest_list_is_refused_in_words(content: bytes, words: str) -> None:
-    """Whoever uploads it is told why, and what to do."""
-    with pytest.raises(BadFileError, match=words):
+@pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_file_that_is_no_guest_list_is_refused(content: bytes, message: str) -> None:
+    """The visitor who uploads it is told why, and what to do."""
+    with pytest.raises(BadFileError, match=message):
         columns_of(normalized(content))
 
 

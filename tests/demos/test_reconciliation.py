@@ -12,7 +12,7 @@ from demos.sums import reconciliation, sums
 from demos.sums.sums import Count
 from models.dead_tasks import open_dead_tasks
 from models.demos.sums import sum_key
-from pipelines.fork_join import insert as fork_join_inserts
+from pipelines.fork_join import insert
 from pipelines.fork_join.queue import OutcomeUnknownError
 from tests.demos.loading import LOAD, both_sides
 from tests.world import World
@@ -37,7 +37,7 @@ def test_what_was_found_out_by_a_repeat_is_accepted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 503 whose commit took effect, then the client's retry, which is no second item."""
-    sound = fork_join_inserts.insert_all
+    sound = insert.insert_all
 
     def lost(client: Any, entities: Any) -> None:
         sound(client, entities)
@@ -48,8 +48,8 @@ def test_what_was_found_out_by_a_repeat_is_accepted(
 
     with world.clients.context():
         with monkeypatch.context() as patch:
-            patch.setattr(fork_join_inserts, "insert_all", lost)
-            patch.setattr(fork_join_inserts.ndb, "get_multi", away)
+            patch.setattr(insert, "insert_all", lost)
+            patch.setattr(insert.ndb, "get_multi", away)
             with pytest.raises(OutcomeUnknownError):
                 sums.add(world.clients, "s", 5, idempotency_key="k")
         assert sums.add(world.clients, "s", 5, idempotency_key="k").is_duplicate

@@ -43,12 +43,12 @@ def test_a_form_counts_once_and_so_does_its_tally(world: World) -> None:
         with world.clients.context():
             return sums.add_once(world.clients, "s", LOAD, amount)
 
-    answers: list[bool] = []
-    in_threads(*[lambda: answers.append(send()) for _ in range(5)])
+    results: list[bool] = []
+    in_threads(*[lambda: results.append(send()) for _ in range(5)])
     assert not send(8)
     world.settle()
 
-    assert any(answers)
+    assert any(results)
     assert both_sides(world) == (Count(1, 7), Count(1, 7), 0)
 
 

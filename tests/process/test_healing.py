@@ -29,8 +29,8 @@ def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
     stack.rest_cron()
     visited = Visited(*(stack.where[name] for name in ("app", "console", "datastore", "project")))
     page = new_party(visited)
-    answer = visited.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
-    answer.raise_for_status()
+    response = visited.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
+    response.raise_for_status()
 
     until(lambda: ended(visited, party_of(visited).imports[-1]), 120)
     books = Books(stack)

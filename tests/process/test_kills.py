@@ -82,9 +82,9 @@ def _send_under_kills(stack: Stack, page: str) -> Progress:
 
 def new_party(stack: Stack) -> str:
     form = {"title": "Party", "host": "B", "place": "Roof", "when": "2031-01-01T19:30", "note": ""}
-    answer = stack.post(f"{stack.app}/invitations", page=f"{stack.app}/invitations", **form)
-    answer.raise_for_status()
-    return answer.url
+    response = stack.post(f"{stack.app}/invitations", page=f"{stack.app}/invitations", **form)
+    response.raise_for_status()
+    return response.url
 
 
 def party_of(stack: Stack) -> Party:

@@ -169,14 +169,14 @@ def test_words_that_make_no_student_are_sent_back(
 ) -> None:
     """S15: 400, a sentence at the field, what was typed still there, and nothing changed."""
     before = snapshot()
-    form = {"id": "b" * 32, "name": "Kept words", "grade": "7", "points": "92", field: value}
+    form = {"id": "b" * 32, "name": "Kept text", "grade": "7", "points": "92", field: value}
 
     added = browser.post("/grades/students", form)
     changed = browser.post(CHANGE, form)
 
     assert (added.status_code, changed.status_code) == (400, 400)
     assert f'id="{field}-error"' in added.text
-    assert "Kept words" in added.text or field == "name"
+    assert "Kept text" in added.text or field == "name"
     assert "Ada was not saved" in changed.text
     assert snapshot() == before
 

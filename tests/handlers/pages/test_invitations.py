@@ -83,7 +83,7 @@ def test_details_that_make_no_party_are_sent_back(
     """S15: 400 with a sentence, what was typed still there, and nothing stored or changed."""
     browser.create_party(ID)
     before = snapshot()
-    form = {**PARTY, "title": "Kept words", name: value}
+    form = {**PARTY, "title": "Kept text", name: value}
 
     created = browser.post("/invitations", {"id": "d" * 32, **form})
     changed = browser.post(f"{PAGE}/details", form)
@@ -91,7 +91,7 @@ def test_details_that_make_no_party_are_sent_back(
     for response in (created, changed):
         assert response.status_code == 400
         assert f'id="{name}-error"' in response.text
-        assert "Kept words" in response.text or name == "title"
+        assert "Kept text" in response.text or name == "title"
     assert snapshot() == before
 
 

@@ -28,9 +28,9 @@ JUNK = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), JUNK.values(), ids=JUNK)
+@pytest.mark.parametrize(("content", "message"), JUNK.values(), ids=JUNK)
 def test_a_file_that_is_no_list_is_refused_with_a_sentence(
-    browser: Browser, snapshot: Callable[[], Any], content: bytes, words: str
+    browser: Browser, snapshot: Callable[[], Any], content: bytes, message: str
 ) -> None:
     """S23: 400, what is wrong with it, and nothing stored."""
     before = snapshot()
@@ -38,7 +38,7 @@ def test_a_file_that_is_no_list_is_refused_with_a_sentence(
     response = browser.post("/grades/lists", {"id": LIST, "file": (io.BytesIO(content), "x.csv")})
 
     assert response.status_code == 400
-    assert words.casefold() in response.text.casefold()
+    assert message.casefold() in response.text.casefold()
     assert snapshot() == before
 
 

@@ -246,8 +246,8 @@ def test_what_the_queue_decides_is_explained(
     page = browser.get(visitors).text
 
     assert "What the queue decided" in page
-    for words in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
-        assert words in page
+    for message in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
+        assert message in page
 
 
 def test_the_command_on_the_page_is_one_that_the_api_takes(
@@ -399,10 +399,10 @@ def test_the_page_says_when_something_is_missing(
     page = browser.get(visitors).text
     assert "Adds up" in page
 
-    for more, words in ((-5, "5 missing"), (9, "4 too many")):
+    for more, message in ((-5, "5 missing"), (9, "4 too many")):
         with world.context():
             row = sum_key("visitors").get()
             row.items += more
             row.put()
 
-        assert words in browser.get(visitors).text
+        assert message in browser.get(visitors).text

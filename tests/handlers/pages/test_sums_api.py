@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from demos.sums import sums
 from handlers.pages import sums_api
 from handlers.pages.openapi import DESCRIPTION
-from pipelines.fork_join import queue as fork_join
+from pipelines.fork_join import queue
 from pipelines.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
 from tests.world import World, in_threads
@@ -46,12 +46,12 @@ def check_problem(response: TestResponse, status: int) -> str:
     """Check that a response is problem details of a status; return what it says."""
     assert response.status_code == status, response.text
     assert response.content_type == "application/problem+json"
-    said = json.loads(response.text)
-    assert said["status"] == status
-    assert said["title"]
-    assert not re.search(r"Traceback|\.py\b", said["detail"])
+    details = json.loads(response.text)
+    assert details["status"] == status
+    assert details["title"]
+    assert not re.search(r"Traceback|\.py\b", details["detail"])
     assert response.headers["Cache-Control"] == "no-store"
-    return str(said["detail"])
+    return str(details["detail"])
 
 
 # Adding
@@ -116,12 +116,12 @@ def test_keys_are_of_a_sum_and_of_the_api(world: World, api: Any) -> None:
 
 def test_who_waits_gets_the_total(world: World, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 with the sum after this very addition; the queue works while the caller waits."""
-    monkeypatch.setattr(fork_join, "LOOK_AGAIN_S", 0.2)
-    queue: Callable[[Any, Any, float], Any] = sums.add_up.wait
+    monkeypatch.setattr(queue, "LOOK_AGAIN_S", 0.2)
+    sound: Callable[[Any, Any, float], Any] = sums.add_up.wait
 
     def wait(clients: Any, accepted: Any, timeout_s: float) -> Any:
         in_threads(world.settle)
-        return queue(clients, accepted, timeout_s)
+        return sound(clients, accepted, timeout_s)
 
     monkeypatch.setattr(sums.add_up, "wait", wait)
     first, second = add(api, 5, "k", "?wait_ms=1000"), add(api, 7, None, "?wait_ms=1000")
@@ -317,9 +317,9 @@ def test_a_wait_that_is_no_wait_is_400(api: Any, snapshot: Callable[[], Any], wa
     assert snapshot() == before
 
 
-@pytest.mark.parametrize(("key", "words"), [("k", "counts once"), (None, "may count or not")])
+@pytest.mark.parametrize(("key", "message"), [("k", "counts once"), (None, "may count or not")])
 def test_what_datastore_did_not_take_is_503(
-    api: Any, monkeypatch: pytest.MonkeyPatch, key: str | None, words: str
+    api: Any, monkeypatch: pytest.MonkeyPatch, key: str | None, message: str
 ) -> None:
     """With Retry-After, and the truth about sending it again."""
 
@@ -330,7 +330,7 @@ def test_what_datastore_did_not_take_is_503(
 
     response = add(api, 5, key)
 
-    assert words in check_problem(response, 503)
+    assert message in check_problem(response, 503)
     assert int(response.headers["Retry-After"]) >= 1
 
 
