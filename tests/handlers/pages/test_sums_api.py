@@ -324,7 +324,7 @@ def test_what_datastore_did_not_take_is_503(
     """With Retry-After, and the truth about sending it again."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise OutcomeUnknownError("it did not response")
+        raise OutcomeUnknownError("it did not answer")
 
     monkeypatch.setattr(sums.add_up, "insert", refuse)
 

@@ -1,4 +1,4 @@
-"""Services that do not response: what health and pages say of it."""
+"""Services that do not answer: what health and pages say of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_healthy_app_says_so(browser: Browser) -> None:
-    """All that the app needs responses, and nobody is told to do anything."""
+    """All that the app needs answers, and nobody is told to do anything."""
     assert browser.get("/health/live").json == {"live": True}
     ready = browser.get("/health/ready")
     assert (ready.status_code, ready.json and ready.json["ready"]) == (200, True)
@@ -79,7 +79,7 @@ def test_an_app_without_its_services_says_what_to_do(alone: Browser) -> None:
     ready = alone.get("/health/ready")
 
     assert ready.json is not None
-    assert "Datastore and Cloud Tasks do not response" in ready.json["advice"]
+    assert "Datastore and Cloud Tasks do not answer" in ready.json["advice"]
     assert "make run" in ready.json["advice"]
 
 
@@ -89,7 +89,7 @@ def test_a_page_without_its_services_says_so_and_no_more(alone: Browser, path: s
     response = alone.get(path)
 
     assert response.status_code == 503
-    assert "does not response" in response.text
+    assert "does not answer" in response.text
     assert not re.search(r"Traceback|/[a-z]+\.py|127\.0\.0\.1|grpc|google", response.text)
 
 
