@@ -91,7 +91,7 @@ def test_every_student_is_on_one_page_of_the_roster(browser: Browser, world: Wor
 def test_a_student_is_added_moved_and_deleted(
     world: World, browser: Browser, ada: TestResponse
 ) -> None:
-    """Each response leads back to a page that holds the change, with its receipt."""
+    """Each response leads back to a page that holds the change, with its cost."""
     first = browser.get(ada.headers["Location"])
     assert bars(first.text) == {7: 1}
     assert "Ada was added to grade 7" in first.text
