@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from demos.grades import comparison as comparisons
-from demos.grades import students as grades
-from demos.invitations import parties as invitations
-from demos.sums import load as sum_loads
+from demos.grades import comparison
+from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
+from demos.grades.views import BUILDS
+from demos.invitations.imports import IMPORT_GUESTS
+from demos.invitations.sending import TELL_GUESTS
+from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
 
 APP = Registry(
-    *(invitations.IMPORT, invitations.TELL),
-    *(grades.ADD_MANY, grades.IMPORT, grades.BUILDS, comparisons.FILL, comparisons.measure),
-    *(add_up, sum_loads.begin, sum_loads.write),
+    *(IMPORT_GUESTS, TELL_GUESTS),
+    *(BUILDS, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL, comparison.measure),
+    *(add_up, load.begin, load.write),
 )

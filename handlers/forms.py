@@ -1,4 +1,4 @@
-"""What all forms have: an id of their own."""
+"""What forms have in common: an id of their own, and lists that are uploaded or pasted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import re
 
 from flask import abort, request
 
+from pipelines.continuations.csv_source import MAX_BYTES
+
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 
 
 def id_in_form() -> str:
-    """Return the id that the form brought along, so that sending it twice does it once."""
+    """Return the id that the form brought along: what is sent twice is done once."""
     form_id = request.form.get("id", "")
     if not ID_PATTERN.fullmatch(form_id):
         abort(400, "This form is incomplete. Reload the page and try again.")
     return form_id
+
+
+def uploaded_list() -> tuple[bytes, str]:
+    """Return the content of a file, or of text pasted into the form, and its name."""
+    file = request.files.get("file")
+    if file is not None and file.filename:
+        return file.read(MAX_BYTES + 1), file.filename
+    return request.form.get("pasted", "").encode(errors="replace"), "pasted text"

@@ -1,4 +1,4 @@
-// Keeps the element marked data-live fresh while something moves in it: asks the server for
+// Keeps the element marked data-live fresh while something changes in it: asks the server for
 // it again and puts the parts that differ in place. Without this script there is a link.
 "use strict";
 (() => {
@@ -8,14 +8,14 @@
   const STILL_POLLS = 20; // After so many without a change it stops, until the page is looked at again.
 
   keepPlace();
-  const stage = document.querySelector("[data-live]");
+  const live = document.querySelector("[data-live]");
   const toggle = document.querySelector("[data-live-toggle]");
   const status = document.querySelector("[data-live-status]");
   const problem = document.querySelector("[data-live-problem]");
   const announcer = document.querySelector("[data-live-announcer]");
-  if (!stage || !toggle || !status || !problem || !announcer) return;
+  if (!live || !toggle || !status || !problem || !announcer) return;
 
-  const isMoving = () => stage.dataset.moving === "yes";
+  const isMoving = () => live.dataset.moving === "yes";
   let paused = false;
   let lost = false;
   let pressed = false; // A button that is held down must not be swapped away.
@@ -28,7 +28,7 @@
     status.textContent = word;
     status.dataset.word = word;
     toggle.textContent = paused ? "Resume" : "Pause";
-    stage.classList.toggle("is-stale", lost && !paused);
+    live.classList.toggle("is-stale", lost && !paused);
     document.documentElement.toggleAttribute("data-paused", paused);
     const text = lost && !paused ? "Not connected, retrying in 3 s. This is the last state known." : "";
     if (problem.textContent !== text) {
@@ -40,7 +40,7 @@
 
   const isInUse = () => {
     const selection = document.getSelection();
-    return pressed || (selection && !selection.isCollapsed && stage.contains(selection.anchorNode));
+    return pressed || (selection && !selection.isCollapsed && live.contains(selection.anchorNode));
   };
 
   // Puts a fresh part in place of an old one; what was open stays open, focus stays.
@@ -63,17 +63,17 @@
   };
 
   const take = (fresh) => {
-    const changed = fresh.dataset.milestone !== stage.dataset.milestone;
-    for (const name of ["moving", "milestone", "say"]) stage.dataset[name] = fresh.dataset[name];
+    const changed = fresh.dataset.milestone !== live.dataset.milestone;
+    for (const name of ["moving", "milestone", "say"]) live.dataset[name] = fresh.dataset[name];
     const parts = (of) => [...of.children].filter((part) => part.dataset.part);
     const names = (of) => parts(of).map((part) => part.dataset.part).join();
-    if (names(stage) === names(fresh)) {
+    if (names(live) === names(fresh)) {
       const newer = parts(fresh);
-      parts(stage).forEach((part, i) => swap(part, newer[i]));
+      parts(live).forEach((part, i) => swap(part, newer[i]));
     } else {
-      stage.replaceChildren(...fresh.childNodes);
+      live.replaceChildren(...fresh.childNodes);
     }
-    if (changed && stage.dataset.say) announcer.textContent = stage.dataset.say;
+    if (changed && live.dataset.say) announcer.textContent = live.dataset.say;
     return changed;
   };
 
@@ -102,8 +102,8 @@
     const wasMoving = isMoving();
     const asked = performance.now();
     try {
-      const fresh = (await page(stage.dataset.live)).getElementById("stage");
-      if (!fresh) throw new Error("no stage");
+      const fresh = (await page(live.dataset.live)).getElementById("live");
+      if (!fresh) throw new Error("no part to update");
       lost = false;
       if (!paused && !isInUse()) {
         const changed = take(fresh);
@@ -141,7 +141,7 @@
     still = 0;
     if (timer || !document.hidden) next();
   });
-  stage.addEventListener("pointerdown", () => { pressed = true; });
+  live.addEventListener("pointerdown", () => { pressed = true; });
   addEventListener("pointerup", () => setTimeout(() => { pressed = false; }, 0));
   addEventListener("pointercancel", () => { pressed = false; });
 

@@ -1,4 +1,4 @@
-// Light or dark: the system's choice, until somebody presses the button. Loaded before the
+// Light or dark: the system's choice, until a visitor presses the button. Loaded before the
 // page is drawn, so that it does not flash in the other colours.
 "use strict";
 (() => {

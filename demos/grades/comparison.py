@@ -1,10 +1,10 @@
 """Comparisons: what a school's chart costs, counted from its students or read from the view.
 
 Each sample school is filled once, by the job that adds made-up students, and measured as soon
-as it is full, or whenever somebody asks. A measurement is a task: counting a hundred thousand
-students takes longer than anybody waits for a page.
+as it is full, or when a visitor asks. A measurement is a task: counting a hundred thousand
+students takes longer than a visitor waits for a page.
 
-Lost on failure: nothing. A measurement that breaks off is made again from its start.
+Lost on failure: nothing. A measurement that breaks off starts again.
 
 Routes: POST /tasks/continuations/fill-school, POST /tasks/grades/measure.
 """
@@ -23,8 +23,9 @@ from google.cloud import ndb
 from google.cloud.datastore_v1 import types as rpc
 from pydantic import Field
 
+from demos.grades.imports import ADD_STUDENTS, MadeUpArgs
 from demos.grades.student_lists import GRADES_TAUGHT
-from demos.grades.students import ADD_MANY, GRADES, MadeUpArgs, SamplesByGrade
+from demos.grades.views import GRADES, SamplesByGrade, grade_of
 from models.continuations import FINISHED, RUNNING, run_key
 from models.demos.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
 from models.transactions import transact
@@ -32,7 +33,6 @@ from pipelines import continuations, outbox
 from pipelines.continuations.errors import UnknownRunError
 from pipelines.continuations.progress import Progress, progress
 from pipelines.continuations.sources import NumberSource, Slice, Span
-from pipelines.materialized_views import Row
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import Retry, Unavailable, hashed_name, task
 
@@ -45,30 +45,30 @@ SAMPLES = {
     "sample-30000": 30_000,
     "sample-100000": 100_000,
 }
-# A fill that runs ahead of its view slows all who look on: updates of one bar would race each
+# A fill that runs ahead of its view slows every reader of it: updates of one bar would race each
 # other. So there is one page at a time, and it waits until fewer updates than this are left.
 FILL_CHAINS = 1
 MAX_WAITING = 4
-# A commit takes 500 entities: two a student, one a grade, and the page's row.
+# A commit takes 500 entities: two per student, one per grade, and the page's row.
 FILL_PAGE_SIZE = 200
 ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
-STUDENTS_A_PAGE = 1_000
+STUDENTS_PER_PAGE = 1_000
 # An aggregation costs one read for so many entries of the index.
-ENTRIES_A_READ = 1_000
-LOOK_AGAIN_S = 1.0
-MAX_LOOKS = 300
+ENTRIES_PER_READ = 1_000
+RECHECK_S = 1.0
+MAX_RECHECKS = 300
 QUERY_TIMEOUT_S = 60.0
 # A single reading says more about what else the machine did. Counting takes long enough.
-TIMES = {ONE_BY_ONE: 1, BY_AGGREGATION: 3, FROM_VIEW: 3}
+REPETITIONS = {ONE_BY_ONE: 1, BY_AGGREGATION: 3, FROM_VIEW: 3}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Which school to measure, for which request, and how often the view was looked at."""
+    """Which school to measure, for which request, and how often the view was behind."""
 
     school: Annotated[str, Field(min_length=1, max_length=64)]
     measure_id: Annotated[str, Field(min_length=1, max_length=64)]
-    looks: Annotated[int, Field(ge=0, le=MAX_LOOKS)] = 0
+    rechecks: Annotated[int, Field(ge=0, le=MAX_RECHECKS)] = 0
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class ComparisonStatus:
 def statuses(clients: Clients, schools: Sequence[str]) -> list[ComparisonStatus]:
     """Return where the comparisons of some schools stand."""
     found = ndb.get_multi([comparison_key(school) for school in schools])
-    return [_standing(clients, *each) for each in zip(schools, found, strict=True)]
+    return [_status(clients, *each) for each in zip(schools, found, strict=True)]
 
 
-def _standing(clients: Clients, school: str, comparison: Comparison | None) -> ComparisonStatus:
+def _status(clients: Clients, school: str, comparison: Comparison | None) -> ComparisonStatus:
     try:
         filled = progress(_fill_id(school), now=clients.clock.now(), dots=False)
     except UnknownRunError:
@@ -103,13 +103,13 @@ def _standing(clients: Clients, school: str, comparison: Comparison | None) -> C
 
 
 def compare(clients: Clients, school: str, measure_id: str) -> None:
-    """Measure a sample school, filling it first; once for each measure_id."""
+    """Measure a sample school, which is filled first; once for each measure_id."""
     run = run_key(_fill_id(school)).get()
     if run is None:
         args = MadeUpArgs(school, _fill_id(school), SAMPLES[school])
         continuations.start(
             clients,
-            FILL,
+            FILL_SCHOOL,
             args,
             run_id=args.list_id,
             expected=args.count,
@@ -124,7 +124,7 @@ def _fill_id(school: str) -> str:
 
 
 def _ask(clients: Clients, school: str, measure_id: str) -> None:
-    """Note what was asked for, and enqueue it, in one commit."""
+    """Record what was asked for, and enqueue it, in one commit."""
 
     def body() -> None:
         comparison = comparison_key(school).get() or Comparison(key=comparison_key(school))
@@ -153,8 +153,8 @@ class _Paced(NumberSource):
         return super().read(span, size)
 
 
-FILL = replace(
-    ADD_MANY,
+FILL_SCHOOL = replace(
+    ADD_STUDENTS,
     name="fill-school",
     source=_Paced,
     on_finished=_filled,
@@ -171,10 +171,10 @@ def measure(clients: Clients, args: Measure) -> None:
     if comparison.measured == args.measure_id:
         return
     is_behind = GRADES.is_waiting(SamplesByGrade, under=(args.school,))
-    if is_behind and args.looks < MAX_LOOKS:
-        again = replace(args, looks=args.looks + 1)
-        name = (args.school, args.measure_id, again.looks)
-        measure.enqueue(clients, again, name=name, delay_s=LOOK_AGAIN_S)
+    if is_behind and args.rechecks < MAX_RECHECKS:
+        again = replace(args, rechecks=args.rechecks + 1)
+        name = (args.school, args.measure_id, again.rechecks)
+        measure.enqueue(clients, again, name=name, delay_s=RECHECK_S)
         return
     ways = _ways(clients, args.school)
 
@@ -190,21 +190,21 @@ def measure(clients: Clients, args: Measure) -> None:
 
 # The ways to count
 
-# {grade: how many students, and their points, None where a way does not tell}
+# {grade: (students, their points; None where a way does not count them)}
 Counts = Mapping[int, tuple[int, int | None]]
 
 
 def _ways(clients: Clients, school: str) -> dict[str, dict[str, float | bool] | None]:
     """Count in each way; None: the service does not offer it."""
-    asked: dict[str, Callable[[], Counts | None]] = {
+    counters: dict[str, Callable[[], Counts | None]] = {
         ONE_BY_ONE: lambda: _one_by_one(school),
         BY_AGGREGATION: lambda: _by_aggregation(clients, school),
         FROM_VIEW: lambda: _from_view(clients, school),
     }
     truth: Counts = {}
     ways: dict[str, dict[str, float | bool] | None] = {}
-    for way, ask in asked.items():
-        found, bill = _measured(clients, ask, TIMES[way])
+    for way, count in counters.items():
+        found, bill = _measured(clients, count, REPETITIONS[way])
         truth = truth or found or {}
         ways[way] = None if found is None else {**bill, "agrees": _agree(truth, found)}
         if way == BY_AGGREGATION and found is not None:
@@ -212,16 +212,16 @@ def _ways(clients: Clients, school: str) -> dict[str, dict[str, float | bool] | 
     return ways
 
 
-def _measured(clients: Clients, ask: Callable[[], T], times: int) -> tuple[T, dict[str, float]]:
-    """Ask some times; return the last answer, and what it took, in the middle, and cost."""
+def _measured(clients: Clients, count: Callable[[], T], times: int) -> tuple[T, dict[str, float]]:
+    """Count some times; return the last counts, the median of what it took, and what it cost."""
     took: list[float] = []
     for _ in range(times):
         before, started = clients.meter.cost(), time.perf_counter()
-        answer = ask()
+        counts = count()
         took.append(time.perf_counter() - started)
         cost = clients.meter.cost() - before
     bill = {"reads": cost.reads, "round_trips": cost.round_trips}
-    return answer, {"took_s": round(statistics.median(took), 5), **bill}
+    return counts, {"took_s": round(statistics.median(took), 5), **bill}
 
 
 def _agree(truth: Counts, found: Counts) -> bool:
@@ -237,24 +237,19 @@ def _one_by_one(school: str) -> Counts:
     counts: dict[int, tuple[int, int | None]] = {}
     after = ""
     while True:
-        page = students_of(school, after=after).fetch(STUDENTS_A_PAGE)
+        page = students_of(school, after=after).fetch(STUDENTS_PER_PAGE)
         for student in page:
             count, points = counts.get(student.grade, (0, 0))
             counts[student.grade] = (count + 1, (points or 0) + student.points)
-        if len(page) < STUDENTS_A_PAGE:
+        if len(page) < STUDENTS_PER_PAGE:
             return counts
         after = page[-1].student_id
 
 
 def _from_view(clients: Clients, school: str) -> Counts:
-    """Read the view's rows: one a grade."""
+    """Read the view's rows, one per grade."""
     rows = GRADES.read(clients, SamplesByGrade, under=(school,)).rows
     return {grade_of(row): (row.count, int(row.sum("points"))) for row in rows}
-
-
-def grade_of(row: Row) -> int:
-    """Return the grade in the name of a row, which is (school, grade)."""
-    return int(row.name[1])  # type: ignore[index]
 
 
 def _by_aggregation(clients: Clients, school: str) -> Counts | None:
@@ -265,23 +260,23 @@ def _by_aggregation(clients: Clients, school: str) -> Counts | None:
     counts: dict[int, tuple[int, int | None]] = {}
     for grade in GRADES_TAUGHT:
         try:
-            answer = clients.datastore.stub.run_aggregation_query(
+            response = clients.datastore.stub.run_aggregation_query(
                 _count_query(school, grade), timeout=QUERY_TIMEOUT_S
             )
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None
             raise Unavailable(f"the count of grade {grade} failed: {error.code()}") from error
-        [result] = answer.batch.aggregation_results
+        [result] = response.batch.aggregation_results
         if count := result.aggregate_properties["count"].integer_value:
             counts[grade] = (count, None)
     return counts
 
 
 def _billed(counts: Counts) -> int:
-    """Return the reads that aggregations over so many entries cost, one a grade at least."""
+    """Return the reads that aggregations over so many entries cost, at least one per grade."""
     known = [counts.get(grade, (0, None))[0] for grade in GRADES_TAUGHT]
-    return sum(max(1, math.ceil(count / ENTRIES_A_READ)) for count in known)
+    return sum(max(1, math.ceil(count / ENTRIES_PER_READ)) for count in known)
 
 
 def _count_query(school: str, grade: int) -> rpc.RunAggregationQueryRequest:

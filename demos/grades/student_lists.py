@@ -28,7 +28,7 @@ POINTS_WORDS = ("points", "score", "mark", "点", "点数", "得点")
 
 
 class BadStudentError(ValueError):
-    """These words make no student; `errors` says why, by field."""
+    """These texts make no student; `errors` says why, by field."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         super().__init__("; ".join(errors.values()))
@@ -36,7 +36,7 @@ class BadStudentError(ValueError):
 
 
 @dataclass(frozen=True)
-class Details:
+class StudentDetails:
     """What is known of a student."""
 
     name: str
@@ -45,7 +45,7 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StudentColumns:
     """How a file is to be read: columns counted from 0, and where its first row starts."""
 
     delimiter: str
@@ -56,22 +56,22 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Row:
+class StudentRow:
     """One row of a file: a student, or the problem with it."""
 
     line: int
-    details: Details | None = None
+    details: StudentDetails | None = None
     problem: str = ""
 
 
-def details_of(name: str, grade: str, points: str) -> Details:
-    """Return the details in what somebody typed.
+def details_of(name: str, grade: str, points: str) -> StudentDetails:
+    """Return the details in what a visitor typed.
 
     Raises:
         BadStudentError: they are none.
 
     >>> details_of(" 佐藤 花子 ", "7", "92")
-    Details(name='佐藤 花子', grade=7, points=92)
+    StudentDetails(name='佐藤 花子', grade=7, points=92)
     """
     name = name.strip()
     numbers = {"grade": _whole(grade, GRADES_TAUGHT), "points": _whole(points, POINTS)}
@@ -82,7 +82,7 @@ def details_of(name: str, grade: str, points: str) -> Details:
     }
     if found := {field: error for field, error in errors.items() if error}:
         raise BadStudentError(found)
-    return Details(name, numbers["grade"] or 0, numbers["points"] or 0)
+    return StudentDetails(name, numbers["grade"] or 0, numbers["points"] or 0)
 
 
 def _name_problem(name: str) -> str:
@@ -103,7 +103,7 @@ def _must_be(field: str, allowed: range) -> str:
     return f"{field} {verb} a whole number from {allowed[0]} to {allowed[-1]}"
 
 
-def layout_of(content: bytes) -> Layout:
+def columns_of(content: bytes) -> StudentColumns:
     """Find out how a file is to be read.
 
     Raises:
@@ -112,7 +112,7 @@ def layout_of(content: bytes) -> Layout:
     start = start_of(content)
     cells = start.cells
     if len(cells) >= 3 and all(re.fullmatch(r"\d{1,3}", cell) for cell in cells[1:3]):
-        return Layout(start.delimiter, 0, 1, 2, start.position)  # No header.
+        return StudentColumns(start.delimiter, 0, 1, 2, start.position)  # No header.
     name, grade, points = (
         column_of(cells, words) for words in (NAME_WORDS, GRADE_WORDS, POINTS_WORDS)
     )
@@ -121,28 +121,30 @@ def layout_of(content: bytes) -> Layout:
             'name the columns "name", "grade" and "points" in the first row, '
             "or start with a row like: Ada, 7, 92"
         )
-    return Layout(start.delimiter, name, grade, points, start.record.end)
+    return StudentColumns(start.delimiter, name, grade, points, start.record.end)
 
 
-def student_rows(chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> CsvSource[Row]:
+def student_rows(
+    chunks_from: Callable[[int], Iterable[bytes]], columns: StudentColumns
+) -> CsvSource[StudentRow]:
     """Return the rows of a stored file, as a continuation walks over them."""
 
-    def read(record: Record) -> Row:
+    def read(record: Record) -> StudentRow:
         if record.problem:
-            return Row(record.line, problem=record.problem)
-        return row_of(record.line, record.cells, layout)
+            return StudentRow(record.line, problem=record.problem)
+        return row_of(record.line, record.cells, columns)
 
-    return CsvSource(chunks_from, layout.delimiter, layout.start, read)
+    return CsvSource(chunks_from, columns.delimiter, columns.start, read)
 
 
-def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
+def row_of(line: int, cells: Sequence[str], columns: StudentColumns) -> StudentRow:
     """Return the student in a row's cells, or the problem with it.
 
-    >>> row_of(8, ["Ada", "13", "92"], Layout(",", 0, 1, 2, "0:1")).problem
+    >>> row_of(8, ["Ada", "13", "92"], StudentColumns(",", 0, 1, 2, "0:1")).problem
     'grade is a whole number from 1 to 12'
     """
-    columns = (layout.name_column, layout.grade_column, layout.points_column)
+    places = (columns.name_column, columns.grade_column, columns.points_column)
     try:
-        return Row(line, details_of(*(cell(cells, column) for column in columns)))
+        return StudentRow(line, details_of(*(cell(cells, column) for column in places)))
     except BadStudentError as error:
-        return Row(line, problem=str(error))
+        return StudentRow(line, problem=str(error))

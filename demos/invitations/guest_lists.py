@@ -28,7 +28,7 @@ NAME_WORDS = ("name", "guest", "full name", "名前", "氏名", "お名前")
 
 
 @dataclass(frozen=True)
-class Layout:
+class GuestColumns:
     """How a file is to be read: columns counted from 0, and where its first row starts."""
 
     delimiter: str
@@ -38,7 +38,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Row:
+class GuestRow:
     """One row of a file: a guest, or the problem with it."""
 
     line: int
@@ -47,7 +47,7 @@ class Row:
     problem: str = ""
 
 
-def layout_of(content: bytes) -> Layout:
+def columns_of(content: bytes) -> GuestColumns:
     """Find out how a file is to be read.
 
     Raises:
@@ -59,7 +59,7 @@ def layout_of(content: bytes) -> Layout:
     if addresses:  # No header: this is a guest already.
         names = [i for i in range(len(cells)) if i != addresses[0]]
         name = names[0] if names else addresses[0]
-        return Layout(start.delimiter, name, addresses[0], start.position)
+        return GuestColumns(start.delimiter, name, addresses[0], start.position)
     address = column_of(cells, ADDRESS_WORDS)
     if address is None:
         raise BadFileError(
@@ -67,39 +67,45 @@ def layout_of(content: bytes) -> Layout:
             "or start with a row that holds an address"
         )
     found = column_of(cells, NAME_WORDS)
-    return Layout(start.delimiter, address if found is None else found, address, start.record.end)
+    return GuestColumns(
+        start.delimiter, address if found is None else found, address, start.record.end
+    )
 
 
-def guest_rows(chunks_from: Callable[[int], Iterable[bytes]], layout: Layout) -> CsvSource[Row]:
+def guest_rows(
+    chunks_from: Callable[[int], Iterable[bytes]], columns: GuestColumns
+) -> CsvSource[GuestRow]:
     """Return the rows of a stored file, as a continuation walks over them."""
 
-    def read(record: Record) -> Row:
+    def read(record: Record) -> GuestRow:
         if record.problem:
-            return Row(record.line, problem=record.problem)
-        return row_of(record.line, record.cells, layout)
+            return GuestRow(record.line, problem=record.problem)
+        return row_of(record.line, record.cells, columns)
 
-    return CsvSource(chunks_from, layout.delimiter, layout.start, read)
+    return CsvSource(chunks_from, columns.delimiter, columns.start, read)
 
 
-def row_of(line: int, cells: Sequence[str], layout: Layout) -> Row:
+def row_of(line: int, cells: Sequence[str], columns: GuestColumns) -> GuestRow:
     """Return the guest in a row's cells, or the problem with it.
 
-    >>> row_of(7, ["Ann", "ann@example.com"], Layout(",", 0, 1, "0:1"))
-    Row(line=7, name='Ann', address='ann@example.com', problem='')
-    >>> row_of(8, ["Ann"], Layout(",", 0, 1, "0:1")).problem
+    >>> row_of(7, ["Ann", "ann@example.com"], GuestColumns(",", 0, 1, "0:1"))
+    GuestRow(line=7, name='Ann', address='ann@example.com', problem='')
+    >>> row_of(8, ["Ann"], GuestColumns(",", 0, 1, "0:1")).problem
     'no mail address'
     """
-    address = cell(cells, layout.address_column)
+    address = cell(cells, columns.address_column)
     # A name goes into a mail's header: line breaks and control characters become blanks.
-    name = on_one_line(cell(cells, layout.name_column))
+    name = on_one_line(cell(cells, columns.name_column))
     if not address:
-        return Row(line, problem="no mail address")
+        return GuestRow(line, problem="no mail address")
     if len(name) > MAX_NAME_CHARS:
-        return Row(line, problem=f"the name is longer than {MAX_NAME_CHARS} characters")
+        return GuestRow(line, problem=f"the name is longer than {MAX_NAME_CHARS} characters")
     if len(address) > MAX_ADDRESS_CHARS:
-        return Row(line, problem=f"the mail address is longer than {MAX_ADDRESS_CHARS} characters")
+        return GuestRow(
+            line, problem=f"the mail address is longer than {MAX_ADDRESS_CHARS} characters"
+        )
     try:
         valid = validate_email(address, check_deliverability=False, allow_smtputf8=False)
     except EmailNotValidError as error:
-        return Row(line, problem=f"{address[:80]}: {error}")
-    return Row(line, name or valid.local_part, valid.ascii_email or valid.normalized)
+        return GuestRow(line, problem=f"{address[:80]}: {error}")
+    return GuestRow(line, name or valid.local_part, valid.ascii_email or valid.normalized)

@@ -1,8 +1,7 @@
 """Mail by SMTP: to the local platform's server, or to any relay.
 
-One connection serves a page of mails. What the relay says decides the error: a 5xx answer
-is for good, a 4xx answer asks to come again, and a relay that does not answer at all is a
-service out of order.
+One connection serves a page of mails. What the relay says decides the error: a 5xx reply is
+permanent, a 4xx reply asks for a retry, and a relay that does not reply is unavailable.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Protocol
 
 from pipelines.tasks import Unavailable
 
-# Of each answer, not of a whole mail: a mail takes about four of them.
-ANSWER_TIMEOUT_S = 5.0
+# Of each reply, not of a whole mail: a mail takes about four of them.
+REPLY_TIMEOUT_S = 5.0
 
 
 class Error(Exception):
@@ -34,7 +33,7 @@ class DeferredError(Error):
 
 
 class Connection(Protocol):
-    """An open line to the relay."""
+    """An open connection to the relay."""
 
     def send(self, mail: EmailMessage) -> None:
         """Hand one mail over; returns when the relay has accepted it.
@@ -42,13 +41,13 @@ class Connection(Protocol):
         Raises:
             RefusedError: never try again.
             DeferredError: try again later.
-            Unavailable: the relay is out of order; nothing is known of this mail.
+            Unavailable: the relay does not reply; the outcome of this mail is unknown.
         """
         ...
 
 
 class Mailer(Protocol):
-    """Opens lines to the relay."""
+    """Opens connections to the relay."""
 
     @property
     def sender(self) -> str:
@@ -60,7 +59,7 @@ class Mailer(Protocol):
 
 @dataclass(frozen=True)
 class SmtpMailer:
-    """A Mailer for an SMTP relay; with starttls it must prove its name first."""
+    """A Mailer for an SMTP relay; with starttls the relay must prove its name first."""
 
     host: str
     port: int
@@ -72,7 +71,7 @@ class SmtpMailer:
     @contextlib.contextmanager
     def connect(self) -> Iterator[Connection]:
         try:
-            client = smtplib.SMTP(self.host, self.port, timeout=ANSWER_TIMEOUT_S)
+            client = smtplib.SMTP(self.host, self.port, timeout=REPLY_TIMEOUT_S)
         except (OSError, smtplib.SMTPException) as error:
             raise Unavailable(f"mail relay {self.host}:{self.port}: {error}") from error
         try:
@@ -85,7 +84,7 @@ class SmtpMailer:
     def _greet(self, client: smtplib.SMTP) -> None:
         try:
             if self.starttls:
-                # Python's own default here verifies nothing: anybody could answer as the relay.
+                # Python's own default here verifies nothing: any host could pose as the relay.
                 client.starttls(context=ssl.create_default_context())
             if self.user:
                 client.login(self.user, self.password)
@@ -102,23 +101,23 @@ class _SmtpConnection:
             self.client.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             code, text = next(iter(error.recipients.values()))
-            raise _answer(code, text) from error
+            raise _error_of(code, text) from error
         except smtplib.SMTPServerDisconnected as error:
             raise Unavailable(f"mail relay hung up: {error}") from error
         except smtplib.SMTPResponseException as error:
-            raise _answer(error.smtp_code, error.smtp_error) from error
+            raise _error_of(error.smtp_code, error.smtp_error) from error
         except (OSError, smtplib.SMTPException) as error:
             raise Unavailable(f"mail relay: {error}") from error
 
 
-def _answer(code: int, text: bytes | str) -> Exception:
-    """Return the error that an SMTP answer stands for; a garbled one says nothing.
+def _error_of(code: int, text: bytes | str) -> Exception:
+    """Return the error that an SMTP reply stands for; a garbled one is no reply.
 
-    >>> _answer(451, b"busy")
+    >>> _error_of(451, b"busy")
     DeferredError('451 busy')
     """
-    words = text.decode(errors="replace") if isinstance(text, bytes) else text
-    said = f"{code} {words}"[:300]
+    detail = text.decode(errors="replace") if isinstance(text, bytes) else text
+    message = f"{code} {detail}"[:300]
     if 400 <= code < 500:
-        return DeferredError(said)
-    return RefusedError(said) if 500 <= code < 600 else Unavailable(f"mail relay: {said}")
+        return DeferredError(message)
+    return RefusedError(message) if 500 <= code < 600 else Unavailable(f"mail relay: {message}")

@@ -2,14 +2,14 @@
 
 1. `start` commits the load, with the task that begins it. A sum is under one load at a time.
 2. `begin` creates a task for each writer.
-3. A writer works in turns, a task each: it inserts its items that are due, one after the other,
-   notes how far it is, and creates the task of its next turn, by name.
+3. A writer works in steps, a task each: a step inserts its items that are due, one after the other,
+   records how far the writer is, and creates the task of the next step, by name.
 
-Each item has an idempotency key, "<load>.<writer>.<number>", so a turn that is killed, retried or
-delivered twice inserts the same items, and they count once. What a writer tallied is what it was
-told is accepted.
+Each item has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
+delivered twice inserts the same items, and they count once. A writer records what its inserts
+returned as accepted.
 
-Lost on failure: latencies of a turn that died; no item.
+Lost on failure: the latencies of a step that died; no item.
 Routes: POST /tasks/sums/begin, /tasks/sums/write.
 """
 
@@ -28,7 +28,7 @@ from google.cloud import ndb
 from pydantic import Field
 
 from demos.sums.sums import Add, Count, add_up
-from models.demos.sums import LoadWriter, SumLoads, ledger_key, writer_key
+from models.demos.sums import LoadWriter, SumLoads, loads_key, writer_key
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.fork_join import OutcomeUnknownError
@@ -39,21 +39,21 @@ MAX_RATE = 500
 MAX_WRITERS = 50
 MAX_SECONDS = 20
 MAX_RANDOM_AMOUNT = 9
-# Few writers take many short turns, many take few long ones: at most about 25 tasks a second.
-MIN_TURN_S = 0.25
-TURNS_PER_S = 25
+# Few writers take many short steps, many take few long ones: at most about 25 tasks a second.
+MIN_STEP_S = 0.25
+STEPS_PER_S = 25
 # A writer that is behind stops here, so that no task is long.
 MAX_WORK_S = 5.0
-MAX_ITEMS_A_TURN = 250
-MAX_TURNS_KEPT = 100
+MAX_ITEMS_A_STEP = 250
+MAX_STEPS_KEPT = 100
 # A load that has not ended so long after its time may be replaced.
 GIVEN_UP_AFTER_S = 60.0
 # Less than an item's idempotency key is known for.
-LAST_TURN_S = 23 * 3600.0
+LAST_STEP_S = 23 * 3600.0
 # A form that starts a load does so once for so long, and for so many loads of its sum.
 ROWS_FOR_S = 48 * 3600.0
 MAX_PAST = 200
-MAX_FORGOTTEN = 3
+MAX_DELETED = 3
 # A bucket of latencies is 1.2 times as wide as the one before.
 GROWTH = 1.2
 BUCKETS = 60
@@ -80,8 +80,8 @@ class Load:
         return self.rate * self.seconds
 
     @property
-    def turn_s(self) -> float:
-        return max(MIN_TURN_S, self.writers / TURNS_PER_S)
+    def step_s(self) -> float:
+        return max(MIN_STEP_S, self.writers / STEPS_PER_S)
 
     def items_of(self, writer: int) -> int:
         """Return how many items a writer inserts: item i is for writer i modulo writers."""
@@ -117,8 +117,8 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A writer's turn."""
+class WriterStep:
+    """One task of a writer."""
 
     load: Load
     writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
@@ -137,57 +137,57 @@ def start(clients: Clients, load: Load) -> bool:
 
     def body() -> bool:
         first = writer_key(load.sum, load.id, 0)
-        ledger, witness = ndb.get_multi([ledger_key(load.sum), first])
+        loads, witness = ndb.get_multi([loads_key(load.sum), first])
         if witness is not None:
             return False
-        ledger = ledger or SumLoads(key=ledger_key(load.sum))
-        _close(clients, ledger)
-        _forget(clients, ledger)
-        ledger.load = asdict(load)
-        ndb.put_multi([ledger, LoadWriter(key=first)])
+        loads = loads or SumLoads(key=loads_key(load.sum))
+        _close(clients, loads)
+        _delete_expired(clients, loads)
+        loads.load = asdict(load)
+        ndb.put_multi([loads, LoadWriter(key=first)])
         outbox.enqueue(clients, begin, load)
         return True
 
     return transact(body)
 
 
-def _close(clients: Clients, ledger: SumLoads) -> None:
-    """Take the last load of a sum into its books, in the transaction that replaces it."""
-    last = load_of(ledger)
+def _close(clients: Clients, loads: SumLoads) -> None:
+    """Add up the last load of a sum, in the transaction that replaces it."""
+    last = load_of(loads)
     if last is None:
         return
     rows = _rows(last)
     is_over = sum(row.accepted for row in rows) >= last.items
     if not is_over and not last.is_given_up(clients):
         raise LoadGoesOnError(f"{last.sum} is under load")
-    ledger.items_before += sum(row.accepted for row in rows)
-    ledger.amount_before += sum(row.amount for row in rows)
+    loads.items_before += sum(row.accepted for row in rows)
+    loads.amount_before += sum(row.amount for row in rows)
     if not is_over:
-        # A writer that comes later finds its row closed, and adds to the books itself.
+        # A writer that comes later finds its row closed, and adds to the totals itself.
         for row in rows:
             row.is_closed = True
         ndb.put_multi(rows)
 
 
-def _forget(clients: Clients, ledger: SumLoads) -> None:
+def _delete_expired(clients: Clients, loads: SumLoads) -> None:
     """Delete the rows of loads that began long ago, some at a time, in a transaction."""
-    last = load_of(ledger)
-    past = [*(ledger.past or []), *([[last.id, last.writers, last.started_ms]] if last else [])]
+    last = load_of(loads)
+    past = [*(loads.past or []), *([[last.id, last.writers, last.started_ms]] if last else [])]
     before_ms = (clients.clock.now().timestamp() - ROWS_FOR_S) * 1000
     kept = past[-MAX_PAST:]
     old = past[:-MAX_PAST] + [each for each in kept if each[2] < before_ms]
-    ledger.past = [each for each in past if each not in old[:MAX_FORGOTTEN]]
-    name = ledger.key.id()
+    loads.past = [each for each in past if each not in old[:MAX_DELETED]]
+    name = loads.key.id()
     ndb.delete_multi(
         writer_key(name, id_, writer)
-        for id_, writers, _ in old[:MAX_FORGOTTEN]
+        for id_, writers, _ in old[:MAX_DELETED]
         for writer in range(writers)
     )
 
 
-def load_of(ledger: SumLoads | None) -> Load | None:
+def load_of(loads: SumLoads | None) -> Load | None:
     """Return the last load of a sum."""
-    return Load(**ledger.load) if ledger is not None and ledger.load else None
+    return Load(**loads.load) if loads is not None and loads.load else None
 
 
 def _rows(load: Load) -> list[LoadWriter]:
@@ -198,9 +198,9 @@ def _rows(load: Load) -> list[LoadWriter]:
 @task("/tasks/sums/begin", queue="fan-out")
 def begin(clients: Clients, load: Load) -> None:
     """Create a task for each writer."""
-    turns = [Turn(load, writer) for writer in range(load.writers)]
-    names = [(load.id, turn.writer, turn.number) for turn in turns]
-    write.enqueue_many(clients, turns, names=names)
+    steps = [WriterStep(load, writer) for writer in range(load.writers)]
+    names = [(load.id, step.writer, step.number) for step in steps]
+    write.enqueue_many(clients, steps, names=names)
 
 
 # Write
@@ -208,7 +208,7 @@ def begin(clients: Clients, load: Load) -> None:
 
 @dataclass
 class _Work:
-    """What a turn did: how far its writer is now, and how."""
+    """What a step did: how far its writer is now, and how."""
 
     accepted: int
     repeats: int = 0
@@ -217,40 +217,40 @@ class _Work:
 
 
 @task("/tasks/sums/write", queue="fan-out")
-def write(clients: Clients, turn: Turn) -> None:
-    """Insert a writer's items that are due; see to its next turn."""
-    load = turn.load
-    key = writer_key(load.sum, load.id, turn.writer)
+def write(clients: Clients, step: WriterStep) -> None:
+    """Insert a writer's items that are due; create the task of its next step."""
+    load = step.load
+    key = writer_key(load.sum, load.id, step.writer)
     row = key.get() or LoadWriter(key=key)
-    # What comes so late might find that its receipts are forgotten, and count twice.
-    if row.is_closed or load.age_s(clients) > LAST_TURN_S:
+    # Its receipts may be deleted so late, and its items would count twice.
+    if row.is_closed or load.age_s(clients) > LAST_STEP_S:
         return
     before, came_ms = clients.meter.cost(), load.age_s(clients) * 1000
-    work = _insert(clients, turn, row.accepted)
+    work = _insert(clients, step, row.accepted)
     writes = (clients.meter.cost() - before).writes
     stretch = [round(came_ms), round(load.age_s(clients) * 1000), work.accepted - row.accepted]
-    transact(lambda: _note(turn, work, stretch, writes))
+    transact(lambda: _record(step, work, stretch, writes))
     if work.error is not None:
         raise Unavailable(str(work.error)) from work.error
-    if work.accepted < load.items_of(turn.writer):
-        _next(clients, turn)
+    if work.accepted < load.items_of(step.writer):
+        _next(clients, step)
 
 
-def _insert(clients: Clients, turn: Turn, first: int) -> _Work:
-    """Insert what is due, one item after the other, until nothing is or the turn is long."""
-    load, work, began = turn.load, _Work(first), time.perf_counter()
-    amounts = load.amounts(turn.writer, load.items_of(turn.writer))
+def _insert(clients: Clients, step: WriterStep, first: int) -> _Work:
+    """Insert what is due, one item after the other, until none is or the step is long."""
+    load, work, began = step.load, _Work(first), time.perf_counter()
+    amounts = load.amounts(step.writer, load.items_of(step.writer))
     for number in range(first, len(amounts)):
         started = time.perf_counter()
-        is_long = number - first >= MAX_ITEMS_A_TURN or started - began > MAX_WORK_S
-        if is_long or load.due_ms(turn.writer, number) > load.age_s(clients) * 1000:
+        is_long = number - first >= MAX_ITEMS_A_STEP or started - began > MAX_WORK_S
+        if is_long or load.due_ms(step.writer, number) > load.age_s(clients) * 1000:
             break
         try:
             accepted = add_up.insert(
                 clients,
                 load.sum,
                 Add(amounts[number]),
-                idempotency_key=f"{load.id}.{turn.writer}.{number}",
+                idempotency_key=f"{load.id}.{step.writer}.{number}",
             )
         except OutcomeUnknownError as error:
             work.error = error
@@ -263,38 +263,38 @@ def _insert(clients: Clients, turn: Turn, first: int) -> _Work:
     return work
 
 
-def _note(turn: Turn, work: _Work, stretch: Sequence[int], writes: int) -> None:
-    """Note how far a writer is, in a transaction. What is tallied already changes nothing."""
-    load = turn.load
-    key = writer_key(load.sum, load.id, turn.writer)
+def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) -> None:
+    """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    load = step.load
+    key = writer_key(load.sum, load.id, step.writer)
     row = key.get() or LoadWriter(key=key)
     fresh = work.accepted - row.accepted
     if fresh <= 0:
         return
-    amount = sum(load.amounts(turn.writer, work.accepted))
+    amount = sum(load.amounts(step.writer, work.accepted))
     if row.is_closed:
-        ledger = ledger_key(load.sum).get()
-        ledger.items_before += fresh
-        ledger.amount_before += amount - row.amount
-        ledger.put()
+        loads = loads_key(load.sum).get()
+        loads.items_before += fresh
+        loads.amount_before += amount - row.amount
+        loads.put()
     row.accepted, row.amount = work.accepted, amount
     row.repeats += work.repeats
     row.writes += writes
     row.latencies = _together([row.latencies or {}, work.latencies])
-    row.turns = [*(row.turns or []), list(stretch)][-MAX_TURNS_KEPT:]
+    row.steps = [*(row.steps or []), list(stretch)][-MAX_STEPS_KEPT:]
     row.put()
 
 
-def _next(clients: Clients, turn: Turn) -> None:
-    """Create the task of a writer's next turn. Writers begin theirs one after the other."""
-    load, number = turn.load, turn.number + 1
-    at_ms = load.started_ms + 1000 * load.turn_s * (number + turn.writer / load.writers)
+def _next(clients: Clients, step: WriterStep) -> None:
+    """Create the task of a writer's next step. Writers begin theirs one after the other."""
+    load, number = step.load, step.number + 1
+    at_ms = load.started_ms + 1000 * load.step_s * (number + step.writer / load.writers)
     now = clients.clock.now()
     at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
     write.enqueue(
         clients,
-        Turn(load, turn.writer, number),
-        name=(load.id, turn.writer, number),
+        WriterStep(load, step.writer, number),
+        name=(load.id, step.writer, number),
         at=at if at > now else None,
     )
 
@@ -304,7 +304,7 @@ def _next(clients: Clients, turn: Turn) -> None:
 
 @dataclass(frozen=True)
 class LoadStatus:
-    """How far the last load of a sum is, and what those before it were told is accepted."""
+    """How far the last load of a sum is, and what was accepted of those before it."""
 
     load: Load | None
     accepted: Count
@@ -324,8 +324,8 @@ class LoadStatus:
 
 def status(clients: Clients, name: str) -> LoadStatus:
     """Return how far the last load of a sum is."""
-    ledger = ledger_key(name).get()
-    load = load_of(ledger)
+    loads = loads_key(name).get()
+    load = load_of(loads)
     rows = _rows(load) if load else []
     accepted = Count(sum(row.accepted for row in rows), sum(row.amount for row in rows))
     latencies = _together(row.latencies or {} for row in rows)
@@ -333,7 +333,7 @@ def status(clients: Clients, name: str) -> LoadStatus:
     return LoadStatus(
         load,
         accepted,
-        Count(ledger.items_before, ledger.amount_before) if ledger else Count(),
+        Count(loads.items_before, loads.amount_before) if loads else Count(),
         rows,
         sum(row.repeats for row in rows),
         sum(row.writes for row in rows),

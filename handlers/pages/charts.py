@@ -1,6 +1,6 @@
 """Pictures of a run: a dot for each item, or a bar for each page. Drawn here, not in the browser.
 
-A state has a shape of its own, so that nobody needs to tell colours apart: done is a full
+A state has a shape of its own, so that a reader need not tell colours apart: done is a full
 dot, waiting a small one, retrying an open circle, skipped a dash and failed a cross.
 """
 
@@ -77,7 +77,7 @@ def _move(place: int) -> str:
 
 
 def register(app: Flask) -> None:
-    """Let the templates draw."""
+    """Add the charts to the templates."""
     app.add_template_filter(sheets)
     app.add_template_filter(unread_sheets)
     app.add_template_filter(segments)

@@ -1,4 +1,4 @@
-"""Break it: faults that a page can ask the local platform for. Local only.
+"""Faults that a page can ask the local platform for. Local only.
 
 The platform listens on this machine alone; in a deployed app these routes are 404.
 """
@@ -16,11 +16,11 @@ from pymemcache.exceptions import MemcacheError
 
 from handlers.endpoints.context import settings
 
-bp = Blueprint("breakages", __name__, url_prefix="/break-it")
+bp = Blueprint("faults", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
 PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/sums/[a-z][a-z0-9-]{0,39}")
-# What each switch asks for. `id` makes switching on twice the same as once.
+# What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
     "lost": {"id": "page-lost", "kind": "lose_response", "rate": 0.1},
@@ -28,11 +28,11 @@ SWITCHES: dict[str, dict[str, Any]] = {
 }
 
 
-@bp.post("/<switch>/<any(on, off):turn>")
-def turn(switch: str, turn: str) -> ResponseReturnValue:
+@bp.post("/<switch>/<any(on, off):to>")
+def toggle(switch: str, to: str) -> ResponseReturnValue:
     """Switch a fault on or off, then go back to the page."""
     rule = SWITCHES.get(switch) or abort(404)
-    if turn == "on":
+    if to == "on":
         ask_platform("POST", "/api/v1/faults", rule)
     else:
         ask_platform("DELETE", f"/api/v1/faults/{rule['id']}", {})
@@ -41,7 +41,7 @@ def turn(switch: str, turn: str) -> ResponseReturnValue:
 
 @bp.post("/worker/kill")
 def kill_worker() -> ResponseReturnValue:
-    """Kill one of this app's workers, maybe the one that answers this."""
+    """Kill one of this app's workers, maybe the one that handles this request."""
     ask_platform("POST", "/api/v1/workers/kill", {})
     return redirect(_back(), 303)
 
@@ -56,14 +56,14 @@ def flush_memcached() -> ResponseReturnValue:
     try:
         client.flush_all()
     except (OSError, MemcacheError):
-        flash("memcached does not answer: it holds nothing anyway.")
+        flash("memcached does not answer, so it holds nothing.")
     finally:
         client.close()
     return redirect(_back(), 303)
 
 
 def active_switches() -> set[str]:
-    """Return which switches are on; none when the platform does not say."""
+    """Return which switches are on; none when the platform does not answer."""
     if not settings().devserver_url:
         return set()
     try:
@@ -79,11 +79,11 @@ def ask_platform(method: str, path: str, body: dict[str, Any] | None) -> Any:
     base_url = settings().devserver_url
     if not settings().is_local or base_url is None:
         abort(404)
-    answer = requests.request(method, base_url + path, json=body, timeout=TIMEOUT_S)
-    if answer.status_code == 404 and method == "DELETE":
+    response = requests.request(method, base_url + path, json=body, timeout=TIMEOUT_S)
+    if response.status_code == 404 and method == "DELETE":
         return {}
-    answer.raise_for_status()
-    return answer.json()
+    response.raise_for_status()
+    return response.json()
 
 
 def _back() -> str:

@@ -1,4 +1,4 @@
-"""How pages say numbers, times and states: one place, so that all say it alike."""
+"""How pages show numbers, times and states: one place, so that all pages show them alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask import Flask
 
 from handlers.endpoints.context import settings
 from handlers.endpoints.settings import LOCAL
-from handlers.pages import charts as drawings
+from handlers.pages import charts
 
 # Icon and word of each state; the colour comes with the class of the same name.
 STATES = {
@@ -26,7 +26,7 @@ STATES = {
 
 
 def register(app: Flask) -> None:
-    """Teach the templates our words."""
+    """Add the filters to the templates."""
     app.add_template_filter(number)
     app.add_template_filter(duration)
     app.add_template_filter(about)
@@ -36,7 +36,7 @@ def register(app: Flask) -> None:
     app.add_template_filter(plural)
     app.add_template_filter(sentence)
     app.context_processor(_everywhere)
-    drawings.register(app)
+    charts.register(app)
 
 
 def _everywhere() -> dict[str, Any]:
@@ -66,17 +66,17 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
-def sentence(words: str) -> str:
-    """Return an error's words as a sentence.
+def sentence(message: str) -> str:
+    """Return an error's message as a sentence.
 
     >>> sentence("the file is empty")
     'The file is empty.'
     """
-    return f"{words[:1].upper()}{words[1:]}".rstrip(".") + "."
+    return f"{message[:1].upper()}{message[1:]}".rstrip(".") + "."
 
 
 def duration(seconds: float | None) -> str:
-    """Return a stretch of time as people say it.
+    """Return a length of time as people say it.
 
     >>> [duration(s) for s in (0.0384, 6.24, 75, 4000, None)]
     ['38 ms', '6.2 s', '1 min 15 s', '1 h 6 min', '–']
@@ -95,7 +95,7 @@ def duration(seconds: float | None) -> str:
 
 
 def about(seconds: float | None) -> str:
-    """Return a guess at a stretch of time, no finer than a guess is.
+    """Return an estimated length of time, no finer than an estimate is.
 
     >>> [about(s) for s in (0.2, 6.24, 75, None)]
     ['1 s', '7 s', '1 min 15 s', '–']
@@ -115,7 +115,7 @@ def moment(at: datetime.datetime) -> str:
 
 
 def state_icon(state: str) -> str:
-    """Return a state's sign."""
+    """Return a state's icon."""
     return STATES[state][0]
 
 

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from demos.grades import comparison as comparisons
-from demos.grades import students as grades
-from demos.grades.comparison import SAMPLES, ComparisonStatus, grade_of
+from demos.grades import comparison, imports, students, verification
+from demos.grades.comparison import SAMPLES, ComparisonStatus
+from demos.grades.imports import ListGoingOnError
 from demos.grades.student_lists import GRADES_TAUGHT, BadStudentError, details_of
-from demos.grades.students import (
+from demos.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
+from demos.grades.views import (
     BUILDS,
-    DEMO,
     GRADES,
-    SHOWN,
+    VISIBLE_VIEWS,
     ClassSizes,
-    ListGoingOnError,
     StudentsByGrade,
-    TooManyTeachersError,
-    UnknownStudentError,
     view_of,
 )
 from handlers.endpoints.context import clients, settings
-from handlers.forms import ID_PATTERN, id_in_form
+from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
 from handlers.pages.faults import active_switches
+from handlers.pages.grade_charts import Chip, bars, class_sizes
 from models.continuations import RUNNING
 from models.demos.grades import School, Student, Teacher, school_key, student_key, teachers_of
 from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
 from pipelines.continuations.errors import OtherJobError
 from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
 from pipelines.materialized_views import (
-    Apply,
     BuildStatus,
     ConsistencyToken,
-    Reading,
     Verification,
-    row_name,
 )
 
 bp = Blueprint("grades", __name__, url_prefix="/grades")
@@ -50,7 +44,7 @@ STUDENTS_SHOWN = 8
 LISTS_SHOWN = 3
 CHIPS_SHOWN = 6
 CHANGES_READ = 50
-MISHAPS_SHOWN = 100
+ISSUES_SHOWN = 100
 MADE_UP = 1000
 # How long a page waits for its visitor's own change.
 WAIT_S = 0.3
@@ -66,10 +60,10 @@ def page() -> ResponseReturnValue:
     return _page({}, {}, 200)
 
 
-@bp.get("/stage")
-def stage() -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
-    return render_template("grades/_stage.html", **_stage(_school_or_404()))
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return render_template("grades/_live.html", **_live(_school_or_404()))
 
 
 # One student, one teacher
@@ -86,7 +80,7 @@ def add() -> ResponseReturnValue:
         return _page(form, dict(error.errors), 400)
     return _saved(
         f"{details.name} was added to grade {details.grade}",
-        lambda: grades.add_student(clients(), DEMO, form_id, details),
+        lambda: students.add_student(clients(), DEMO, form_id, details),
         student_id=form_id,
     )
 
@@ -99,12 +93,13 @@ def change(student_id: str, verb: str) -> ResponseReturnValue:
     try:
         if verb == "delete":
             return _saved(
-                "A student was deleted", lambda: grades.delete_student(clients(), DEMO, student_id)
+                "A student was deleted",
+                lambda: students.delete_student(clients(), DEMO, student_id),
             )
         details = details_of(**_fields())
         return _saved(
             f"{details.name} was saved, in grade {details.grade}",
-            lambda: grades.change_student(clients(), DEMO, student_id, details),
+            lambda: students.change_student(clients(), DEMO, student_id, details),
             student_id=student_id,
         )
     except BadStudentError as error:
@@ -123,10 +118,10 @@ def add_teacher() -> ResponseReturnValue:
     try:
         return _saved(
             f"A teacher was added to grade {grade}",
-            lambda: grades.add_teacher(clients(), DEMO, form_id, grade),
+            lambda: students.add_teacher(clients(), DEMO, form_id, grade),
         )
     except TooManyTeachersError:
-        flash(f"A school has at most {grades.MAX_TEACHERS} teachers: let one go first.")
+        flash(f"A school has at most {students.MAX_TEACHERS} teachers: let one go first.")
         return _back()
 
 
@@ -136,23 +131,23 @@ def delete_teacher(teacher_id: str) -> ResponseReturnValue:
     if not ID_PATTERN.fullmatch(teacher_id):
         abort(404)
     return _saved(
-        "A teacher was let go", lambda: grades.delete_teacher(clients(), DEMO, teacher_id)
+        "A teacher was let go", lambda: students.delete_teacher(clients(), DEMO, teacher_id)
     )
 
 
 def _saved(
-    words: str, save: Callable[[], ConsistencyToken], *, student_id: str = ""
+    message: str, save: Callable[[], ConsistencyToken], *, student_id: str = ""
 ) -> ResponseReturnValue:
-    """Save, keep the receipt, and lead back to a page that holds at least this."""
+    """Save, keep what it cost, and lead back to a page that holds at least this."""
     before, started = clients().meter.cost(), time.perf_counter()
     token = save()
     took_s = time.perf_counter() - started
     cost = clients().meter.cost() - before
     if not cost.writes:
-        flash("Nothing was different: this had been done before.")
+        flash("Nothing was different: this was done before.")
         return _back()
     session["saved"] = {
-        "words": words,
+        "message": message,
         "took_s": round(took_s, 4),
         "reads": cost.reads,
         "writes": cost.writes,
@@ -169,9 +164,9 @@ def _saved(
 def upload() -> ResponseReturnValue:
     """Take a file of students, or text pasted into the form, and start to add them."""
     form_id = id_in_form()
-    content, name = _uploaded()
+    content, name = uploaded_list()
     try:
-        grades.import_students(clients(), DEMO, form_id, content, name)
+        imports.import_students(clients(), DEMO, form_id, content, name)
     except BadFileError as error:
         return _page({}, {"list": str(error)}, 400)
     except ListGoingOnError:
@@ -183,7 +178,7 @@ def upload() -> ResponseReturnValue:
 def make_up() -> ResponseReturnValue:
     """Add made-up students: a continuation, a hundred in each commit."""
     try:
-        grades.add_many(clients(), DEMO, id_in_form(), MADE_UP)
+        imports.add_many(clients(), DEMO, id_in_form(), MADE_UP)
     except ListGoingOnError:
         return _page({}, {"list": LIST_GOES_ON}, 409)
     except OtherJobError:
@@ -191,22 +186,15 @@ def make_up() -> ResponseReturnValue:
     return _back()
 
 
-def _uploaded() -> tuple[bytes, str]:
-    file = request.files.get("file")
-    if file is not None and file.filename:
-        return file.read(MAX_BYTES + 1), file.filename
-    return request.form.get("pasted", "").encode(errors="replace"), "pasted text"
-
-
 # Rebuild, verify, compare
 
 
 @bp.post("/<any(rebuild, verify):verb>")
 def check(verb: str) -> ResponseReturnValue:
-    """Build the view anew beside the one that is read, or compare it with its sources."""
+    """Rebuild the view beside the one that is read, or compare it with its sources."""
     form_id = id_in_form()
     if verb == "verify":
-        grades.verify(clients(), DEMO, form_id)
+        verification.verify(clients(), DEMO, form_id)
     else:
         BUILDS.rebuild(clients(), StudentsByGrade)
     return _back()
@@ -217,106 +205,65 @@ def compare(school: str) -> ResponseReturnValue:
     """Measure what counting a sample school costs; fill it first, if it is empty."""
     if school not in _samples():
         abort(404)
-    comparisons.compare(clients(), school, id_in_form())
+    comparison.compare(clients(), school, id_in_form())
     return redirect(url_for(".page", _anchor="compare"), 303)
 
 
 def _samples() -> Sequence[str]:
-    most = MAX_IN_EMULATOR if settings().is_local else max(SAMPLES.values())
-    return [school for school, size in SAMPLES.items() if size <= most]
+    limit = MAX_IN_EMULATOR if settings().is_local else max(SAMPLES.values())
+    return [school for school, size in SAMPLES.items() if size <= limit]
 
 
 # What the page is made of
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A grade in the chart. `share` and `coming` are parts of the longest bar, in percent."""
-
-    grade: int
-    count: int
-    mean: float | None
-    share: float
-    coming: float
-    waiting: int
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A change of a bar that is on its way: who enters, leaves or stays with other points."""
-
-    grade: int
-    enter: int
-    leave: int
-    change: int
-    age_s: float
-
-    @classmethod
-    def of(cls, update: Apply, age_s: float) -> Chip:
-        measured = [each for each in update.updates if each.measures is not None]
-        enter = sum(each.is_first for each in measured)
-        leave = len(update.updates) - len(measured)
-        grade = row_name(update.row)[1]  # type: ignore[index]
-        return cls(int(grade), enter, leave, len(measured) - enter, age_s)
-
-
-@dataclass(frozen=True)
-class ClassSize:
-    """A grade with its students, joined with its teachers."""
-
-    grade: int
-    students: int
-    teachers: int
-    names: Sequence[Teacher]
 
 
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
     school = _school_or_404()
     # Before the roster and all else: then everything on the page is at least as new.
     is_satisfied = GRADES.wait(clients(), _token_in_address(), WAIT_S)
-    students, more = _roster(school)
-    shown = render_template(
+    roster, more = _roster(school)
+    html = render_template(
         "grades/page.html",
         form=form,
         errors=errors,
         fields=FIELDS,
-        students=students,
+        students=roster,
         more_students=more,
         taught=GRADES_TAUGHT,
         made_up=MADE_UP,
-        most_mib=MAX_BYTES // 2**20,
+        max_mib=MAX_BYTES // 2**20,
         switches=active_switches(),
         is_satisfied=is_satisfied,
-        **_stage(school),
+        **_live(school),
     )
-    return shown, status
+    return html, status
 
 
 def _roster(school: str) -> tuple[list[Student], str | None]:
-    """Return a page of students; who was saved last stands first."""
+    """Return a page of students; the one that was saved last stands first."""
     after = request.args.get("after", "") if request.method == "GET" else ""
     if after and not ID_PATTERN.fullmatch(after):
         abort(400, "This page of students does not exist.")
-    students, more = grades.students_page(school, after=after, size=STUDENTS_SHOWN)
+    roster, more = students.students_page(school, after=after, size=STUDENTS_SHOWN)
     saved_id = session.get("saved", {}).get("student_id")
     if school == DEMO and saved_id and not after:
         last = student_key(DEMO, saved_id).get()
-        rest = [student for student in students if student.student_id != saved_id]
-        students = [*([last] if last else []), *rest]
-    return students, more
+        rest = [student for student in roster if student.student_id != saved_id]
+        roster = [*([last] if last else []), *rest]
+    return roster, more
 
 
-def _stage(school: str) -> dict[str, Any]:
+def _live(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
     reading = GRADES.read(clients(), view_of(school), under=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
-    classes, classes_wait = _classes(school)
-    noted = school_key(school).get() or School()
-    lists = _lists(noted)
+    classes = GRADES.read(clients(), ClassSizes, under=(school,))
+    teachers: list[Teacher] = teachers_of(school).fetch(students.MAX_TEACHERS)
+    lists = _lists(school_key(school).get() or School())
     builds = _builds()
-    verification = grades.verification(clients(), school)
-    compared = comparisons.statuses(clients(), _samples())
+    verified = verification.verification(clients(), school)
+    compared = comparison.statuses(clients(), _samples())
     return {
         "school": school,
         "is_demo": school == DEMO,
@@ -324,19 +271,18 @@ def _stage(school: str) -> dict[str, Any]:
         "reading": reading,
         "read": read,
         "read_s": read_s,
-        "bars": _bars(reading, chips),
+        "bars": bars(reading, chips),
         "count": sum(row.count for row in reading.rows),
         "chips": chips[:CHIPS_SHOWN],
-        "classes": classes,
+        "classes": class_sizes(classes, teachers),
         "lists": lists,
         "builds": builds,
-        "verification": verification,
+        "verification": verified,
         "table": GRADES.catalog().live(view_of(school)),
         "compared": compared,
         "saved": session.get("saved") if school == DEMO else None,
-        "is_moving": bool(reading.freshness.waiting)
-        or classes_wait
-        or _is_busy(lists, builds, verification, compared),
+        "is_moving": bool(reading.freshness.waiting or classes.freshness.waiting)
+        or _is_busy(lists, builds, verified, compared),
     }
 
 
@@ -348,69 +294,32 @@ def _chips(school: str) -> list[Chip]:
 def _is_busy(
     lists: Sequence[tuple[str, Progress, list[ItemIssue]]],
     builds: Sequence[BuildStatus],
-    verification: Verification | None,
+    verified: Verification | None,
     compared: Sequence[ComparisonStatus],
 ) -> bool:
     return (
         any(run.state == RUNNING for _, run, _ in lists)
         or any(build.phase != "failed" for build in builds)
-        or (verification is not None and verification.state == RUNNING)
+        or (verified is not None and verified.state == RUNNING)
         or any(each.state in ("filling", "measuring") for each in compared)
     )
 
 
-def _bars(reading: Reading, chips: Sequence[Chip]) -> list[Bar]:
-    rows = {grade_of(row): row for row in reading.rows}
-    coming = {
-        grade: sum(chip.enter - chip.leave for chip in chips if chip.grade == grade)
-        for grade in GRADES_TAUGHT
-    }
-    counts = {grade: rows[grade].count if grade in rows else 0 for grade in GRADES_TAUGHT}
-    longest = max([1, *(counts[grade] + max(0, coming[grade]) for grade in GRADES_TAUGHT)])
-    return [
-        Bar(
-            grade,
-            counts[grade],
-            rows[grade].mean("points") if grade in rows else None,
-            round(100 * counts[grade] / longest, 2),
-            round(100 * max(0, coming[grade]) / longest, 2),
-            sum(chip.grade == grade for chip in chips),
-        )
-        for grade in GRADES_TAUGHT
-    ]
-
-
-def _classes(school: str) -> tuple[list[ClassSize], bool]:
-    """Return grades and their teachers, and whether a change of them is on its way."""
-    reading = GRADES.read(clients(), ClassSizes, under=(school,))
-    teachers: list[Teacher] = teachers_of(school).fetch(grades.MAX_TEACHERS)
-    classes = [
-        ClassSize(
-            grade_of(row),
-            int(row.sum("students")),
-            row.counts.get("Teacher", 0),
-            [teacher for teacher in teachers if teacher.grade == grade_of(row)],
-        )
-        for row in reading.rows
-    ]
-    return classes, bool(reading.freshness.waiting)
-
-
-def _lists(noted: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
+def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
     """Return the school's last lists, newest first, and what was wrong in the newest."""
     now = clients().clock.now()
     listed = []
-    for place, each in enumerate(reversed(noted.lists[-LISTS_SHOWN:])):
+    for place, each in enumerate(reversed(school.lists[-LISTS_SHOWN:])):
         run = progress(each["run_id"], now=now, dots=False)
         wrong = place == 0 and run.totals.failed + run.totals.retrying
-        rows = item_issues(run.run_id, limit=MISHAPS_SHOWN) if wrong else []
+        rows = item_issues(run.run_id, limit=ISSUES_SHOWN) if wrong else []
         listed.append((each["name"], run, rows))
     return listed
 
 
 def _builds() -> list[BuildStatus]:
-    """Return how far the tables are that are being built, if any are."""
-    found = [BUILDS.rebuilding(clients(), view) for view in SHOWN]
+    """Return the builds that go on, and those that failed."""
+    found = [BUILDS.rebuilding(clients(), view) for view in VISIBLE_VIEWS]
     return [build for build in found if build is not None]
 
 
@@ -425,7 +334,7 @@ def _school_or_404() -> str:
 
 
 def _signer() -> URLSafeSerializer:
-    """Return what signs tokens in addresses: whoever makes one up cannot ask for odd keys."""
+    """Return what signs tokens in addresses: a visitor cannot make one up for other keys."""
     return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="grades.seen")
 
 

@@ -2,82 +2,63 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.invitations import parties as invitations
-from demos.invitations.parties import (
-    Details,
-    ForeignImportError,
-    ImportGoingOnError,
-    NobodyInvitedError,
-    UnknownPartyError,
-)
-from demos.text import can_be_shown
+from demos.invitations import imports, parties, sending
+from demos.invitations.imports import ForeignImportError, ImportGoingOnError
+from demos.invitations.parties import UnknownPartyError
+from demos.invitations.send_progress import latest_send, lineage, run_ids
+from demos.invitations.sending import TELL_GUESTS, NobodyInvitedError
 from handlers.endpoints.context import clients, registry
-from handlers.forms import ID_PATTERN, id_in_form
+from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
 from handlers.pages.faults import active_switches
+from handlers.pages.party_form import form_of, read_details, sample_form
 from handlers.settings import demo_settings
 from models.continuations import CANCELLED, RUNNING
 from models.demos.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines import continuations
 from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
-from pipelines.continuations.errors import NotEndedError, PagesGoneError, UnknownRunError
-from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress, run_of
-from pipelines.runtime import Cost
+from pipelines.continuations.errors import NotEndedError, PagesGoneError
+from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 
 PARTIES_SHOWN = 50
 GUESTS_SHOWN = 20
-MISHAPS_SHOWN = 200
-LONGEST = {"title": 120, "host": 120, "place": 200, "note": 2000}
-WORDS = {"title": "What", "host": "Host", "place": "Where", "when": "When", "note": "Note"}
+ISSUES_SHOWN = 200
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
 @bp.get("")
-def parties() -> ResponseReturnValue:
+def all_parties() -> ResponseReturnValue:
     """List the parties, and offer to make one."""
-    return _parties_page(_sample(), {}, 200)
+    return _parties_page(sample_form(clients().clock.now()), {}, 200)
 
 
 def _parties_page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
-    page = render_template(
+    html = render_template(
         "invitations/parties.html",
         parties=newest_parties().fetch(PARTIES_SHOWN),
         form=form,
         errors=errors,
         new_id=clients().new_id(),
     )
-    return page, status
-
-
-def _sample() -> dict[str, str]:
-    evening = (clients().clock.now() + datetime.timedelta(days=14)).replace(hour=19, minute=30)
-    return {
-        "title": "Garden party",
-        "host": "Brett",
-        "place": "Roof terrace, 5th floor",
-        "when": f"{evening:%Y-%m-%dT%H:%M}",
-        "note": "",
-    }
+    return html, status
 
 
 @bp.post("")
 def create() -> ResponseReturnValue:
     """Create a party, once for each form."""
     party_id = id_in_form()
-    form, errors, details = _read_details()
+    form, errors, details = read_details(request.form)
     if details is None:
         return _parties_page(form, errors, 400)
-    invitations.create_party(clients(), party_id, details)
+    parties.create_party(clients(), party_id, details)
     return redirect(url_for(".party", party_id=party_id), 303)
 
 
@@ -85,24 +66,24 @@ def create() -> ResponseReturnValue:
 def party(party_id: str) -> ResponseReturnValue:
     """Show a party: its details, its guests, its mails."""
     found = _party_or_404(party_id)
-    return _party_page(found, _form_of(found), {}, 200)
+    return _party_page(found, form_of(found), {}, 200)
 
 
-@bp.get("/<party_id>/stage")
-def stage(party_id: str) -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
+@bp.get("/<party_id>/live")
+def live(party_id: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
     found = _party_or_404(party_id)
-    return render_template("invitations/_stage.html", **_stage(found))
+    return render_template("invitations/_live.html", **_live(found))
 
 
 @bp.post("/<party_id>/details")
 def change(party_id: str) -> ResponseReturnValue:
     """Save new details."""
     found = _party_or_404(party_id)
-    form, errors, details = _read_details()
+    form, errors, details = read_details(request.form)
     if details is None:
         return _party_page(found, form, errors, 400)
-    if invitations.change_party(party_id, details):
+    if parties.change_party(party_id, details):
         flash("Saved. Press send to tell the guests.")
     else:
         flash("Nothing was different.")
@@ -112,18 +93,7 @@ def change(party_id: str) -> ResponseReturnValue:
 @bp.post("/<party_id>/guests")
 def upload(party_id: str) -> ResponseReturnValue:
     """Take a file of guests, or text pasted into the form, and start to read it."""
-    found = _party_or_404(party_id)
-    content, name = _uploaded()
-    try:
-        invitations.import_guests(clients(), party_id, id_in_form(), content, name)
-    except BadFileError as error:
-        return _party_page(found, _form_of(found), {"guests": str(error)}, 400)
-    except ImportGoingOnError:
-        words = "another file of this party is still being read; try again when it is done"
-        return _party_page(found, _form_of(found), {"guests": words}, 409)
-    except ForeignImportError:
-        abort(400, "This form belongs to another party. Reload the page and try again.")
-    return _to_party(party_id)
+    return _import(_party_or_404(party_id), *uploaded_list())
 
 
 @bp.post("/<party_id>/sample-guests")
@@ -133,14 +103,18 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     count = request.form.get("count", 0, type=int)
     if count not in SAMPLE_SIZES:
         abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
-    content = _made_up(count).encode()
+    return _import(found, _made_up(count).encode(), f"{count} made-up guests.csv")
+
+
+def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
+    party_id = party.key.id()
     try:
-        invitations.import_guests(
-            clients(), party_id, id_in_form(), content, f"{count} made-up guests.csv"
-        )
+        imports.import_guests(clients(), party_id, id_in_form(), content, name)
+    except BadFileError as error:
+        return _party_page(party, form_of(party), {"guests": str(error)}, 400)
     except ImportGoingOnError:
-        words = "another file of this party is still being read; try again when it is done"
-        return _party_page(found, _form_of(found), {"guests": words}, 409)
+        message = "another file of this party is still being read; try again when it is done"
+        return _party_page(party, form_of(party), {"guests": message}, 409)
     except ForeignImportError:
         abort(400, "This form belongs to another party. Reload the page and try again.")
     return _to_party(party_id)
@@ -154,38 +128,38 @@ def _made_up(count: int) -> str:
 
 @bp.post("/<party_id>/send")
 def send(party_id: str) -> ResponseReturnValue:
-    """Start telling the guests; the mails go out after the response."""
+    """Start telling the guests; the mails go out in the background."""
     started = time.perf_counter()
     _party_or_404(party_id)
     try:
-        sent = invitations.send(clients(), party_id, page_size=demo_settings().page_size)
+        result = sending.send(clients(), party_id, page_size=demo_settings().page_size)
     except NobodyInvitedError:
-        flash("Nobody is invited yet: add guests first.")
+        flash("No guest is invited yet: add guests first.")
         return _to_party(party_id)
-    if sent.is_new:
-        session["answered"] = [sent.run_id, round(time.perf_counter() - started, 4)]
+    if result.is_new:
+        session["responded"] = [result.run_id, round(time.perf_counter() - started, 4)]
     else:
-        flash(f"0 new mails: {_why_nobody(sent.run_id)}")
+        flash(f"0 new mails: {_why_no_mail(result.run_id)}")
     return _to_party(party_id)
 
 
-def _why_nobody(run_id: str) -> str:
-    """Say why pressing send told nobody."""
-    last = progress(_lineage(run_id)[-1], dots=False)
+def _why_no_mail(run_id: str) -> str:
+    """Say why pressing send sent no mail."""
+    last = progress(lineage(run_id)[-1], dots=False)
     if last.state == RUNNING:
         return "this change is being sent already."
     if last.state == CANCELLED:
         return "the send of this change was cancelled. Resume it below."
     if last.totals.failed:
         return "all others know; the failed ones can be sent again below."
-    return "everybody on the list knows about this change already."
+    return "all guests on the list know about this change already."
 
 
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
-def steer(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
+def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
     """Cancel a run, go on with it, or run its failed items again."""
     found = _party_or_404(party_id)
-    if run_id not in _lineage_ids(found):
+    if run_id not in run_ids(found):
         abort(404)
     try:
         if verb == "cancel":
@@ -197,60 +171,18 @@ def steer(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
     except NotEndedError:
         flash("It has not finished: failed mails can be sent again when it has.")
     except PagesGoneError:
-        flash("It finished over 30 days ago: which mails failed is not known any more.")
+        flash("It finished over 30 days ago: which mails failed is no longer known.")
     return _to_party(party_id)
 
 
 # What the pages are made of
 
 
-@dataclass(frozen=True)
-class Send:
-    """A send as the page shows it: the press, and the retries that followed."""
-
-    change: int
-    guests: int
-    answered_s: float | None
-    runs: list[Progress] = field(default_factory=list)
-
-    @property
-    def latest(self) -> Progress:
-        return self.runs[-1]
-
-    @property
-    def sent(self) -> int:
-        return sum(run.totals.done for run in self.runs)
-
-    @property
-    def in_doubt(self) -> int:
-        return sum(run.totals.in_doubt for run in self.runs)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Guests by state: what one run left over is in the next one, so the last one tells."""
-        latest = self.latest
-        return {
-            "done": self.sent,
-            "waiting": latest.waiting,
-            "retrying": latest.totals.retrying,
-            "failed": latest.totals.failed,
-            "skipped": sum(run.totals.skipped for run in self.runs),
-        }
-
-    @property
-    def cost(self) -> Cost:
-        return sum((run.totals.cost for run in self.runs), Cost())
-
-    @property
-    def elapsed_s(self) -> float:
-        return sum(run.elapsed_s for run in self.runs)
-
-
 def _party_page(
     party: Party, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
     guests, more = _guests(party)
-    page = render_template(
+    html = render_template(
         "invitations/party.html",
         form=form,
         errors=errors,
@@ -258,11 +190,11 @@ def _party_page(
         guests=guests,
         more_guests=more,
         sample_sizes=SAMPLE_SIZES,
-        most_mib=MAX_BYTES // 2**20,
+        max_mib=MAX_BYTES // 2**20,
         switches=active_switches(),
-        **_stage(party),
+        **_live(party),
     )
-    return page, status
+    return html, status
 
 
 def _guests(party: Party) -> tuple[list[Guest], str | None]:
@@ -271,28 +203,35 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
     # A place is a hash in hex under this party's prefix; anything else is not ours.
     if after and not re.fullmatch(r"[0-9a-f]{24}", after):
         abort(400, "This page of guests does not exist.")
-    guests, more = invitations.guests_page(
+    guests, more = parties.guests_page(
         party.key.id(), after=prefix + after if after else "", size=GUESTS_SHOWN
     )
     return guests, more.removeprefix(prefix) if more else None
 
 
-def _stage(party: Party) -> dict[str, Any]:
-    imports = _imports(party)
-    send = _latest_send(party)
-    is_moving = any(run.state == RUNNING for _, run, _ in imports[:1]) or (
+def _live(party: Party) -> dict[str, Any]:
+    files = _imports(party)
+    send = latest_send(party, clients().clock.now())
+    is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (
         send is not None and send.latest.state == RUNNING
     )
     return {
         "party": party,
         "party_id": party.key.id(),
-        "imports": imports,
-        "guest_count": sum(run.totals.done for _, run, _ in imports),
+        "imports": files,
+        "guest_count": sum(run.totals.done for _, run, _ in files),
         "send": send,
-        "send_mishaps": _mishaps(send.latest) if send else [],
+        "responded_s": _responded_s(party),
+        "send_issues": _issues(send.latest) if send else [],
         "is_moving": is_moving,
-        "page_size": demo_settings().page_size or invitations.TELL.page_size,
+        "page_size": demo_settings().page_size or TELL_GUESTS.page_size,
     }
+
+
+def _responded_s(party: Party) -> float | None:
+    """Return how long this visitor's press of send took; None: the last send is not theirs."""
+    run_id, took_s = session.get("responded", (None, None))
+    return took_s if party.sends and run_id == party.sends[-1]["run_id"] else None
 
 
 def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]]:
@@ -301,104 +240,27 @@ def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]
     listed = []
     for place, import_id in enumerate(reversed(party.imports)):
         run = progress(import_id, now=now, dots=False)
-        rows = _mishaps(run) if place == 0 else []
+        rows = _issues(run) if place == 0 else []
         listed.append((GuestImport.get_by_id(import_id), run, rows))
     return listed
 
 
-def _mishaps(run: Progress) -> list[ItemIssue]:
-    """Return what was refused or is to come again; reads pages only when there is some."""
+def _issues(run: Progress) -> list[ItemIssue]:
+    """Return what was refused or is retried; reads pages only when there is some."""
     if not run.totals.failed + run.totals.retrying:
         return []
     found = item_issues(run.run_id, limit=run.totals.known)
-    return [mishap for mishap in found if mishap.outcome != "skipped"][:MISHAPS_SHOWN]
-
-
-def _latest_send(party: Party) -> Send | None:
-    if not party.sends:
-        return None
-    last = party.sends[-1]
-    now = clients().clock.now()
-    runs = [progress(run_id, now=now) for run_id in _lineage(last["run_id"])]
-    answered_run, answered_s = session.get("answered", (None, None))
-    is_ours = answered_run == last["run_id"]
-    return Send(last["change"], last["guests"], answered_s if is_ours else None, runs)
-
-
-def _lineage(run_id: str) -> list[str]:
-    """Return a run and the runs that tried its failed items again, oldest first."""
-    ids = [run_id]
-    while child := run_of(ids[-1]).retried_by:
-        ids.append(child)
-    return ids
-
-
-def _lineage_ids(party: Party) -> set[str]:
-    ids: set[str] = set()
-    try:
-        for sent in party.sends:
-            ids.update(_lineage(sent["run_id"]))
-    except UnknownRunError:
-        return ids
-    return ids
+    return [issue for issue in found if issue.outcome != "skipped"][:ISSUES_SHOWN]
 
 
 def _party_or_404(party_id: str) -> Party:
     if not ID_PATTERN.fullmatch(party_id):
         abort(404)
     try:
-        return invitations.party_of(party_id)
+        return parties.party_of(party_id)
     except UnknownPartyError:
         abort(404)
 
 
 def _to_party(party_id: str) -> ResponseReturnValue:
     return redirect(url_for(".party", party_id=party_id, _anchor="now"), 303)
-
-
-# What forms hold
-
-
-def _read_details() -> tuple[dict[str, str], dict[str, str], Details | None]:
-    """Return what was typed, what is wrong with it, and the details if nothing is."""
-    form = {name: request.form.get(name, "").strip() for name in WORDS}
-    form["note"] = form["note"].replace("\r\n", "\n")
-    errors = {name: f"{WORDS[name]} is missing." for name in WORDS if not form[name]}
-    errors.pop("note", None)
-    for name, longest in LONGEST.items():
-        if len(form[name]) > longest:
-            errors[name] = f"{WORDS[name]} is longer than {longest} characters."
-        elif not can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
-            errors[name] = f"{WORDS[name]} has characters that cannot be shown."
-    when = _read_when(form["when"])
-    if when is None:
-        errors["when"] = "When must be a date and a time, like 2030-05-01 19:30."
-    if errors or when is None:
-        return form, errors, None
-    return form, {}, Details(form["title"], form["host"], form["place"], when, form["note"])
-
-
-def _read_when(text: str) -> datetime.datetime | None:
-    try:
-        when = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    is_sound = when.tzinfo is None and 1900 < when.year < 3000
-    return when.replace(second=0, microsecond=0) if is_sound else None
-
-
-def _form_of(party: Party) -> dict[str, str]:
-    return {
-        "title": party.title,
-        "host": party.host,
-        "place": party.place,
-        "when": f"{party.when:%Y-%m-%dT%H:%M}",
-        "note": party.note,
-    }
-
-
-def _uploaded() -> tuple[bytes, str]:
-    file = request.files.get("file")
-    if file is not None and file.filename:
-        return file.read(MAX_BYTES + 1), file.filename
-    return request.form.get("pasted", "").encode(), "pasted text"

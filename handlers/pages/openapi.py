@@ -7,24 +7,24 @@ from typing import Any
 from demos.sums.sums import MAX_AMOUNT, NAME
 
 
-def _problem(words: str, **headers: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "description": words,
+def _problem(description: str, **headers: str) -> dict[str, Any]:
+    response: dict[str, Any] = {
+        "description": description,
         "content": {
             "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
         },
     }
     if headers:
-        answer["headers"] = {
-            name.replace("_", "-"): {"schema": {"type": "integer"}, "description": said}
-            for name, said in headers.items()
+        response["headers"] = {
+            name.replace("_", "-"): {"schema": {"type": "integer"}, "description": text}
+            for name, text in headers.items()
         }
-    return answer
+    return response
 
 
-def _json(words: str, schema: str) -> dict[str, Any]:
+def _json(description: str, schema: str) -> dict[str, Any]:
     return {
-        "description": words,
+        "description": description,
         "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
     }
 
@@ -80,7 +80,7 @@ DESCRIPTION: dict[str, Any] = {
                         "in": "header",
                         "description": "Makes this addition count once, however often it is sent "
                         "within a day. All callers of a sum share its keys, so make yours random. "
-                        "Without one, an answer of 503 means that it may count.",
+                        "Without one, a response of 503 means that it may count.",
                         "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
                     },
                     {

@@ -1,4 +1,4 @@
-"""Pictures of a sum: the writers of a load and the batches that join their items, over time.
+"""Pictures of a sum: the writers of a load and the batches that fold their items, over time.
 
 Lengths along time are in percent of the picture, heights in pixels.
 """
@@ -13,11 +13,11 @@ from typing import Any
 from demos.sums.load import LoadStatus
 
 WRITERS_HIGH = 150
-SLIMMEST_LANE, WIDEST_LANE = 3.0, 16.0
+MIN_LANE, MAX_LANE = 3.0, 16.0
 BATCH_HIGH = 22
 GAP = 26  # Above the writers and above the batches: for their captions.
 AXIS_HIGH = 20
-# A turn that takes no time is drawn all the same.
+# A step that takes no time is drawn all the same.
 MIN_PERCENT = 0.3
 BARS_HIGH = 90
 
@@ -44,9 +44,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Gantt:
-    """A load over time: turns of writers above, batches below, and where each was joined."""
+    """A load over time: steps of writers above, batches below, and where each was folded."""
 
-    turns: Sequence[Block]
+    steps: Sequence[Block]
     batches: Sequence[Block]
     grounds: Sequence[Block]
     ticks: Sequence[tuple[float, int]]
@@ -68,12 +68,12 @@ def gantt(
         for batch in recent
     ]
     # Batches of this load; what came long after it has nothing to do with it.
-    ends = [turn[1] for writer in load.writers for turn in writer.turns or []]
+    ends = [step[1] for writer in load.writers for step in writer.steps or []]
     last = max([load.load.seconds * 1000, *ends])
     mine = [each for each in folded if each[1] >= 0 and each[0] <= last]
     now_ms = now.timestamp() * 1000 - began_ms
     length = max([last, *(end for _, end, _ in mine), min(now_ms, last) if load.is_moving else 0])
-    lane = min(WIDEST_LANE, max(SLIMMEST_LANE, WRITERS_HIGH / load.load.writers))
+    lane = min(MAX_LANE, max(MIN_LANE, WRITERS_HIGH / load.load.writers))
     batches_y = GAP + lane * load.load.writers + GAP
 
     def block(start: float, end: float, y: float, height: float, items: int) -> Block:
@@ -82,19 +82,19 @@ def gantt(
         return Block(round(x, 2), round(width, 2), round(y, 1), round(height, 1), items)
 
     grounds = [block(0, length, GAP + lane * i, lane - 1, 0) for i in range(load.load.writers)]
-    turns = [
-        block(turn[0], turn[1], GAP + lane * i, lane - 1, turn[2])
+    steps = [
+        block(step[0], step[1], GAP + lane * i, lane - 1, step[2])
         for i, writer in enumerate(load.writers)
-        for turn in writer.turns or []
+        for step in writer.steps or []
     ]
     batches = [
         block(start, end, batches_y + (i % 2) * (BATCH_HIGH + 2), BATCH_HIGH, items)
         for i, (start, end, items) in enumerate(sorted(mine))
     ]
-    step = next(s for s in (1, 2, 5, 10, 30, 3600) if length / 1000 / s <= 10)
-    seconds = range(0, int(length / 1000) + 1, step)
+    tick = next(s for s in (1, 2, 5, 10, 30, 3600) if length / 1000 / s <= 10)
+    seconds = range(0, int(length / 1000) + 1, tick)
     return Gantt(
-        turns,
+        steps,
         batches,
         grounds,
         [(round(100_000 * s / length, 2), s) for s in seconds],
@@ -127,7 +127,7 @@ def sizes(recent: Sequence[Mapping[str, Any]], waiting: int) -> list[Block]:
 
 
 def took_s(batch: Mapping[str, Any]) -> float:
-    """Return how long it took from a batch's opening to its join, in seconds."""
+    """Return how long it took from a batch's opening to its fold, in seconds."""
     return (_ms(batch["folded"]) - _ms(batch["opened"])) / 1000
 
 

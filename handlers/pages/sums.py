@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.sums import load as sum_loads
-from demos.sums import sums
+from demos.sums import load, sums
 from demos.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load, LoadGoesOnError
-from demos.sums.sums import MAX_AMOUNT, MAX_SUMS, Count, SumStatus, TooManySumsError, add_up
+from demos.sums.reconciliation import reconcile
+from demos.sums.sums import MAX_AMOUNT, MAX_SUMS, TooManySumsError, add_up
 from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.faults import active_switches
@@ -41,8 +40,8 @@ def create() -> ResponseReturnValue:
     """Make a sum; one that exists is shown."""
     name = request.form.get("name", "").strip()
     if not sums.NAME.fullmatch(name):
-        words = "a name begins with a letter from a to z; then letters, digits and -, 40 at most"
-        return _list(name[:60], {"name": words}, 400)
+        message = "a name begins with a letter from a to z; then letters, digits and -, 40 at most"
+        return _list(name[:60], {"name": message}, 400)
     try:
         is_new = sums.create(name)
     except TooManySumsError:
@@ -53,20 +52,20 @@ def create() -> ResponseReturnValue:
 
 
 def _list(name: str, errors: dict[str, str], status: int) -> ResponseReturnValue:
-    shown = render_template("sums/sums.html", sums=sums.listed(), name=name, errors=errors)
-    return shown, status
+    html = render_template("sums/sums.html", sums=sums.listed(), name=name, errors=errors)
+    return html, status
 
 
 @bp.get("/<name>")
 def page(name: str) -> ResponseReturnValue:
-    """Show a sum: its forms, its batches, its books."""
+    """Show a sum: its forms, its batches, its reconciliation."""
     return _page(_known(name), {}, {}, 200)
 
 
-@bp.get("/<name>/stage")
-def stage(name: str) -> ResponseReturnValue:
-    """Return the part of the page that moves, for a script to put in place."""
-    return render_template("sums/_stage.html", **_stage(_known(name)))
+@bp.get("/<name>/live")
+def live(name: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return render_template("sums/_live.html", **_live(_known(name)))
 
 
 @bp.post("/<name>/additions")
@@ -76,14 +75,14 @@ def add(name: str) -> ResponseReturnValue:
     text = request.form.get("amount", "").strip()
     amount = int(text) if WHOLE.fullmatch(text) else None
     if amount is None or abs(amount) > MAX_AMOUNT:
-        words = f"an amount is a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
-        return _page(_known(name), {"amount": text[:60]}, {"amount": words}, 400)
+        message = f"an amount is a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
+        return _page(_known(name), {"amount": text[:60]}, {"amount": message}, 400)
     started = time.perf_counter()
     if sums.add_once(clients(), _known(name), form_id, amount):
         took = duration(time.perf_counter() - started)
         flash(f"{number(amount)} is accepted, in {took}. It is in the sum within about a second.")
     else:
-        flash("This form had been sent before: it counts once, and nothing more was added.")
+        flash("This form was sent before: it counts once, and nothing more was added.")
     return redirect(url_for(".page", name=name, _anchor="now"), 303)
 
 
@@ -93,14 +92,14 @@ def put_under_load(name: str) -> ResponseReturnValue:
     form_id = id_in_form()
     form = {field: request.form.get(field, "").strip()[:60] for field in (*LOAD_FIELDS, "amounts")}
     errors = {
-        field: f"a whole number from 1 to {most}"
-        for field, most in LOAD_FIELDS.items()
-        if not (WHOLE.fullmatch(form[field]) and 1 <= int(form[field]) <= most)
+        field: f"a whole number from 1 to {limit}"
+        for field, limit in LOAD_FIELDS.items()
+        if not (WHOLE.fullmatch(form[field]) and 1 <= int(form[field]) <= limit)
     }
     if errors:
         return _page(_known(name), form, errors, 400)
     rate, seconds = int(form["rate"]), int(form["seconds"])
-    load = Load(
+    wanted = Load(
         form_id,
         _known(name),
         rate,
@@ -110,77 +109,47 @@ def put_under_load(name: str) -> ResponseReturnValue:
         is_random=form["amounts"] == "random",
     )
     try:
-        sum_loads.start(clients(), load)
+        load.start(clients(), wanted)
     except LoadGoesOnError:
-        words = "this sum is under load already; try again when it is over"
-        return _page(name, form, {"load": words}, 409)
+        message = "this sum is under load already; try again when it is over"
+        return _page(name, form, {"load": message}, 409)
     return redirect(url_for(".page", name=name, _anchor="now"), 303)
 
 
 # What the page is made of
 
 
-@dataclass(frozen=True)
-class Reconciliation:
-    """What was accepted beside what became of it, to the item."""
-
-    accepted: Count
-    tallied: Count  # Of forms and of the API.
-    standing: SumStatus
-    is_moving: bool
-
-    @property
-    def found(self) -> int:
-        standing = self.standing
-        return standing.folded.items + standing.waiting + standing.parked.items
-
-    @property
-    def more(self) -> int:
-        """How many items more there are than were tallied; negative: so many are missing."""
-        return self.found - self.accepted.items
-
-    @property
-    def is_to_the_amount(self) -> bool:
-        amounts = self.standing.folded.amount + self.standing.parked.amount
-        return self.accepted.amount == amounts
-
-
 def _page(
     name: str, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
-    shown = render_template(
+    html = render_template(
         "sums/page.html",
         form={**FILLED_IN, **form},
         errors=errors,
-        most=LOAD_FIELDS,
-        most_amount=MAX_AMOUNT,
+        limits=LOAD_FIELDS,
         switches=active_switches(),
-        **_stage(name),
+        **_live(name),
     )
-    return shown, status
+    return html, status
 
 
-def _stage(name: str) -> dict[str, Any]:
+def _live(name: str) -> dict[str, Any]:
     before = clients().meter.cost()
-    tallied = sums.tallied(name)
-    load = sum_loads.status(clients(), name)
-    standing = sums.status(name)
+    found = reconcile(clients(), name)
+    recent = found.status.recent
     open_batch = add_up.peek(clients(), name)
-    others = tallied.accepted(standing)
-    is_moving = load.is_moving or standing.waiting > 0
     return {
         "name": name,
         "new_id": clients().new_id(),
-        "standing": standing,
-        "load": load,
+        "reconciliation": found,
+        "status": found.status,
+        "load": found.load,
         "open_batch": open_batch,
-        "books": Reconciliation(load.accepted + load.before + others, others, standing, is_moving),
-        "batches": standing.recent[:BATCHES_SHOWN],
-        "gantt": gantt(load, standing.recent, clients().clock.now()),
-        "sizes": sizes(standing.recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
+        "batches": recent[:BATCHES_SHOWN],
+        "gantt": gantt(found.load, recent, clients().clock.now()),
+        "sizes": sizes(recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
         "tuning": add_up.policy(clients(), name),
         "read": clients().meter.cost() - before,
-        "is_moving": is_moving,
     }
 
 

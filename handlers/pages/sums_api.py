@@ -1,7 +1,7 @@
 """Sums as an API: add to one, read one. JSON in, JSON out; errors as of RFC 9457.
 
 No token against forged requests is asked for here. Such a token guards what a browser sends along
-by itself, above all cookies, and the API reads none: whoever calls may call. A page elsewhere can
+by itself, above all cookies, and the API reads none: any caller may call. A page elsewhere can
 make a visitor's browser send a form, or plain text, but JSON only after asking us (a preflight),
 and we never agree. So whatever is not declared as JSON is refused, with 415.
 """
@@ -17,7 +17,7 @@ from flask import Blueprint, abort, jsonify, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from demos.sums import sums
+from demos.sums import reconciliation, sums
 from demos.sums.sums import MAX_AMOUNT
 from handlers.endpoints.context import clients
 from handlers.endpoints.problems import problem
@@ -28,7 +28,7 @@ bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")
 
 MAX_BODY_BYTES = 4096
 MAX_WAIT_MS = 5000
-# Each holds a thread while it waits; whoever comes when so many do is not kept.
+# Each holds a thread while it waits. Callers beyond these get 202 at once.
 MAX_WAITING = 4
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,200}")
 
@@ -41,21 +41,21 @@ def openapi() -> ResponseReturnValue:
 
 @bp.get("/sums/<name>")
 def read(name: str) -> ResponseReturnValue:
-    """Answer a sum: its total, and what still waits to be added."""
+    """Return a sum: its total, and what still waits to be added."""
     _sum_or_404(name)
-    standing = sums.status(name)
+    status = reconciliation.status(name)
     return jsonify(
         sum=name,
-        total=standing.folded.amount,
-        items=standing.folded.items,
-        batches=standing.batches,
-        waiting=standing.waiting,
+        total=status.folded.amount,
+        items=status.folded.items,
+        batches=status.batches,
+        waiting=status.waiting,
     )
 
 
 @bp.post("/sums/<name>")
 def add(name: str) -> ResponseReturnValue:
-    """Add to a sum; answer once the addition is safe, or, if asked, once it is folded."""
+    """Add to a sum; respond once the addition is safe, or, if asked, once it is folded."""
     amount = _amount()
     key, wait_ms = _idempotency_key(), _wait_ms()
     _sum_or_404(name)
@@ -64,8 +64,8 @@ def add(name: str) -> ResponseReturnValue:
     except DifferentItemError:
         _refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
     except OutcomeUnknownError:
-        return _not_accepted(key)
-    answer = {
+        return _outcome_unknown(key)
+    response = {
         "sum": name,
         "accepted": True,
         "repeat": accepted.is_duplicate,
@@ -73,32 +73,32 @@ def add(name: str) -> ResponseReturnValue:
     }
     total = _wait(accepted, name, wait_ms) if wait_ms else None
     if total is None:
-        return jsonify(answer), 202
-    return jsonify(answer | {"total": total})
+        return jsonify(response), 202
+    return jsonify(response | {"total": total})
 
 
 def _wait(accepted: Accepted, name: str, wait_ms: int) -> int | None:
     """Return the total after an addition; None: it is not folded in time."""
-    seats = clients().process_state.get_or_create(
+    slots = clients().process_state.get_or_create(
         "sums:waiting", lambda: threading.Semaphore(MAX_WAITING)
     )
-    if not seats.acquire(blocking=False):
+    if not slots.acquire(blocking=False):
         return None
     try:
         outcome, total = sums.outcome(clients(), accepted, wait_ms / 1000, name)
     finally:
-        seats.release()
+        slots.release()
     return total if outcome.is_folded else None
 
 
-def _not_accepted(key: str | None) -> ResponseReturnValue:
-    words = "Datastore did not take it, or did not say so. "
-    words += (
+def _outcome_unknown(key: str | None) -> ResponseReturnValue:
+    detail = "Datastore did not take it, or did not say so. "
+    detail += (
         "Send it again with the same Idempotency-Key: it counts once."
         if key is not None
         else "Without an Idempotency-Key it may count or not, and sent again it may count twice."
     )
-    return problem(503, words)
+    return problem(503, detail)
 
 
 # What a request holds
@@ -177,5 +177,5 @@ def _sum_or_404(name: str) -> None:
         _refuse(404, "There is no such sum. The page /sums makes one.")
 
 
-def _refuse(status: int, words: str) -> NoReturn:
-    abort(problem(status, words))
+def _refuse(status: int, detail: str) -> NoReturn:
+    abort(problem(status, detail))

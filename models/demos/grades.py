@@ -1,27 +1,27 @@
 """Schools, their students and teachers, and what it costs to count them.
 
 School
-    Key: its name, one of a few in demos/grades/students.py.
-    Queries: none. Growth: one row a school.
+    Key: its name, DEMO of demos/grades/students.py, or a sample of demos/grades/comparison.py.
+    Queries: none. Growth: one row per school.
 
 Student
     Key: "<school>:<random hex>": a school's students are one key range, spread evenly, and
     can be cut without looking.
     Queries: that key range, for the roster and for counting them one by one; grade = n within
     it, for counting queries. Single-property index.
-    Growth: one row a student.
+    Growth: one row per student.
 
 SampleStudent
-    As Student, in a school that is there to be counted: a kind of its own, so that whoever verifies
-    the others does not walk over a hundred thousand of these.
+    As Student, in a sample school: a kind of its own, so that verifying the others does not walk
+    over a hundred thousand of these.
 
 Teacher
     Key: "<school>:<random hex>".
-    Queries: that key range. Growth: one row a teacher, at most 60 a school.
+    Queries: that key range. Growth: one row per teacher, at most 60 per school.
 
 Comparison
     Key: the school's name. What it cost to count its students, in several ways.
-    Queries: none. Growth: one row a sample school.
+    Queries: none. Growth: one row per sample school.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from typing import Any
 
 from google.cloud import ndb
 
-# What the name of a school begins with that is there to be counted.
+# What the name of a sample school begins with.
 SAMPLE = "sample-"
 
 
 class School(ndb.Model):
-    """A school's notes of what was asked for."""
+    """A school, and the runs that were started for it."""
 
     lists = ndb.JsonProperty(default=[])  # {"run_id", "name"} of the last ones, oldest first.
     verify_id = ndb.TextProperty()  # The last verification.
 
 
 class Student(ndb.Model):
-    """Somebody in a grade."""
+    """A student in a grade."""
 
     name = ndb.TextProperty(required=True)
     grade = ndb.IntegerProperty(required=True)
@@ -58,11 +58,11 @@ class Student(ndb.Model):
 
 
 class SampleStudent(Student):
-    """Somebody in a grade of a school that is there to be counted."""
+    """A student of a sample school."""
 
 
 class Teacher(ndb.Model):
-    """Somebody who teaches a grade."""
+    """A teacher of a grade."""
 
     name = ndb.TextProperty(required=True)
     grade = ndb.IntegerProperty(indexed=False, required=True)

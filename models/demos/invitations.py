@@ -4,18 +4,18 @@ Party
     Key: a random id, chosen by the form that creates it.
     Queries: newest first, by `created` (single-property index; parties are made by hand,
     far below the 500 writes a second that a sequential index takes).
-    Growth: one row a party.
+    Growth: one row per party.
 
 Guest
     Key: "<party id>:<hash of the address>": an address is invited once, a party's guests
     are one key range, spread evenly, and can be cut without looking.
     Queries: that key range. No index but the key's.
-    Growth: one row a guest.
+    Growth: one row per guest.
 
 GuestImport
     Key: a random id, chosen by the upload form.
     Queries: none; the party lists its imports.
-    Growth: one row a file.
+    Growth: one row per file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from google.cloud import ndb
 
 
 class Party(ndb.Model):
-    """A party, how it looks now, and what its guests were told last."""
+    """A party as it is now, its imports and its sends."""
 
     title = ndb.TextProperty(required=True)
     host = ndb.TextProperty(required=True)
@@ -38,11 +38,11 @@ class Party(ndb.Model):
     created = ndb.DateTimeProperty(required=True)
     imports = ndb.JsonProperty(default=[])  # Ids of GuestImport, oldest first.
     saved_by = ndb.TextProperty()  # The transaction that saved it last: the proof that it did.
-    sends = ndb.JsonProperty(default=[])  # {"run_id", "change", "imports", "told"}, oldest first.
+    sends = ndb.JsonProperty(default=[])  # Oldest first: sending.py says what of.
 
 
 class Guest(ndb.Model):
-    """Somebody to be told."""
+    """A guest of a party."""
 
     name = ndb.TextProperty(required=True)
     address = ndb.TextProperty(required=True)

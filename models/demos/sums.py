@@ -1,4 +1,4 @@
-"""Sums: what a fork-join queue adds up, and the books that are kept beside it.
+"""Sums: what a fork-join queue adds up, and what was accepted, counted beside it.
 
 Sum
     Key: its name. Queries: none. Growth: one row for each sum that something was folded into; it
@@ -12,13 +12,13 @@ SumLoads
     Queries: none. Growth: one row for each sum that was under load.
 
 SumTally
-    Key: "<name>|<slot>" for forms, "<name>|api|<slot>" for what the API's processes have tallied.
+    Key: "<name>|<shard>" for forms, "<name>|api|<shard>" for what the API's processes have tallied.
     Queries: none. Growth: at most 8 rows a sum.
 
 SumAddition
     Key: "<name>|<form>". Commits with the item of a form, which so counts once, for two days.
     Queries: expires < ..., by partition. Single-property index.
-    Growth: one row for each form of the last two days; those that come delete those before.
+    Growth: one row for each form of the last two days; new forms delete expired ones.
 
 LoadWriter
     Key: "<name>|<load>|<writer>". How far one writer of a load is.
@@ -61,11 +61,11 @@ class SumLoads(ndb.Model):
 
 
 class SumTally(ndb.Model):
-    """Inserts that were accepted, in one of a sum's slots."""
+    """Inserts that were accepted, in one of a sum's shards."""
 
     items = ndb.IntegerProperty(indexed=False, default=0)
     amount = ndb.IntegerProperty(indexed=False, default=0)
-    tallied = ndb.JsonProperty(indexed=False)  # [process, number of its last note]: the proof.
+    tallied = ndb.JsonProperty(indexed=False)  # [process, number of its last delta]: the proof.
 
 
 class SumAddition(ndb.Model):
@@ -83,7 +83,7 @@ class LoadWriter(ndb.Model):
     repeats = ndb.IntegerProperty(indexed=False, default=0)
     writes = ndb.IntegerProperty(indexed=False, default=0)
     latencies = ndb.JsonProperty(indexed=False)  # How many inserts were how slow, by bucket.
-    turns = ndb.JsonProperty(indexed=False)  # [from, to, items], in ms since the load began.
+    steps = ndb.JsonProperty(indexed=False)  # [from, to, items], in ms since the load began.
     is_closed = ndb.BooleanProperty(indexed=False, default=False)  # The next load has begun.
 
 
@@ -97,23 +97,23 @@ def directory_key() -> Any:
     return ndb.Key(SumDirectory, "all")
 
 
-def ledger_key(name: str) -> Any:
-    """Return the key of a sum's ledger."""
+def loads_key(name: str) -> Any:
+    """Return the key of a sum's loads."""
     return ndb.Key(SumLoads, name)
 
 
-def tally_key(name: str, slot: int) -> Any:
-    """Return the key of a slot of a sum's tally."""
-    return ndb.Key(SumTally, f"{name}|{slot:02d}")
+def tally_key(name: str, shard: int) -> Any:
+    """Return the key of a shard of a sum's tally."""
+    return ndb.Key(SumTally, f"{name}|{shard:02d}")
 
 
-def api_tally_key(name: str, slot: int) -> Any:
-    """Return the key of a slot of what the API's processes have tallied of a sum."""
-    return ndb.Key(SumTally, f"{name}|api|{slot:02d}")
+def api_tally_key(name: str, shard: int) -> Any:
+    """Return the key of a shard of what the API's processes have tallied of a sum."""
+    return ndb.Key(SumTally, f"{name}|api|{shard:02d}")
 
 
 def expired_additions(partition: str, before: str) -> Any:
-    """Return the query for the forms that a partition may forget."""
+    """Return the query for the forms of a partition that may be deleted."""
     return SumAddition.query(SumAddition.expires >= partition, SumAddition.expires < before)
 
 

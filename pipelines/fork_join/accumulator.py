@@ -23,24 +23,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from google.api_core import exceptions as rpc_errors
-
 from pipelines.fork_join.items import BadItemError
 from pipelines.fork_join.queue import ForkJoin
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.flusher import PeriodicFlusher
 
 log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
 FLUSH_INTERVAL_S = 0.25
-# Once the process has been told to end.
-LAST_FLUSH_INTERVAL_S = 0.01
 # Sums that wait: of keys, and those that are as large as an item may be.
 MAX_KEYS = 10_000
 
@@ -92,7 +88,7 @@ class Accumulator(Generic[I]):
 
     def flush(self, clients: Clients) -> None:
         """Store what was taken so far; what Datastore does not take now waits for the next time."""
-        self._buffer(clients).flush()
+        self._buffer(clients).flusher.flush()
 
     def waiting(self, clients: Clients) -> int:
         """Return how many keys this process has something of that is not stored."""
@@ -111,12 +107,10 @@ class _Buffer(Generic[I]):
         self._clients = clients
         self._declared = declared
         self._lock = threading.Lock()
-        self._flushing = threading.Lock()
         self._items: dict[str, I] = {}
         self._unconfirmed: list[_Flush[I]] = []
-        self._is_awake = False
-        self._has_ended = threading.Event()
-        clients.process_state.on_shutdown(f"accumulator:{declared.name}", self.end)
+        owner = f"accumulator:{declared.name}"
+        self.flusher = PeriodicFlusher(clients, owner, self, declared.flush_interval_s)
 
     def add(self, key: str, item: I) -> None:
         with self._lock:
@@ -127,11 +121,7 @@ class _Buffer(Generic[I]):
             if both is None and known is not None:
                 self._unconfirmed.append(_Flush(key, known, self._clients.new_id()))
             self._items[key] = item if both is None else both
-            if self._is_awake:
-                return
-            self._is_awake = True
-        # It ends when there is nothing left to do: an idle process has no such thread.
-        threading.Thread(target=self._watch, name="accumulator", daemon=True).start()
+        self.flusher.wake()
 
     def _sum(self, key: str, known: I, item: I) -> I | None:
         """Fold an item in; None: the sum is no item any more, and what was known goes by itself."""
@@ -146,27 +136,29 @@ class _Buffer(Generic[I]):
         with self._lock:
             return len(self._items) + len(self._unconfirmed)
 
-    def flush(self) -> None:
-        with self._flushing:  # One at a time, so that a failed flush is repeated by one thread.
-            flushes = self._take()
-            if not flushes:
-                return
-            answers = self._declared.fork_join.insert_each(
-                self._clients,
-                [(flush.key, flush.item) for flush in flushes],
-                idempotency_keys=[flush.idempotency_key for flush in flushes],
-            )
-            over = {
-                flush.idempotency_key
-                for flush, answer in zip(flushes, answers, strict=True)
-                if not isinstance(answer, Exception)
-            }
-            with self._lock:
-                self._unconfirmed = [
-                    flush for flush in self._unconfirmed if flush.idempotency_key not in over
-                ]
-            if failed := len(flushes) - len(over):
-                log.warning("%s: %d keys are not stored yet", self._declared.name, failed)
+    def is_empty(self) -> bool:
+        return self.size() == 0
+
+    def store(self) -> None:
+        flushes = self._take()
+        if not flushes:
+            return
+        results = self._declared.fork_join.insert_each(
+            self._clients,
+            [(flush.key, flush.item) for flush in flushes],
+            idempotency_keys=[flush.idempotency_key for flush in flushes],
+        )
+        over = {
+            flush.idempotency_key
+            for flush, result in zip(flushes, results, strict=True)
+            if not isinstance(result, Exception)
+        }
+        with self._lock:
+            self._unconfirmed = [
+                flush for flush in self._unconfirmed if flush.idempotency_key not in over
+            ]
+        if failed := len(flushes) - len(over):
+            log.warning("%s: %d keys are not stored yet", self._declared.name, failed)
 
     def _take(self) -> list[_Flush[I]]:
         """Give what was taken its idempotency keys; they stay until they are accepted."""
@@ -175,25 +167,3 @@ class _Buffer(Generic[I]):
                 self._unconfirmed.append(_Flush(key, item, self._clients.new_id()))
             self._items = {}
             return list(self._unconfirmed)
-
-    def _watch(self) -> None:
-        while True:
-            if self._has_ended.wait(self._declared.flush_interval_s):
-                time.sleep(LAST_FLUSH_INTERVAL_S)
-            try:
-                with self._clients.context():
-                    self.flush()
-            except rpc_errors.GoogleAPICallError as error:
-                log.warning("%s: a flush failed and is retried: %s", self._declared.name, error)
-            except Exception:
-                log.exception("%s: a flush failed and is retried", self._declared.name)
-            with self._lock:
-                if not (self._items or self._unconfirmed):
-                    self._is_awake = False
-                    return
-
-    def end(self) -> None:
-        """Store everything before the process ends."""
-        self._has_ended.set()
-        with self._clients.context():
-            self.flush()

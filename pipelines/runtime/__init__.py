@@ -7,6 +7,7 @@ Tests own every field.
 from pipelines.runtime.cache import Cache, NoCache, open_cache
 from pipelines.runtime.clients import Clients, open_cloud_tasks, open_datastore
 from pipelines.runtime.clock import Clock, SystemClock, naive_utc
+from pipelines.runtime.flusher import PeriodicFlusher
 from pipelines.runtime.rpc import Cost, Meter
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Cost",
     "Meter",
     "NoCache",
+    "PeriodicFlusher",
     "SystemClock",
     "naive_utc",
     "open_cache",

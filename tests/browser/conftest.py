@@ -50,6 +50,6 @@ def page(request: pytest.FixtureRequest, browser: Any, problems: list[str]) -> I
     context = browser.new_context(viewport={"width": request.param, "height": 900})
     tab = context.new_page()
     tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    tab.on("console", lambda entry: problems.append(entry.text) if entry.type == "error" else None)
     yield tab
     context.close()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.forms import (
+    TIMEOUT_MS,
+    check_width,
+)
 from tests.stack import Stack
 
 GUESTS = 40
@@ -14,8 +18,6 @@ LIST = (
     + "佐藤 花子,hanako@example.com\r\n"
     + "Nobody,not-an-address\r\n"
 ).encode()
-TIMEOUT_MS = 60_000
-
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
@@ -44,30 +46,29 @@ def test_a_list_is_uploaded_sent_and_watched_to_the_end(
     before = sum(stack.mails().values())
 
     upload(page, LIST)
-    stage = page.locator("#stage")
-    expect(stage).to_contain_text("not-an-address", timeout=TIMEOUT_MS)
-    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    live = page.locator("#live")
+    expect(live).to_contain_text("not-an-address", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
-    expect(stage).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    expect(live).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
 
     assert sum(stack.mails().values()) == before + GUESTS
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.get_by_role("status").first).to_contain_text("0 new mails")
     assert sum(stack.mails().values()) == before + GUESTS
     assert problems == []
-    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert width <= 0, "the page is wider than the window"
+    check_width(page)
 
 
 def test_the_console_shows_tasks_and_mails(page: Page, stack: Stack, problems: list[str]) -> None:
     """What the app did in the background stands in the console, mail by mail."""
     create_party(page, stack)
     upload(page, LIST)
-    stage = page.locator("#stage")
-    expect(stage).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    live = page.locator("#live")
+    expect(live).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(stage).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    expect(live).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
 
     page.goto(f"{stack.console}/tasks?queue=fan-out")
     expect(page.locator("main")).to_contain_text("/tasks/continuations/tell-guests")
@@ -82,21 +83,21 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     page = context.new_page()
     create_party(page, stack)
     upload(page, LIST)
-    stage = page.locator("#stage")
+    live = page.locator("#live")
 
     for _ in range(60):
         page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} guests" in (stage.text_content() or ""):
+        if f"{GUESTS} guests" in (live.text_content() or ""):
             break
         page.wait_for_timeout(500)
     page.get_by_role("button", name="Send", exact=True).click()
     for _ in range(60):
         page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} sent" in (stage.text_content() or ""):
+        if f"{GUESTS} sent" in (live.text_content() or ""):
             break
         page.wait_for_timeout(500)
 
-    expect(stage).to_contain_text(f"{GUESTS} sent")
+    expect(live).to_contain_text(f"{GUESTS} sent")
     context.close()
 
 

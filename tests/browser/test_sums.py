@@ -7,19 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.forms import (
+    TIMEOUT_MS,
+    check_width,
+    expect_still,
+    press,
+    refresh_until_still,
+)
 from tests.stack import Stack
 
-TIMEOUT_MS = 60_000
-
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
-
-
-def press(page: Page, button: Locator) -> None:
-    """Press a button and wait for the page that it leads to: the old one proves nothing."""
-    with page.expect_navigation():
-        button.click()
 
 
 def open_sum(page: Page, stack: Stack, name: str) -> None:
@@ -37,17 +36,12 @@ def start_load(page: Page, rate: int, writers: int, seconds: int) -> None:
     press(page, page.get_by_role("button", name="Start the writers"))
 
 
-def books(page: Page) -> dict[str, int]:
-    """Return the books, once nothing moves."""
-    expect(page.locator("#stage")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+def both_sides(page: Page) -> dict[str, int]:
+    """Return the reconciliation, once nothing changes any more."""
+    expect_still(page)
     rows = page.locator(".sum-up div:not(.sign)").all()
     found = [re.fullmatch(r"(\w+)\s+(\S+)", row.inner_text().strip()) for row in rows]
     return {match[1]: int(match[2].replace("\u202f", "")) for match in found if match}
-
-
-def check_width(page: Page) -> None:
-    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert width <= 0, "the page is wider than the window"
 
 
 def keep(page: Page, name: str) -> None:
@@ -67,13 +61,13 @@ def test_a_form_adds_once_and_the_page_follows(
     check_width(page)
     open_sum(page, stack, "mine")
     keep(page, "sums-empty")
-    before = books(page)["folded"]
+    before = both_sides(page)["folded"]
 
     page.get_by_label("Amount negative").fill("-17")
     press(page, page.get_by_role("button", name="Add it"))
 
     expect(page.locator(".notice").first).to_contain_text("is accepted")
-    assert books(page) == {
+    assert both_sides(page) == {
         "accepted": before + 1,
         "folded": before + 1,
         "waiting": 0,
@@ -86,20 +80,20 @@ def test_a_form_adds_once_and_the_page_follows(
     check_width(page)
 
 
-def test_a_load_fills_batches_and_the_books_add_up(
+def test_a_load_fills_batches_and_both_sides_add_up(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:
-    """Writers, batches and joins show up while they work; in the end every item is there."""
+    """Writers, batches and folds show up while they work; in the end every item is there."""
     open_sum(page, stack, "busy")
-    before = books(page)["folded"]
+    before = both_sides(page)["folded"]
 
     start_load(page, rate=100, writers=10, seconds=4)
-    expect(page.locator("#stage")).to_contain_text("Writers at work")
+    expect(page.locator("#live")).to_contain_text("Writers at work")
     expect(page.locator(".times .batch").first).to_be_visible(timeout=TIMEOUT_MS)
     keep(page, "sums-running")
-    expect(page.locator("#stage")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
 
-    assert books(page)["folded"] == before + 400
+    assert both_sides(page)["folded"] == before + 400
     expect(page.locator(".verdict")).to_contain_text("Adds up")
     page.get_by_text("The batches as a table").click()
     rows = page.locator("#twin tbody tr")
@@ -111,12 +105,12 @@ def test_a_load_fills_batches_and_the_books_add_up(
     check_width(page)
 
 
-def test_the_books_add_up_when_a_worker_is_killed_and_memcached_flushed(
+def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     page: Page, stack: Stack
 ) -> None:
     """In the middle of a load, with every fifth task delivered twice."""
     open_sum(page, stack, "broken")
-    before = books(page)["folded"]
+    before = both_sides(page)["folded"]
     press(page, page.get_by_role("switch", name="Duplicates"))
     start_load(page, rate=60, writers=6, seconds=5)
     page.wait_for_timeout(1000)
@@ -126,7 +120,7 @@ def test_the_books_add_up_when_a_worker_is_killed_and_memcached_flushed(
     expect(page.get_by_role("button", name="Kill a worker")).to_be_enabled()
     stack.control("/api/v1/workers/kill", {})
     keep(page, "sums-broken")
-    expect(page.locator("#stage")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
     press(page, page.get_by_role("switch", name="Duplicates"))
     stack.control("/api/v1/cron/run", {"name": "/cron/fork-join/sweep"})
 
@@ -145,11 +139,7 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     expect(page.locator("#rate-error")).to_contain_text("from 1 to 500")
     start_load(page, rate=20, writers=2, seconds=1)
 
-    for _ in range(60):
-        press(page, page.get_by_role("link", name="Refresh"))
-        if page.locator("#stage").get_attribute("data-moving") == "no":
-            break
-        page.wait_for_timeout(500)
+    refresh_until_still(page)
 
-    assert books(page) == {"accepted": 20, "folded": 20, "waiting": 0, "parked": 0}
+    assert both_sides(page) == {"accepted": 20, "folded": 20, "waiting": 0, "parked": 0}
     context.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demos.invitations.guest_lists import MAX_NAME_CHARS, Row, guest_rows, layout_of
+from demos.invitations.guest_lists import MAX_NAME_CHARS, GuestRow, columns_of, guest_rows
 from models.demos.uploads import UploadGoneError
 from pipelines.continuations.csv_source import (
     GONE,
@@ -23,7 +23,7 @@ from pipelines.continuations.csv_source import (
 from pipelines.continuations.sources import Span
 
 
-def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list[Row]:
+def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list[GuestRow]:
     """Read a file in pages of some size, from chunks of some size."""
     content = normalized(content.encode() if isinstance(content, str) else content)
 
@@ -32,9 +32,9 @@ def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list
         cuts = [offset, *range(offset + first, len(content), chunk), len(content)]
         return [content[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
-    source = guest_rows(chunks_from, layout_of(content))
+    source = guest_rows(chunks_from, columns_of(content))
     [span] = source.split(8)
-    rows: list[Row] = []
+    rows: list[GuestRow] = []
     position: str | None = span.after
     while position is not None:
         page = source.read(Span(after=position), size)
@@ -206,17 +206,17 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_file_that_is_no_guest_list_is_refused_in_words(content: bytes, words: str) -> None:
-    """Whoever uploads it is told why, and what to do."""
-    with pytest.raises(BadFileError, match=words):
-        layout_of(normalized(content))
+@pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_file_that_is_no_guest_list_is_refused(content: bytes, message: str) -> None:
+    """The visitor who uploads it is told why, and what to do."""
+    with pytest.raises(BadFileError, match=message):
+        columns_of(normalized(content))
 
 
 def test_a_file_of_one_endless_line_is_refused() -> None:
     """A megabyte without a line end is no row, and costs no time to refuse."""
     with pytest.raises(BadFileError, match="mail addresses"):
-        layout_of(normalized(b"a@" * 2**19))
+        columns_of(normalized(b"a@" * 2**19))
 
 
 cells = st.text(st.sampled_from('ab@.,;"\n\r\t 花é\ufeff'), max_size=12)
@@ -280,16 +280,16 @@ def test_a_row_across_two_chunks_is_one_row(shift: int) -> None:
 def test_a_file_that_was_deleted_is_a_row_that_says_so(size: int, read: int) -> None:
     """Its walk ends, with a problem instead of silence; rows that were pinned have it, too."""
     lines = [b"Ann,ann@example.com\n", b"Bob,bob@example.com\n"]
-    layout = layout_of(b"".join(lines))
+    columns = columns_of(b"".join(lines))
 
     def chunks_from(offset: int) -> Iterator[bytes]:
         if rest := b"".join(lines[:read])[offset:]:
             yield rest
         raise UploadGoneError
 
-    source = guest_rows(chunks_from, layout)
-    rows: list[Row | None] = []
-    position: str | None = layout.start
+    source = guest_rows(chunks_from, columns)
+    rows: list[GuestRow | None] = []
+    position: str | None = columns.start
     while position is not None:
         page = source.read(Span(after=position), size)
         rows += page.items

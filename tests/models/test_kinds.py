@@ -136,7 +136,7 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outbox.lease_key("a"), ("OutboxLease", "a")),
     (lambda: sums.sum_key("s"), ("Sum", "s")),
     (lambda: sums.directory_key(), ("SumDirectory", "all")),
-    (lambda: sums.ledger_key("s"), ("SumLoads", "s")),
+    (lambda: sums.loads_key("s"), ("SumLoads", "s")),
     (lambda: sums.tally_key("s", 3), ("SumTally", "s|03")),
     (lambda: sums.api_tally_key("s", 3), ("SumTally", "s|api|03")),
     (lambda: sums.addition_key("s", "f"), ("SumAddition", "s|f")),

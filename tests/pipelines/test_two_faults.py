@@ -24,8 +24,8 @@ from pipelines.fork_join import OutcomeUnknownError
 from pipelines.outbox import outbox
 from pipelines.runtime import Clients
 from pipelines.tasks.declaration import task
-from tests.demos.test_invitations import ImportScenario, SendScenario
-from tests.demos.test_sums import LoadScenario
+from tests.demos.invitation_scenarios import ImportScenario, SendScenario
+from tests.demos.loading import LoadScenario
 from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
 from tests.pipelines.continuations.test_continuations_under_faults import WalkScenario

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.books import Books
 from benchmarks.dev_server import Stack, running
-from tests.process.test_kills import ended, guests_in_ledger, new_party, party_of
+from tests.process.test_kills import ended, guests_in_pages, new_party, party_of
 from tests.stack import Stack as Visited
 from tests.stack import until
 
@@ -29,8 +29,8 @@ def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
     stack.rest_cron()
     visited = Visited(*(stack.where[name] for name in ("app", "console", "datastore", "project")))
     page = new_party(visited)
-    answer = visited.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
-    answer.raise_for_status()
+    response = visited.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
+    response.raise_for_status()
 
     until(lambda: ended(visited, party_of(visited).imports[-1]), 120)
     books = Books(stack)
@@ -48,4 +48,4 @@ def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
 
     assert stack.sweeps() == 0
     assert len(visited.mails()) == GUESTS
-    assert guests_in_ledger(visited, run["run_id"]) == GUESTS
+    assert guests_in_pages(visited, run["run_id"]) == GUESTS

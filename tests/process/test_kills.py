@@ -1,4 +1,8 @@
-"""Real processes, killed for real: a thousand mails a run, and every repeat accounted for."""
+"""Real processes, killed for real: every guest gets a mail, and every repeat is accounted for.
+
+`make test` sends 300 mails in one run, which workers that are killed each second survive as often
+as they need to; with SOAK=1 it is 1,000 mails in each of two runs.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,12 @@ import pytest
 from models.continuations import FINISHED, pages_of
 from models.demos.invitations import Party
 from pipelines.continuations.progress import Progress, progress
+from tests.explorer import IS_EXHAUSTIVE
 from tests.stack import Stack, running_stack, until
 
-GUESTS = 1000
+GUESTS, SENDS = (1000, 2) if IS_EXHAUSTIVE else (300, 1)
 PAGE_SIZE = 25
-KILL_EVERY_S = 2.5
+KILL_EVERY_S = 2.5 if IS_EXHAUSTIVE else 1.0
 RUN_TIMEOUT_S = 200
 
 
@@ -31,35 +36,37 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_a_thousand_mails_a_run_while_workers_are_killed(
+def test_mails_go_out_while_workers_are_killed(
     stack: Stack, record_property: Callable[[str, object], None]
 ) -> None:
-    """A1, A3, A5: killed every few seconds, 5 % delivered twice; nobody missed, repeats counted."""
+    """A1, A3, A5: killed again and again, 5 % delivered twice; no guest missed, repeats counted."""
     page = new_party(stack)
-    stack.post(f"{page}/sample-guests", page=page, count=str(GUESTS))
+    rows = "".join(f"Guest {i},guest{i}@example.com\n" for i in range(GUESTS))
+    stack.post(f"{page}/guests", page=page, pasted=rows).raise_for_status()
     until(lambda: ended(stack, party_of(stack).imports[-1]), 120)
     for kind in ("overlap", "duplicate"):
         stack.control("/api/v1/faults", {"kind": kind, "rate": 0.05, "queue": "fan-out"})
 
-    first = _send_under_kills(stack, page)
-    stack.post(f"{page}/details", page=page, title="Party", host="B", place="The cellar",
-               when="2031-01-01T20:00", note="")  # fmt: skip
-    second = _send_under_kills(stack, page)
+    runs = []
+    for number in range(SENDS):
+        stack.post(f"{page}/details", page=page, title="Party", host="B", place=f"Room {number}",
+                   when="2031-01-01T20:00", note="")  # fmt: skip
+        runs.append(_send_under_kills(stack, page))
 
     mails = stack.mails()
-    assert len(mails) == 2 * GUESTS
-    repeated = sum(mails.values()) - 2 * GUESTS
-    in_doubt = first.totals.in_doubt + second.totals.in_doubt
+    assert len(mails) == SENDS * GUESTS
+    repeated = sum(mails.values()) - SENDS * GUESTS
+    in_doubt = sum(run.totals.in_doubt for run in runs)
     record_property("repeated_mails", repeated)
     record_property("mails_in_doubt", in_doubt)
     assert repeated <= in_doubt
-    for run in (first, second):
+    for run in runs:
         assert (run.totals.done, run.totals.known, run.totals.failed) == (GUESTS, GUESTS, 0)
-        assert guests_in_ledger(stack, run.run_id) == GUESTS
+        assert guests_in_pages(stack, run.run_id) == GUESTS
 
 
 def _send_under_kills(stack: Stack, page: str) -> Progress:
-    """Press send, kill a worker every few seconds until the run ends; return how it ended."""
+    """Press send, kill a worker again and again until the run ends; return how it ended."""
     sends = len(party_of(stack).sends)
     stack.post(f"{page}/send", page=page)
     until(lambda: len(party_of(stack).sends) == sends + 1, 30)
@@ -76,9 +83,9 @@ def _send_under_kills(stack: Stack, page: str) -> Progress:
 
 def new_party(stack: Stack) -> str:
     form = {"title": "Party", "host": "B", "place": "Roof", "when": "2031-01-01T19:30", "note": ""}
-    answer = stack.post(f"{stack.app}/invitations", page=f"{stack.app}/invitations", **form)
-    answer.raise_for_status()
-    return answer.url
+    response = stack.post(f"{stack.app}/invitations", page=f"{stack.app}/invitations", **form)
+    response.raise_for_status()
+    return response.url
 
 
 def party_of(stack: Stack) -> Party:
@@ -95,7 +102,7 @@ def ended(stack: Stack, run_id: str) -> bool:
     return _look(stack, run_id).state == FINISHED
 
 
-def guests_in_ledger(stack: Stack, run_id: str) -> int:
+def guests_in_pages(stack: Stack, run_id: str) -> int:
     """Return how many different guests the run's pages hold; each must stand there once."""
     with stack.context():
         names = [name for page in pages_of(run_id) for name in page.items]

@@ -1,4 +1,4 @@
-"""The pages of sums: what their forms do once, what they refuse, and whether the books add up."""
+"""The pages of sums: what their forms do once, what they refuse, and whether both sides add up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from handlers.security import CONTENT_SECURITY_POLICY
 
-from demos.sums import load as sum_loads
-from demos.sums import sums
+from demos.sums import load, sums
+from handlers.endpoints.security import CONTENT_SECURITY_POLICY
 from models.demos.sums import sum_key
 from pipelines.fork_join.adaptive import BatchPolicy
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
-from tests.handlers.pages.test_invitations import XSS, tags
+from tests.handlers.pages.hostile import XSS, tags
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -28,9 +27,9 @@ LOAD = {"rate": "15", "writers": "3", "seconds": "1", "amounts": "random"}
 @pytest.fixture
 def visitors(browser: Browser) -> str:
     """A sum, and where its page is."""
-    answer = browser.post("/sums", {"name": "visitors"})
-    assert answer.status_code == 303, answer.text
-    return answer.headers["Location"]
+    response = browser.post("/sums", {"name": "visitors"})
+    assert response.status_code == 303, response.text
+    return response.headers["Location"]
 
 
 def total(world: World, name: str = "visitors") -> int:
@@ -40,7 +39,7 @@ def total(world: World, name: str = "visitors") -> int:
 
 
 def figures(text: str) -> dict[str, str]:
-    """Return the books of a page."""
+    """Return the reconciliation of a page."""
     part = text.partition('class="sum-up"')[2].partition("</dl>")[0]
     return dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", part))
 
@@ -48,20 +47,20 @@ def figures(text: str) -> dict[str, str]:
 # Reading
 
 
-@pytest.mark.parametrize("path", ["/sums", "/sums/visitors", "/sums/visitors/stage"])
+@pytest.mark.parametrize("path", ["/sums", "/sums/visitors", "/sums/visitors/live"])
 def test_what_is_read_changes_nothing(
     world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any], path: str
 ) -> None:
-    """S19, S18: looking leaves the store as it was, and every answer is dressed."""
+    """S19, S18: looking leaves the store as it was, and every response has its headers."""
     before = snapshot()
 
-    answers = [browser.client.open(path, method=method) for method in ("GET", "HEAD", "OPTIONS")]
+    responses = [browser.client.open(path, method=method) for method in ("GET", "HEAD", "OPTIONS")]
 
     assert snapshot() == before
-    assert [answer.status_code for answer in answers] == [200, 200, 200]
-    for answer in answers:
-        assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
-    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", answers[0].text)
+    assert [response.status_code for response in responses] == [200, 200, 200]
+    for response in responses:
+        assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", responses[0].text)
 
 
 def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
@@ -70,7 +69,7 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 
 
 def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
-    """No sums; then a sum without a load, and books that add up to nothing."""
+    """No sums; then a sum without a load, and nothing to reconcile."""
     assert "No sums yet" in browser.get("/sums").text
 
     page = browser.post("/sums", {"name": "visitors"}, follow_redirects=True).text
@@ -90,12 +89,12 @@ def test_a_sum_that_is_not_there_is_404(
     """S28: nobody makes a sum by asking for it, or by adding to it."""
     before = snapshot()
 
-    answers = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/stage")]
-    answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "1"}))
-    answers.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "x"}))
-    answers.append(browser.post(f"/sums/{name}/loads", {"id": FORM, **LOAD}))
+    responses = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/live")]
+    responses.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "1"}))
+    responses.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "x"}))
+    responses.append(browser.post(f"/sums/{name}/loads", {"id": FORM, **LOAD}))
 
-    assert {answer.status_code for answer in answers} == {404}
+    assert {response.status_code for response in responses} == {404}
     assert snapshot() == before
 
 
@@ -126,11 +125,11 @@ def test_what_is_no_name_is_sent_back(
     before = snapshot()
     plain = browser.post("/sums", {"name": "0"}).text
 
-    answer = browser.post("/sums", {"name": name})
+    response = browser.post("/sums", {"name": name})
 
-    assert answer.status_code == 400
-    assert 'id="name-error"' in answer.text
-    assert sorted(set(tags(answer.text))) == sorted(set(tags(plain)))
+    assert response.status_code == 400
+    assert 'id="name-error"' in response.text
+    assert sorted(set(tags(response.text))) == sorted(set(tags(plain)))
     assert snapshot() == before
 
 
@@ -156,13 +155,13 @@ def test_a_sum_is_made_once_and_there_are_not_too_many(
 def test_an_amount_is_added_once_for_each_form(
     world: World, browser: Browser, visitors: str, amount: str
 ) -> None:
-    """A double click counts once; the books add up before the fold and after."""
+    """A double click counts once; both sides add up before the fold and after."""
     first = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
     again = browser.post(
         f"{visitors}/additions", {"id": FORM, "amount": amount}, follow_redirects=True
     )
     assert first.status_code == 303
-    assert "had been sent before" in again.text
+    assert "was sent before" in again.text
     assert figures(again.text) | {"waiting": "1", "accepted": "1"} == figures(again.text)
     world.settle()
 
@@ -185,10 +184,10 @@ def test_what_is_no_amount_is_sent_back(
     """S15: 400, a sentence at the field, and nothing changed."""
     before = snapshot()
 
-    answer = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
+    response = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
 
-    assert answer.status_code == 400
-    assert 'id="amount-error"' in answer.text
+    assert response.status_code == 400
+    assert 'id="amount-error"' in response.text
     assert snapshot() == before
 
 
@@ -199,12 +198,12 @@ def test_a_form_needs_an_id_of_ours(
     """S25: an id that no page of ours made is refused, and never becomes a key."""
     before = snapshot()
 
-    answers = [
+    responses = [
         browser.post(f"{visitors}/additions", {"id": form_id, "amount": "1"}),
         browser.post(f"{visitors}/loads", {"id": form_id, **LOAD}),
     ]
 
-    assert {answer.status_code for answer in answers} == {400}
+    assert {response.status_code for response in responses} == {400}
     assert snapshot() == before
 
 
@@ -221,10 +220,10 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert 'data-moving="yes"' in early
     world.settle()
 
-    page = browser.get(f"{visitors}/stage").text
+    page = browser.get(f"{visitors}/live").text
 
     with world.context():
-        expected = sum_loads.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
+        expected = load.status(world.clients, "visitors").load.expected.amount  # type: ignore[union-attr]
     assert total(world) == expected
     assert "15 of 15" in page
     assert f"adds {expected}" in page
@@ -232,8 +231,8 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert figures(page) == {"accepted": "15", "folded": "15", "waiting": "0", "parked": "0"}
     assert "Adds up" in page
     assert 'data-moving="no"' in page
-    assert page.count('class="turn"') >= 3
-    assert page.count('class="join"') >= 1
+    assert page.count('class="writer-step"') >= 3
+    assert page.count('class="fold"') >= 1
 
 
 def test_what_the_queue_decides_is_explained(
@@ -247,8 +246,8 @@ def test_what_the_queue_decides_is_explained(
     page = browser.get(visitors).text
 
     assert "What the queue decided" in page
-    for words in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
-        assert words in page
+    for message in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
+        assert message in page
 
 
 def test_the_command_on_the_page_is_one_that_the_api_takes(
@@ -263,9 +262,9 @@ def test_the_command_on_the_page_is_one_that_the_api_takes(
     assert body is not None
 
     path = url[1].replace("wait_ms=2000", "wait_ms=0")
-    answer = browser.client.post(path, data=body[1], headers=dict(fields))
+    response = browser.client.post(path, data=body[1], headers=dict(fields))
 
-    assert answer.status_code == 202, answer.text
+    assert response.status_code == 202, response.text
 
 
 def test_a_sum_is_under_one_load_at_a_time(
@@ -297,11 +296,11 @@ def test_what_is_no_load_is_sent_back(
     """S15, S27: out of its bounds: 400, a sentence at the field, and nothing starts."""
     before = snapshot()
 
-    answer = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, field: value})
+    response = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, field: value})
 
-    assert answer.status_code == 400
-    assert f'id="{field}-error"' in answer.text
-    assert 'value="15"' in answer.text or field == "rate"
+    assert response.status_code == 400
+    assert f'id="{field}-error"' in response.text
+    assert 'value="15"' in response.text or field == "rate"
     assert snapshot() == before
 
 
@@ -339,14 +338,14 @@ def test_a_form_without_our_token_does_nothing(
     """S19: no token, a wrong one, JSON, or one from elsewhere."""
     before = snapshot()
 
-    answers = [
+    responses = [
         browser.client.post(path, data=form),
         browser.client.post(path, json=form),
         browser.post(path, form, token="x"),
         browser.post(path, form, headers={"Sec-Fetch-Site": "cross-site"}),
     ]
 
-    assert [answer.status_code for answer in answers] == [403] * 4
+    assert [response.status_code for response in responses] == [403] * 4
     assert snapshot() == before
 
 
@@ -360,13 +359,13 @@ def test_memcached_is_flushed_on_a_laptop_alone(world: World, visitors: str) -> 
     world.clients.cache.set("canary", b"1", 60)
     assert "Flush memcached" in browser.get(visitors).text
 
-    answer = browser.post("/break-it/memcached/flush", {"back": visitors})
+    response = browser.post("/break-it/memcached/flush", {"back": visitors})
 
-    assert answer.headers["Location"] == visitors
+    assert response.headers["Location"] == visitors
     assert world.clients.cache.get("canary") is None
     for back in ("/sums/../x", "/sumsx", "//sums/a", "/sums/A", "https://e.example/sums/a"):
-        answer = browser.post("/break-it/memcached/flush", {"back": back})
-        assert answer.headers["Location"] == "/"
+        response = browser.post("/break-it/memcached/flush", {"back": back})
+        assert response.headers["Location"] == "/"
 
 
 def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
@@ -378,21 +377,21 @@ def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
     assert token is not None
     assert "Break it" not in page
 
-    answer = deployed.post(
+    response = deployed.post(
         "/break-it/memcached/flush",
         token=token[1],
         headers={"Referer": "https://x.example/"},
         **secure,
     )
 
-    assert answer.status_code == 404
+    assert response.status_code == 404
 
 
-def test_the_books_say_when_something_is_not_noted_or_missing(
+def test_the_page_says_when_something_is_missing(
     world: World, browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process forgets its notes, and the books settle; a lost item would be seen."""
-    monkeypatch.setattr(sums, "NOTED_EVERY_S", 60)
+    """A killed process loses its tally, and both sides are equal; a lost item would be seen."""
+    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
     for path in ("/api/v1/sums/visitors",) * 3:
         assert browser.client.post(path, json={"amount": 2}).status_code == 202
     world.clients.process_state.clear()  # Killed: no last act.
@@ -400,10 +399,10 @@ def test_the_books_say_when_something_is_not_noted_or_missing(
     page = browser.get(visitors).text
     assert "Adds up" in page
 
-    for more, words in ((-5, "5 missing"), (9, "4 too many")):
+    for more, message in ((-5, "5 missing"), (9, "4 too many")):
         with world.context():
             row = sum_key("visitors").get()
             row.items += more
             row.put()
 
-        assert words in browser.get(visitors).text
+        assert message in browser.get(visitors).text

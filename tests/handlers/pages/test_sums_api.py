@@ -17,8 +17,8 @@ from werkzeug.test import TestResponse
 from demos.sums import sums
 from handlers.pages import sums_api
 from handlers.pages.openapi import DESCRIPTION
-from pipelines.fork_join import ItemStatus, OutcomeUnknownError
-from pipelines.fork_join import queue as fork_join
+from pipelines.fork_join import queue
+from pipelines.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
 from tests.world import World, in_threads
 
@@ -38,20 +38,20 @@ def api(world: World) -> Any:
 
 def add(api: Any, amount: Any = 1, key: str | None = None, query: str = "") -> TestResponse:
     headers = {"Idempotency-Key": key} if key is not None else {}
-    answer: TestResponse = api.post(PATH + query, json={"amount": amount}, headers=headers)
-    return answer
+    response: TestResponse = api.post(PATH + query, json={"amount": amount}, headers=headers)
+    return response
 
 
-def check_problem(answer: TestResponse, status: int) -> str:
-    """Check that an answer is problem details of a status; return what it says."""
-    assert answer.status_code == status, answer.text
-    assert answer.content_type == "application/problem+json"
-    said = json.loads(answer.text)
-    assert said["status"] == status
-    assert said["title"]
-    assert not re.search(r"Traceback|\.py\b", said["detail"])
-    assert answer.headers["Cache-Control"] == "no-store"
-    return str(said["detail"])
+def check_problem(response: TestResponse, status: int) -> str:
+    """Check that a response is problem details of a status; return what it says."""
+    assert response.status_code == status, response.text
+    assert response.content_type == "application/problem+json"
+    details = json.loads(response.text)
+    assert details["status"] == status
+    assert details["title"]
+    assert not re.search(r"Traceback|\.py\b", details["detail"])
+    assert response.headers["Cache-Control"] == "no-store"
+    return str(details["detail"])
 
 
 # Adding
@@ -59,10 +59,10 @@ def check_problem(answer: TestResponse, status: int) -> str:
 
 def test_an_addition_is_accepted_and_then_in_the_sum(world: World, api: Any) -> None:
     """202 at once; the sum says what waits, and then the total."""
-    answer = add(api, 5)
-    assert answer.status_code == 202
-    assert answer.json is not None
-    assert answer.json | {"ref": ""} == {
+    response = add(api, 5)
+    assert response.status_code == 202
+    assert response.json is not None
+    assert response.json | {"ref": ""} == {
         "sum": "visitors",
         "accepted": True,
         "repeat": False,
@@ -116,19 +116,19 @@ def test_keys_are_of_a_sum_and_of_the_api(world: World, api: Any) -> None:
 
 def test_who_waits_gets_the_total(world: World, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 with the sum after this very addition; the queue works while the caller waits."""
-    monkeypatch.setattr(fork_join, "LOOK_AGAIN_S", 0.2)
-    queue: Callable[[Any, Any, float], Any] = sums.add_up.wait
+    monkeypatch.setattr(queue, "LOOK_AGAIN_S", 0.2)
+    sound: Callable[[Any, Any, float], Any] = sums.add_up.wait
 
     def wait(clients: Any, accepted: Any, timeout_s: float) -> Any:
         in_threads(world.settle)
-        return queue(clients, accepted, timeout_s)
+        return sound(clients, accepted, timeout_s)
 
     monkeypatch.setattr(sums.add_up, "wait", wait)
     first, second = add(api, 5, "k", "?wait_ms=1000"), add(api, 7, None, "?wait_ms=1000")
     again = add(api, 5, "k", "?wait_ms=1000")
 
-    assert [answer.status_code for answer in (first, second, again)] == [200] * 3
-    totals = [answer.json["total"] for answer in (first, second, again)]  # type: ignore[index]
+    assert [response.status_code for response in (first, second, again)] == [200] * 3
+    totals = [response.json["total"] for response in (first, second, again)]  # type: ignore[index]
     assert totals == [5, 12, 5]
     assert again.json["repeat"] is True  # type: ignore[index]
 
@@ -136,9 +136,9 @@ def test_who_waits_gets_the_total(world: World, api: Any, monkeypatch: pytest.Mo
 def test_who_waits_too_short_is_told_that_it_is_safe(world: World, api: Any) -> None:
     """202 without a total; nor does 0 wait."""
     for query in ("?wait_ms=50", "?wait_ms=0"):
-        answer = add(api, 5, None, query)
-        assert answer.status_code == 202
-        assert "total" not in (answer.json or {})
+        response = add(api, 5, None, query)
+        assert response.status_code == 202
+        assert "total" not in (response.json or {})
 
 
 def test_whoever_waits_beside_too_many_is_not_kept(world: World, api: Any) -> None:
@@ -161,9 +161,9 @@ def test_a_wait_that_fails_gives_its_place_back(api: Any, monkeypatch: pytest.Mo
         check_problem(add(api, 5, None, "?wait_ms=10"), 503)
     monkeypatch.setattr(sums, "outcome", lambda *args: (ItemStatus(True, 5), 5))
 
-    answer = add(api, 5, None, "?wait_ms=10")
+    response = add(api, 5, None, "?wait_ms=10")
 
-    assert (answer.status_code, (answer.json or {}).get("total")) == (200, 5)
+    assert (response.status_code, (response.json or {}).get("total")) == (200, 5)
 
 
 def test_a_repeat_of_one_that_did_not_wait_gets_the_total_of_now(world: World, api: Any) -> None:
@@ -172,9 +172,9 @@ def test_a_repeat_of_one_that_did_not_wait_gets_the_total_of_now(world: World, a
     add(api, 7)
     world.settle()
 
-    answer = add(api, 5, "k", "?wait_ms=100")
+    response = add(api, 5, "k", "?wait_ms=100")
 
-    assert (answer.status_code, answer.json["total"]) == (200, 12)  # type: ignore[index]
+    assert (response.status_code, response.json["total"]) == (200, 12)  # type: ignore[index]
 
 
 def test_a_sum_that_is_known_is_not_looked_up(world: World, api: Any) -> None:
@@ -239,8 +239,8 @@ def test_a_body_that_is_too_large_is_413(api: Any, snapshot: Callable[[], Any]) 
         check_problem(api.post(PATH, data=b" " * size, headers=JSON), 413)
         body = io.BytesIO(b'{"amount": 1}'.ljust(size))
         chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-        answer = api.post(PATH, input_stream=body, headers=JSON, environ_overrides=chunked)
-        check_problem(answer, 413)
+        response = api.post(PATH, input_stream=body, headers=JSON, environ_overrides=chunked)
+        check_problem(response, 413)
     assert snapshot() == before
 
     assert api.post(PATH, data=b'{"amount": 1}'.ljust(4096), headers=JSON).status_code == 202
@@ -276,8 +276,8 @@ def test_json_from_another_site_is_403(api: Any, snapshot: Callable[[], Any]) ->
     """S19: a browser says so; and it is never told that it may (no CORS)."""
     before = snapshot()
     for site in ("cross-site", "same-site"):
-        answer = api.post(PATH, json={"amount": 5}, headers={"Sec-Fetch-Site": site})
-        check_problem(answer, 403)
+        response = api.post(PATH, json={"amount": 5}, headers={"Sec-Fetch-Site": site})
+        check_problem(response, 403)
     asked = api.options(PATH, headers={"Origin": "https://e.example"})
 
     assert snapshot() == before
@@ -286,7 +286,7 @@ def test_json_from_another_site_is_403(api: Any, snapshot: Callable[[], Any]) ->
 
 @pytest.mark.parametrize("name", ["x", "Visitors", "é", "a" * 5000, "..%2f..", "visitors%0a"])
 def test_a_sum_that_is_not_there_is_404(api: Any, snapshot: Callable[[], Any], name: str) -> None:
-    """S28: asking makes none; an unknown address of the API answers the same way."""
+    """S28: asking makes none; an unknown address of the API does the same."""
     before = snapshot()
 
     check_problem(api.get(f"/api/v1/sums/{name}"), 404)
@@ -317,9 +317,9 @@ def test_a_wait_that_is_no_wait_is_400(api: Any, snapshot: Callable[[], Any], wa
     assert snapshot() == before
 
 
-@pytest.mark.parametrize(("key", "words"), [("k", "counts once"), (None, "may count or not")])
+@pytest.mark.parametrize(("key", "message"), [("k", "counts once"), (None, "may count or not")])
 def test_what_datastore_did_not_take_is_503(
-    api: Any, monkeypatch: pytest.MonkeyPatch, key: str | None, words: str
+    api: Any, monkeypatch: pytest.MonkeyPatch, key: str | None, message: str
 ) -> None:
     """With Retry-After, and the truth about sending it again."""
 
@@ -328,19 +328,19 @@ def test_what_datastore_did_not_take_is_503(
 
     monkeypatch.setattr(sums.add_up, "insert", refuse)
 
-    answer = add(api, 5, key)
+    response = add(api, 5, key)
 
-    assert words in check_problem(answer, 503)
-    assert int(answer.headers["Retry-After"]) >= 1
+    assert message in check_problem(response, 503)
+    assert int(response.headers["Retry-After"]) >= 1
 
 
 def test_a_datastore_that_is_away_is_503(world: World, api: Any) -> None:
     """Every read and insert says so, in the same form."""
     world.clients.datastore.stub = _Away()
 
-    for answer in (api.get(PATH), add(api)):
-        check_problem(answer, 503)
-        assert int(answer.headers["Retry-After"]) >= 1
+    for response in (api.get(PATH), add(api)):
+        check_problem(response, 503)
+        assert int(response.headers["Retry-After"]) >= 1
 
 
 class _Away:
@@ -400,9 +400,11 @@ def test_every_status_that_is_described_is_answered(
     }
 
     assert described == set(seen)
-    for (method, status), answer in seen.items():
-        assert answer.status_code == int(status)
+    for (method, status), response in seen.items():
+        assert response.status_code == int(status)
         ((kind, content),) = operations[method]["responses"][status]["content"].items()
-        assert answer.content_type == kind
+        assert response.content_type == kind
         schema = DESCRIPTION["components"]["schemas"][content["schema"]["$ref"].split("/")[-1]]
-        assert set(json.loads(answer.text)) == set(schema["properties"]) == set(schema["required"])
+        assert (
+            set(json.loads(response.text)) == set(schema["properties"]) == set(schema["required"])
+        )

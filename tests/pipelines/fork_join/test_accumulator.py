@@ -231,11 +231,11 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
             taken.add(world.clients, "t", mark)
 
     world.clients.process_state.shutdown()
-    held = taken._buffer(world.clients)
-    held._has_ended.set()
+    flusher = taken._buffer(world.clients).flusher
+    flusher._has_ended.set()
     monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
     taken.add(world.clients, "t", Mark("a"))
-    until(lambda: not held._is_awake)
+    until(lambda: not flusher._is_awake)
     world.settle()
 
     assert taken.waiting(world.clients) == 0

@@ -1,0 +1,185 @@
+"""Lists of students, made up or from a file: a continuation adds a hundred in each commit.
+
+A school takes one list at a time. The run's id is that of the form, so a form that is sent twice
+adds its students once.
+
+Lost on failure: nothing. See pipelines/continuations/attempt.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.cloud import ndb
+
+from demos.grades.student_lists import (
+    GRADES_TAUGHT,
+    StudentColumns,
+    StudentDetails,
+    StudentRow,
+    columns_of,
+    student_rows,
+)
+from demos.grades.students import new_student
+from demos.grades.views import GRADES
+from models.continuations import RUNNING, ContinuationRun, run_key
+from models.demos.grades import School, Student, school_key, student_key
+from models.demos.uploads import put_upload, read_upload
+from models.transactions import transact
+from pipelines import continuations
+from pipelines.continuations import ItemError, Job, RefusedItemError
+from pipelines.continuations.csv_source import CsvSource, normalized
+from pipelines.continuations.sources import NumberSource
+from pipelines.runtime import Clients, naive_utc
+from pipelines.tasks import hashed_name
+
+MAX_LISTS_KEPT = 20
+FIRST_NAMES = ("Ada", "Grace", "Emmy", "Chidi", "Lucía", "Linus", "Barbara", "Edsger")
+LAST_NAMES = ("Lovelace", "Hopper", "Noether", "Okafor", "García", "Berg", "Liskov", "Novak")
+FAMILY_NAMES = ("佐藤", "鈴木", "高橋", "田中", "山本", "渡辺")
+GIVEN_NAMES = ("花子", "一郎", "美咲", "蓮", "陽葵", "健太")
+
+
+class ListGoingOnError(Exception):
+    """Another list of this school is still being added."""
+
+
+@dataclass(frozen=True)
+class MadeUpArgs:
+    """How many students to make up for a school, and for which list."""
+
+    school: str
+    list_id: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ListArgs:
+    """A stored file of students, and how it is to be read."""
+
+    school: str
+    list_id: str
+    columns: StudentColumns
+    upload_id: str
+
+
+def add_many(clients: Clients, school: str, list_id: str, count: int) -> bool:
+    """Start to add made-up students, once for each list_id; True if this call did.
+
+    Raises:
+        ListGoingOnError: the school's last list is still being added.
+    """
+    args = MadeUpArgs(school, list_id, count)
+    run = continuations.new_run(clients, ADD_STUDENTS, args, run_id=list_id, expected=count)
+    return _begin(clients, ADD_STUDENTS, school, run, f"{count:,} made-up students")
+
+
+def import_students(
+    clients: Clients, school: str, list_id: str, content: bytes, file_name: str
+) -> bool:
+    """Store a file and start to add its students, once for each list_id; True if this call did.
+
+    Raises:
+        BadFileError: it is no list of students; nothing was stored.
+        ListGoingOnError: the school's last list is still being added.
+    """
+    if run_key(list_id).get() is not None:
+        return False
+    content = normalized(content)
+    columns = columns_of(content)
+    _check_no_list_goes_on(school_key(school).get())
+    # Named by its content, too: another file under the same form must not mix with this one.
+    upload_id = f"{list_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+    put_upload(upload_id, content, naive_utc(clients.clock.now()))
+    args = ListArgs(school, list_id, columns, upload_id)
+    run = continuations.new_run(clients, IMPORT_STUDENTS, args, run_id=list_id)
+    return _begin(clients, IMPORT_STUDENTS, school, run, file_name[:200])
+
+
+def _begin(
+    clients: Clients,
+    job: Job[MadeUpArgs, int] | Job[ListArgs, StudentRow],
+    school: str,
+    run: ContinuationRun,
+    name: str,
+) -> bool:
+    """Store a run, name it in its school, and launch it."""
+
+    def begin() -> bool:
+        if run.key.get() is not None:
+            return False
+        row = school_key(school).get() or School(key=school_key(school))
+        _check_no_list_goes_on(row)
+        row.lists = [*row.lists, {"run_id": run.key.id(), "name": name}][-MAX_LISTS_KEPT:]
+        ndb.put_multi([row, run])
+        return True
+
+    is_new = transact(begin)
+    continuations.launch(clients, job, run.key.id())
+    return is_new
+
+
+def _check_no_list_goes_on(school: School | None) -> None:
+    if school is None or not school.lists:
+        return
+    last = run_key(school.lists[-1]["run_id"]).get()
+    if last is not None and last.state == RUNNING:
+        raise ListGoingOnError(school.key.id())
+
+
+def _make_up(clients: Clients, args: MadeUpArgs, numbers: Sequence[int]) -> list[ItemError | None]:
+    """Save some made-up students, inside the transaction that holds their receipts."""
+    students = [made_up(args.school, args.list_id, number) for number in numbers]
+    GRADES.save_in_transaction(clients, *students)
+    return [None] * len(numbers)
+
+
+def made_up(school: str, list_id: str, number: int) -> Student:
+    """Return a student, the same each time; more in the lower grades, better in the upper."""
+    dice = random.Random(f"{list_id}:{number}")
+    grade = dice.choices(GRADES_TAUGHT, weights=(9, 9, 10, 9, 8, 9, 8, 7, 7, 6, 5, 4))[0]
+    points = min(100, max(0, round(dice.gauss(48 + 2 * grade, 16))))
+    name = f"{dice.choice(FIRST_NAMES)} {dice.choice(LAST_NAMES)}"
+    if dice.random() < 0.3:
+        name = f"{dice.choice(FAMILY_NAMES)} {dice.choice(GIVEN_NAMES)}"
+    return new_student(_listed_key(school, list_id, number), StudentDetails(name, grade, points))
+
+
+def _add_rows(
+    clients: Clients, args: ListArgs, rows: Sequence[StudentRow]
+) -> list[ItemError | None]:
+    """Save the students in some rows, inside the transaction that holds their receipts."""
+    students = [
+        new_student(_listed_key(args.school, args.list_id, row.line), row.details)
+        for row in rows
+        if row.details
+    ]
+    GRADES.save_in_transaction(clients, *students)
+    return [None if row.details else RefusedItemError(row.problem) for row in rows]
+
+
+def _listed_key(school: str, list_id: str, number: int) -> ndb.Key:
+    return student_key(school, hashed_name("listed", list_id, number)[:32])
+
+
+def _rows(args: ListArgs) -> CsvSource[StudentRow]:
+    return student_rows(lambda offset: read_upload(args.upload_id, offset), args.columns)
+
+
+ADD_STUDENTS = Job(
+    name="add-students",
+    queue="imports",
+    args=MadeUpArgs,
+    source=lambda args: NumberSource(args.count),
+    apply=_make_up,
+)
+IMPORT_STUDENTS = Job(
+    name="import-students",
+    queue="imports",
+    args=ListArgs,
+    source=_rows,
+    apply=_add_rows,
+)

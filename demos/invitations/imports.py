@@ -1,0 +1,163 @@
+"""Guest lists, imported by a continuation over their rows.
+
+A party reads one file at a time, and the run's id is that of the form: a form that is sent twice
+reads its file once. A guest's key is made of the address, so an address is invited once.
+
+Lost on failure: nothing. See pipelines/continuations/attempt.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.cloud import ndb
+
+from demos.invitations.guest_lists import GuestColumns, GuestRow, columns_of, guest_rows
+from demos.invitations.parties import is_saved_here, party_of, save_party
+from models.continuations import RUNNING, run_key
+from models.demos.invitations import Guest, GuestImport, Party, guest_key
+from models.demos.uploads import put_upload, read_upload
+from models.transactions import transact
+from pipelines import continuations
+from pipelines.continuations import ItemError, Job, RefusedItemError, SkippedItemError
+from pipelines.continuations.csv_source import CsvSource, normalized
+from pipelines.runtime import Clients, naive_utc
+
+MAX_IMPORTS = 500
+
+
+class ImportGoingOnError(Exception):
+    """Another file of this party is still being read."""
+
+
+class ForeignImportError(Exception):
+    """This id is taken by a file of another party."""
+
+
+@dataclass(frozen=True)
+class ImportArgs:
+    """A stored file of guests, and how it is to be read."""
+
+    party_id: str
+    import_id: str
+    import_number: int
+    columns: GuestColumns
+    upload_id: str
+
+
+def import_guests(
+    clients: Clients, party_id: str, import_id: str, content: bytes, file_name: str
+) -> bool:
+    """Store a file and start reading it, once per import_id; True if this call did.
+
+    Raises:
+        pipelines.continuations.csv_source.BadFileError: it is no guest list; nothing was stored.
+        ImportGoingOnError: the party's last file is still being read.
+        ForeignImportError: the id is that of another party's file.
+    """
+    party = party_of(party_id)
+    if import_id in party.imports:
+        return False
+    if run_key(import_id).get() is not None:
+        raise ForeignImportError(import_id)
+    _check_no_import_goes_on(party)
+    content = normalized(content)
+    columns = columns_of(content)
+    now = naive_utc(clients.clock.now())
+    # Named by its content, too: another file under the same form must not mix with this one.
+    upload_id = f"{import_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+    put_upload(upload_id, content, now)
+    number = len(party.imports) + 1
+    args = ImportArgs(party_id, import_id, number, columns, upload_id)
+    lines = content.count(b"\n")
+    run = continuations.new_run(clients, IMPORT_GUESTS, args, run_id=import_id, expected=lines)
+    row = GuestImport(
+        id=import_id,
+        party_id=party_id,
+        file_name=file_name[:200],
+        size_bytes=len(content),
+        created=now,
+    )
+
+    def begin() -> bool:
+        party = party_of(party_id)
+        if import_id in party.imports:
+            return is_saved_here(party)
+        _check_no_import_goes_on(party)
+        if run.key.get() is not None:
+            raise ForeignImportError(import_id)
+        if len(party.imports) != number - 1:
+            raise ImportGoingOnError(party_id)
+        party.imports = [*party.imports, import_id]
+        save_party(party, row, run)
+        return True
+
+    is_new = transact(begin)
+    continuations.launch(clients, IMPORT_GUESTS, import_id)
+    return is_new
+
+
+def _check_no_import_goes_on(party: Party) -> None:
+    if len(party.imports) >= MAX_IMPORTS:
+        raise ImportGoingOnError(f"a party takes at most {MAX_IMPORTS} files")
+    if party.imports and is_running(party.imports[-1]):
+        raise ImportGoingOnError(party.key.id())
+
+
+def is_running(run_id: str) -> bool:
+    """Return whether a run has begun and has not ended."""
+    run = run_key(run_id).get()
+    return run is not None and run.state == RUNNING
+
+
+def _rows(args: ImportArgs) -> CsvSource[GuestRow]:
+    return guest_rows(lambda offset: read_upload(args.upload_id, offset), args.columns)
+
+
+def _invite(clients: Clients, args: ImportArgs, rows: Sequence[GuestRow]) -> list[ItemError | None]:
+    """Add the guests in some rows, inside a transaction; the rows' receipts commit with it."""
+    keys = [guest_key(args.party_id, row.address) for row in rows if not row.problem]
+    distinct = list(dict.fromkeys(keys))
+    there = dict(zip(distinct, ndb.get_multi(distinct), strict=True))
+    added: list[Guest] = []
+    outcomes: list[ItemError | None] = []
+    for row in rows:
+        if row.problem:
+            outcomes.append(RefusedItemError(row.problem))
+            continue
+        key = guest_key(args.party_id, row.address)
+        if (guest := there[key]) is not None:
+            outcomes.append(_repeat_of(args, row, guest))
+            continue
+        there[key] = Guest(
+            key=key,
+            name=row.name,
+            address=row.address,
+            import_id=args.import_id,
+            import_number=args.import_number,
+            line=row.line,
+        )
+        added.append(there[key])
+        outcomes.append(None)
+    ndb.put_multi(added)
+    return outcomes
+
+
+def _repeat_of(args: ImportArgs, row: GuestRow, guest: Guest) -> ItemError | None:
+    if guest.import_id != args.import_id:
+        return SkippedItemError(f"{row.address} is on the list already")
+    if guest.line != row.line:
+        return SkippedItemError(f"{row.address} is on line {guest.line} already")
+    return None  # This very row, applied by an attempt before.
+
+
+IMPORT_GUESTS = Job(
+    name="import-guests",
+    queue="imports",
+    args=ImportArgs,
+    source=_rows,
+    apply=_invite,
+    page_size=250,
+)

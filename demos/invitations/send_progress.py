@@ -1,0 +1,81 @@
+"""How far a send is: its run, and the runs that tried its failed items again."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.demos.invitations import Party
+from pipelines.continuations.errors import UnknownRunError
+from pipelines.continuations.progress import Progress, progress, run_of
+from pipelines.runtime import Cost
+
+
+@dataclass(frozen=True)
+class SendProgress:
+    """A send: the press, and the retries that followed, oldest first."""
+
+    change: int
+    guests: int
+    runs: Sequence[Progress]
+
+    @property
+    def latest(self) -> Progress:
+        return self.runs[-1]
+
+    @property
+    def sent(self) -> int:
+        return sum(run.totals.done for run in self.runs)
+
+    @property
+    def in_doubt(self) -> int:
+        return sum(run.totals.in_doubt for run in self.runs)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Guests by state: the last run holds what the runs before it left over."""
+        latest = self.latest
+        return {
+            "done": self.sent,
+            "waiting": latest.waiting,
+            "retrying": latest.totals.retrying,
+            "failed": latest.totals.failed,
+            "skipped": sum(run.totals.skipped for run in self.runs),
+        }
+
+    @property
+    def cost(self) -> Cost:
+        return sum((run.totals.cost for run in self.runs), Cost())
+
+    @property
+    def elapsed_s(self) -> float:
+        return sum(run.elapsed_s for run in self.runs)
+
+
+def latest_send(party: Party, now: datetime.datetime) -> SendProgress | None:
+    """Return how far the last send of a party is; None: there was none."""
+    if not party.sends:
+        return None
+    last = party.sends[-1]
+    runs = [progress(run_id, now=now) for run_id in lineage(last["run_id"])]
+    return SendProgress(last["change"], last["guests"], runs)
+
+
+def lineage(run_id: str) -> list[str]:
+    """Return a run and the runs that tried its failed items again, oldest first."""
+    ids = [run_id]
+    while child := run_of(ids[-1]).retried_by:
+        ids.append(child)
+    return ids
+
+
+def run_ids(party: Party) -> set[str]:
+    """Return the runs of all sends that a party keeps."""
+    ids: set[str] = set()
+    try:
+        for send in party.sends:
+            ids.update(lineage(send["run_id"]))
+    except UnknownRunError:
+        return ids
+    return ids

@@ -1,0 +1,94 @@
+"""The tally of a sum's API: counted in memory, written down once a second.
+
+An insert by the API so costs no write more. A tally is one row in a few shards, and each row
+knows the last delta of each process, so a delta whose reply was lost counts once.
+
+Lost on failure: what a killed process has counted and not written. The items themselves say that
+they came by the API, and the fold counts them (demos/sums/reconciliation.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass
+from functools import partial
+
+from models.demos.sums import SumTally, api_tally_key
+from models.transactions import transact
+from pipelines.runtime import Clients, PeriodicFlusher
+
+TALLY_SHARDS = 4
+# Of so many processes a shard knows the last delta.
+MAX_PROCESSES = 64
+FLUSH_INTERVAL_S = 1.0
+OWNER = "sums:tally"
+
+
+@dataclass(frozen=True)
+class TallyDelta:
+    """What has to be counted, once: a process writes its deltas in the order of their numbers."""
+
+    name: str
+    shard: int
+    process: str
+    number: int
+    items: int
+    amount: int
+
+
+class TallyBuffer:
+    """What this process has accepted for the API and not written down yet."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._lock = threading.Lock()
+        self._process = clients.new_id()[:12]
+        self._shard = clients.random.randrange(TALLY_SHARDS)
+        self._numbers = itertools.count(1)
+        self._open: dict[str, tuple[int, int]] = {}
+        self._unconfirmed: list[TallyDelta] = []
+        self.flusher = PeriodicFlusher(clients, OWNER, self, FLUSH_INTERVAL_S)
+
+    def count(self, name: str, amount: int) -> None:
+        """Count an item. It is written down within a second, with all that come meanwhile."""
+        with self._lock:
+            items, so_far = self._open.get(name, (0, 0))
+            self._open[name] = items + 1, so_far + amount
+        self.flusher.wake()
+
+    def is_empty(self) -> bool:
+        with self._lock:
+            return not (self._open or self._unconfirmed)
+
+    def store(self) -> None:
+        for delta in self._take():
+            transact(partial(write, delta))
+            with self._lock:
+                self._unconfirmed.remove(delta)
+
+    def _take(self) -> list[TallyDelta]:
+        """Give what is counted its numbers; the deltas stay until they are written."""
+        with self._lock:
+            self._unconfirmed += [
+                TallyDelta(name, self._shard, self._process, next(self._numbers), items, amount)
+                for name, (items, amount) in self._open.items()
+            ]
+            self._open = {}
+            return list(self._unconfirmed)
+
+
+def write(delta: TallyDelta) -> None:
+    """Add a delta to its shard, once, in a transaction."""
+    key = api_tally_key(delta.name, delta.shard)
+    row = key.get() or SumTally(key=key)
+    last: dict[str, int] = dict(row.tallied or [])
+    if last.pop(delta.process, 0) >= delta.number:
+        return
+    row.items, row.amount = row.items + delta.items, row.amount + delta.amount
+    row.tallied = [(delta.process, delta.number), *last.items()][:MAX_PROCESSES]
+    row.put()
+
+
+def tally_buffer(clients: Clients) -> TallyBuffer:
+    """Return what this process has not written down yet."""
+    return clients.process_state.get_or_create(OWNER, lambda: TallyBuffer(clients))

@@ -1,0 +1,66 @@
+"""The form of a party: what it is filled in with, and the details in what was typed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+from demos.invitations.parties import PartyDetails
+from demos.invitations.sending import LABELS
+from demos.text import can_be_shown
+from models.demos.invitations import Party
+
+MAX_CHARS = {"title": 120, "host": 120, "place": 200, "note": 2000}
+
+
+def sample_form(now: datetime.datetime) -> dict[str, str]:
+    """Return what the form of a new party is filled in with."""
+    evening = (now + datetime.timedelta(days=14)).replace(hour=19, minute=30)
+    return {
+        "title": "Garden party",
+        "host": "Brett",
+        "place": "Roof terrace, 5th floor",
+        "when": f"{evening:%Y-%m-%dT%H:%M}",
+        "note": "",
+    }
+
+
+def form_of(party: Party) -> dict[str, str]:
+    """Return what the form of a party is filled in with."""
+    return {
+        "title": party.title,
+        "host": party.host,
+        "place": party.place,
+        "when": f"{party.when:%Y-%m-%dT%H:%M}",
+        "note": party.note,
+    }
+
+
+def read_details(
+    typed: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str], PartyDetails | None]:
+    """Return what was typed, what is wrong with it, and the details if nothing is."""
+    form = {name: typed.get(name, "").strip() for name in LABELS}
+    form["note"] = form["note"].replace("\r\n", "\n")
+    errors = {name: f"{LABELS[name]} is missing." for name in LABELS if not form[name]}
+    errors.pop("note", None)
+    for name, limit in MAX_CHARS.items():
+        if len(form[name]) > limit:
+            errors[name] = f"{LABELS[name]} is longer than {limit} characters."
+        elif not can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
+            errors[name] = f"{LABELS[name]} has characters that cannot be shown."
+    when = _read_when(form["when"])
+    if when is None:
+        errors["when"] = "When must be a date and a time, like 2030-05-01 19:30."
+    if errors or when is None:
+        return form, errors, None
+    return form, {}, PartyDetails(form["title"], form["host"], form["place"], when, form["note"])
+
+
+def _read_when(text: str) -> datetime.datetime | None:
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    is_sound = when.tzinfo is None and 1900 < when.year < 3000
+    return when.replace(second=0, microsecond=0) if is_sound else None

@@ -1,0 +1,84 @@
+"""A thread of this process that stores what its memory gathers, every so often.
+
+It starts with the first thing to store and ends when nothing is left: an idle process has none.
+
+Lost on failure: what a killed process had not flushed. A flush that fails is made again after the
+next period, and a process that is told to end (SIGTERM) flushes once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.runtime.clients import Clients
+
+log = logging.getLogger(__name__)
+
+# The period once the process has been told to end.
+LAST_PERIOD_S = 0.01
+
+
+class Buffer(Protocol):
+    """What a process has gathered and not stored yet."""
+
+    def is_empty(self) -> bool:
+        """Return whether everything is stored."""
+        ...
+
+    def store(self) -> None:
+        """Store what is there. What the service does not take stays for the next call."""
+        ...
+
+
+class PeriodicFlusher:
+    """Stores a buffer every `period_s` seconds, from one thread at a time."""
+
+    def __init__(self, clients: Clients, owner: str, buffer: Buffer, period_s: float) -> None:
+        self._clients = clients
+        self._owner = owner
+        self._buffer = buffer
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._is_awake = False
+        self._has_ended = threading.Event()
+        clients.process_state.on_shutdown(owner, self._end)
+
+    def wake(self) -> None:
+        """Have the buffer stored within a period; to be called after something was put in."""
+        with self._lock:
+            if self._is_awake:
+                return
+            self._is_awake = True
+        threading.Thread(target=self._run, name=self._owner, daemon=True).start()
+
+    def flush(self) -> None:
+        """Store the buffer now."""
+        with self._flushing:  # So that what has failed is repeated by one thread.
+            self._buffer.store()
+
+    def _run(self) -> None:
+        while True:
+            if self._has_ended.wait(self._period_s):
+                time.sleep(LAST_PERIOD_S)
+            try:
+                with self._clients.context():
+                    self.flush()
+            except rpc_errors.GoogleAPICallError as error:
+                log.warning("%s: a flush failed and is retried: %s", self._owner, error)
+            except Exception:
+                log.exception("%s: a flush failed and is retried", self._owner)
+            with self._lock:
+                if self._buffer.is_empty():
+                    self._is_awake = False
+                    return
+
+    def _end(self) -> None:
+        self._has_ended.set()
+        with self._clients.context():
+            self.flush()

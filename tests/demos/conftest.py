@@ -1,0 +1,15 @@
+"""What tests of the invitations share: a party and its host."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.demos.host import Host
+from tests.world import World
+
+
+@pytest.fixture
+def host(world: World) -> Host:
+    host = Host(world)
+    host.create()
+    return host

@@ -1,0 +1,96 @@
+"""A host of a party in tests: all that the pages can do, without pages."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from demos.invitations import imports, parties, sending
+from demos.invitations.parties import PartyDetails
+from demos.invitations.sending import SendResult
+from models.demos.invitations import Party, guests_of
+from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
+from tests.world import World
+
+one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+DETAILS = PartyDetails("Garden party", "Brett", "Roof", datetime.datetime(2030, 5, 1, 19, 30))  # noqa: DTZ001
+
+
+@dataclass
+class Host:
+    """A host of a party: all that the pages can do, without pages."""
+
+    world: World
+    party_id: str = "p1"
+
+    def create(self, details: PartyDetails = DETAILS) -> bool:
+        with self.world.context():
+            return parties.create_party(self.world.clients, self.party_id, details)
+
+    def change(self, **changes: Any) -> bool:
+        with self.world.context():
+            now = parties.details_of(self.party)
+            return parties.change_party(self.party_id, replace(now, **changes))
+
+    def start_import(self, content: str | bytes, import_id: str) -> bool:
+        data = content.encode() if isinstance(content, str) else content
+        with self.world.context():
+            return imports.import_guests(
+                self.world.clients, self.party_id, import_id, data, "guests.csv"
+            )
+
+    def invite(self, content: str | bytes, import_id: str = "i1") -> Progress:
+        """Import a file to its end."""
+        self.start_import(content, import_id)
+        self.world.settle()
+        return self.run(import_id)
+
+    def press_send(self) -> SendResult:
+        with self.world.context():
+            return sending.send(self.world.clients, self.party_id)
+
+    def send(self) -> Progress:
+        """Send to the end."""
+        sent = self.press_send()
+        self.world.settle()
+        return self.run(sent.run_id)
+
+    @property
+    def party(self) -> Party:
+        return parties.party_of(self.party_id)
+
+    def run(self, run_id: str) -> Progress:
+        with self.world.context():
+            return progress(run_id)
+
+    def item_issues(self, run_id: str) -> list[ItemIssue]:
+        with self.world.context():
+            return item_issues(run_id)
+
+    def guests(self) -> dict[str, str]:
+        with self.world.context():
+            return {guest.address: guest.name for guest in guests_of(self.party_id)}
+
+    def mails(self) -> Counter[str]:
+        """Return how many mails each address has got."""
+        got = self.world.services.mail.messages()
+        return Counter(address for mail in got for address in mail.recipients)
+
+    def texts(self, address: str) -> list[str]:
+        """Return an address's mails, oldest first."""
+        got = self.world.services.mail.messages()
+        return [mail.text for mail in reversed(got) if address in mail.recipients]
+
+
+def people(*names: str) -> str:
+    return "name,email\n" + "".join(f"{name.title()},{name}@example.com\n" for name in names)
+
+
+def once(*names: str) -> Counter[str]:
+    return Counter({f"{name}@example.com": 1 for name in names})

@@ -1,0 +1,31 @@
+"""The school of the tests: its first student, and what its page and its store say."""
+
+from __future__ import annotations
+
+import re
+
+from models.demos.grades import Student
+from tests.world import World
+
+ADA, LIST = "a" * 32, "1" * 32
+
+
+STUDENT = {"id": ADA, "name": "Ada", "grade": "7", "points": "92"}
+
+
+CHANGE = f"/grades/students/{ADA}/change"
+
+
+DELETE = f"/grades/students/{ADA}/delete"
+
+
+def stored(world: World) -> list[tuple[str, int, int]]:
+    with world.context():
+        found = Student.query().fetch()
+    return sorted((student.name, student.grade, student.points) for student in found)
+
+
+def bars(text: str) -> dict[int, int]:
+    """Return the chart of a page, from the table that tells the same."""
+    row = r'<tr><th scope="row">(\d+)</th><td class="n">(\d+)</td><td class="n">[\d.–]+</td>'
+    return {int(grade): int(count) for grade, count in re.findall(row, text) if count != "0"}

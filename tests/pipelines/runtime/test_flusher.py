@@ -1,0 +1,88 @@
+"""The flusher: a thread that stores what gathers, and is not there when nothing does."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.runtime import Clients, PeriodicFlusher
+from pipelines.runtime.process_state import ProcessState
+
+
+class Letters:
+    """A buffer of letters, whose store fails as often as it is told."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.waiting: list[str] = []
+        self.stored: list[str] = []
+
+    def is_empty(self) -> bool:
+        return not self.waiting
+
+    def store(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.stored, self.waiting = [*self.stored, *self.waiting], []
+
+
+def clients() -> Clients:
+    fake = SimpleNamespace(process_state=ProcessState(), context=contextlib.nullcontext)
+    return cast(Clients, cast(Any, fake))
+
+
+def threads() -> int:
+    return sum(thread.name == "letters" for thread in threading.enumerate())
+
+
+def until(claim: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < ends_at, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_what_gathers_is_stored_by_a_thread_that_ends() -> None:
+    """And by another one, when something comes later."""
+    letters = Letters()
+    flusher = PeriodicFlusher(clients(), "letters", letters, 0.01)
+    for letter in "ab":
+        letters.waiting.append(letter)
+        flusher.wake()
+        flusher.wake()
+        until(lambda: threads() == 0)
+
+    assert letters.stored == ["a", "b"]
+
+
+def test_a_flush_that_fails_is_made_again() -> None:
+    """Whatever the error is: what gathered stays until it is stored."""
+    letters = Letters(rpc_errors.ServiceUnavailable("away"), ValueError("odd"))
+    flusher = PeriodicFlusher(clients(), "letters", letters, 0.01)
+    letters.waiting.append("a")
+    flusher.wake()
+
+    until(lambda: letters.stored == ["a"])
+    until(lambda: threads() == 0)
+
+
+def test_a_process_that_is_told_to_end_flushes_first() -> None:
+    """Without a period's wait, and so does what comes behind it."""
+    letters, ours = Letters(), clients()
+    flusher = PeriodicFlusher(ours, "letters", letters, 60)
+    letters.waiting.append("a")
+    flusher.wake()
+
+    ours.process_state.shutdown()
+
+    assert letters.stored == ["a"]
+    until(lambda: threads() == 0)
+    letters.waiting.append("b")
+    flusher.wake()
+    until(lambda: letters.stored == ["a", "b"])
