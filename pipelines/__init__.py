@@ -9,5 +9,5 @@
     registry            all that an app can be asked to do, in one list
 
 A package imports those below it in this order, and an app imports doors only; of continuations
-also `sources`, `csv_source`, `progress` and `errors`. `make lint` checks both.
+also `runs`, `sources`, `csv_source`, `progress` and `errors`. `make lint` checks both.
 """

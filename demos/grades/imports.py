@@ -29,8 +29,7 @@ from models.continuations import RUNNING, ContinuationRun, run_key
 from models.demos.grades import School, Student, school_key, student_key
 from models.demos.uploads import put_upload, read_upload
 from models.transactions import transact
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job, RefusedItemError
+from pipelines.continuations import ItemError, Job, RefusedItemError, runs
 from pipelines.continuations.csv_source import CsvSource, normalized
 from pipelines.continuations.sources import NumberSource
 from pipelines.runtime import Clients, naive_utc
@@ -73,7 +72,7 @@ def add_many(clients: Clients, school: str, list_id: str, count: int) -> bool:
         ListGoingOnError: the school's last list is still being added.
     """
     args = MadeUpArgs(school, list_id, count)
-    run = continuations.new_run(clients, ADD_STUDENTS, args, run_id=list_id, expected=count)
+    run = runs.new_run(clients, ADD_STUDENTS, args, run_id=list_id, expected=count)
     return _begin(clients, ADD_STUDENTS, school, run, f"{count:,} made-up students")
 
 
@@ -95,7 +94,7 @@ def import_students(
     upload_id = f"{list_id}-{hashlib.sha256(content).hexdigest()[:16]}"
     put_upload(upload_id, content, naive_utc(clients.clock.now()))
     args = ListArgs(school, list_id, columns, upload_id)
-    run = continuations.new_run(clients, IMPORT_STUDENTS, args, run_id=list_id)
+    run = runs.new_run(clients, IMPORT_STUDENTS, args, run_id=list_id)
     return _begin(clients, IMPORT_STUDENTS, school, run, file_name[:200])
 
 
@@ -118,7 +117,7 @@ def _begin(
         return True
 
     is_new = transact(begin)
-    continuations.launch(clients, job, run.key.id())
+    runs.launch(clients, job, run.key.id())
     return is_new
 
 

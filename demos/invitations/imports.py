@@ -20,8 +20,7 @@ from models.continuations import RUNNING, run_key
 from models.demos.invitations import Guest, GuestImport, Party, guest_key
 from models.demos.uploads import put_upload, read_upload
 from models.transactions import transact
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job, RefusedItemError, SkippedItemError
+from pipelines.continuations import ItemError, Job, RefusedItemError, SkippedItemError, runs
 from pipelines.continuations.csv_source import CsvSource, normalized
 from pipelines.runtime import Clients, naive_utc
 
@@ -72,7 +71,7 @@ def import_guests(
     number = len(party.imports) + 1
     args = ImportArgs(party_id, import_id, number, columns, upload_id)
     lines = content.count(b"\n")
-    run = continuations.new_run(clients, IMPORT_GUESTS, args, run_id=import_id, expected=lines)
+    run = runs.new_run(clients, IMPORT_GUESTS, args, run_id=import_id, expected=lines)
     row = GuestImport(
         id=import_id,
         party_id=party_id,
@@ -95,7 +94,7 @@ def import_guests(
         return True
 
     is_new = transact(begin)
-    continuations.launch(clients, IMPORT_GUESTS, import_id)
+    runs.launch(clients, IMPORT_GUESTS, import_id)
     return is_new
 
 

@@ -34,8 +34,7 @@ from demos.invitations.parties import (
 )
 from models.demos.invitations import Guest, Party, guest_prefix
 from models.transactions import transact
-from pipelines import continuations
-from pipelines.continuations import DeferredItemError, Job, RefusedItemError, SkippedItemError
+from pipelines.continuations import DeferredItemError, Job, RefusedItemError, SkippedItemError, runs
 from pipelines.continuations.progress import progress
 from pipelines.continuations.sources import EntitySource
 from pipelines.runtime import Clients
@@ -98,7 +97,7 @@ def send(clients: Clients, party_id: str, *, page_size: int | None = None) -> Se
                 raise NobodyInvitedError(party_id)
             return SendResult(plan.last_run_id, False, 0)
         if (result := _begin(clients, party, plan, page_size)) is not None:
-            continuations.launch(clients, TELL_GUESTS, result.run_id)
+            runs.launch(clients, TELL_GUESTS, result.run_id)
             return result
     raise rpc_errors.Aborted(  # type: ignore[no-untyped-call]
         f"party {party_id} keeps changing"
@@ -127,7 +126,7 @@ def _begin(
     clients: Clients, seen: Party, plan: SendPlan, page_size: int | None
 ) -> SendResult | None:
     """Store a plan and its run; None: the party has changed since it was read."""
-    run = continuations.new_run(
+    run = runs.new_run(
         clients,
         TELL_GUESTS,
         plan.args,

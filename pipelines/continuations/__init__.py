@@ -25,6 +25,7 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 "Continuation passing (the right way)". Why not its code: docs/adr/0003.
 """
 
+from pipelines.continuations.declaration import job
 from pipelines.continuations.jobs import (
     DeferredItemError,
     ItemError,
@@ -34,22 +35,21 @@ from pipelines.continuations.jobs import (
 )
 from pipelines.continuations.runs import (
     cancel,
-    launch,
-    new_run,
     resume,
     retry_failed,
     start,
 )
+from pipelines.continuations.sources import EntitySource
 
 __all__ = [
     "DeferredItemError",
+    "EntitySource",
     "ItemError",
     "Job",
     "RefusedItemError",
     "SkippedItemError",
     "cancel",
-    "launch",
-    "new_run",
+    "job",
     "resume",
     "retry_failed",
     "start",
