@@ -39,7 +39,6 @@ from models.demos.grades import (
     teachers_of,
 )
 from models.demos.uploads import put_upload, read_upload
-from models.materialized_views import marker_key
 from models.transactions import transact
 from pipelines import continuations
 from pipelines.continuations import ItemError, Job, RefusedItemError
@@ -185,7 +184,7 @@ def delete_student(clients: Clients, school: str, student_id: str) -> Consistenc
     def body() -> ConsistencyToken:
         if key.get() is not None:
             return GRADES.delete_in_transaction(clients, key)
-        if marker_key(key).get() is None:
+        if not GRADES.was_saved(key):
             raise UnknownStudentError(student_id)
         return ConsistencyToken()
 
@@ -227,7 +226,7 @@ def _save_new(clients: Clients, source: Student | Teacher) -> ConsistencyToken:
     """Save a source unless there is, or ever was, one of its key: its marker would know."""
 
     def body() -> ConsistencyToken:
-        if marker_key(source.key).get() is not None:
+        if GRADES.was_saved(source.key):
             return ConsistencyToken()
         return GRADES.save_in_transaction(clients, source)
 

@@ -156,7 +156,7 @@ def _saved(
         "took_s": round(took_s, 4),
         "reads": cost.reads,
         "writes": cost.writes,
-        "tasks": len(token.held),
+        "tasks": len(token.updates),
         "student_id": student_id,
     }
     return _back(token)
@@ -308,7 +308,7 @@ def _roster(school: str) -> tuple[list[Student], str | None]:
 
 def _stage(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
-    reading = GRADES.read(clients(), view_of(school), under=(school,))
+    reading = GRADES.read(clients(), view_of(school), prefix=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
     classes, classes_wait = _classes(school)
@@ -341,7 +341,7 @@ def _stage(school: str) -> dict[str, Any]:
 
 
 def _chips(school: str) -> list[Chip]:
-    waiting = GRADES.waiting(clients(), view_of(school), under=(school,), most=CHANGES_READ)
+    waiting = GRADES.waiting(clients(), view_of(school), prefix=(school,), limit=CHANGES_READ)
     return [Chip.of(update, age_s) for update, age_s in waiting]
 
 
@@ -382,7 +382,7 @@ def _bars(reading: Reading, chips: Sequence[Chip]) -> list[Bar]:
 
 def _classes(school: str) -> tuple[list[ClassSize], bool]:
     """Return grades and their teachers, and whether a change of them is on its way."""
-    reading = GRADES.read(clients(), ClassSizes, under=(school,))
+    reading = GRADES.read(clients(), ClassSizes, prefix=(school,))
     teachers: list[Teacher] = teachers_of(school).fetch(grades.MAX_TEACHERS)
     classes = [
         ClassSize(

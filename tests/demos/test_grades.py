@@ -40,7 +40,7 @@ LIST = "1" * 32
 def bars(world: World, school: str = DEMO) -> dict[int, tuple[int, float]]:
     """Return each grade's students and points, as a reader sees them."""
     with world.context():
-        rows = GRADES.read(world.clients, view_of(school), under=(school,)).rows
+        rows = GRADES.read(world.clients, view_of(school), prefix=(school,)).rows
         return {comparisons.grade_of(row): (row.count, row.sum("points")) for row in rows}
 
 
@@ -79,7 +79,7 @@ def test_a_student_is_added_moved_and_deleted_with_their_bar(world: World) -> No
     tokens.append(asked(world, grades.delete_student, DEMO, ADA))
 
     assert bars(world) == {}
-    assert [len(token.held) for token in tokens] == [1, 2, 1, 1]
+    assert [len(token.updates) for token in tokens] == [1, 2, 1, 1]
     with world.context():
         assert all(GRADES.wait(world.clients, token, 0) for token in tokens)
 
@@ -107,7 +107,7 @@ def test_a_save_whose_answer_is_lost_is_made_once_and_known(world: World) -> Non
             form_id = f"{at}" * 32
             token = grades.add_student(world.clients, DEMO, form_id, Details("Ada", 7, 10))
         fired.append(world.plan.fired)
-        assert len(token.held) == 1
+        assert len(token.updates) == 1
     world.plan.at = None
     world.clock.sleep(60)
     world.sweep()
@@ -145,7 +145,7 @@ def test_what_was_done_is_done_once(world: World) -> None:
     same = asked(world, grades.change_student, DEMO, ADA, Details("Ada", 7, 92))
     asked(world, grades.delete_student, DEMO, ADA)
 
-    assert not same.held
+    assert not same.updates
     assert asked(world, grades.delete_student, DEMO, ADA) == ConsistencyToken()
 
 
@@ -328,7 +328,7 @@ def drift(world: World) -> list[str]:
     assert found is not None
     assert (running.state, found.state) == ("running", "finished")
     assert found.checked == found.expected > 0
-    return [f"{each.where}: {each.words}" for each in found.differences]
+    return [f"{each.where}: {each.message}" for each in found.differences]
 
 
 def test_the_roster_shows_each_student_once(world: World) -> None:
@@ -372,7 +372,7 @@ def test_grades_are_joined_with_their_teachers(world: World) -> None:
 def joined(world: World) -> dict[int, tuple[float, int]]:
     """Return each grade's students and teachers."""
     with world.context():
-        rows = GRADES.read(world.clients, ClassSizes, under=(DEMO,)).rows
+        rows = GRADES.read(world.clients, ClassSizes, prefix=(DEMO,)).rows
         return {
             comparisons.grade_of(row): (row.sum("students"), row.counts.get("Teacher", 0))
             for row in rows
@@ -448,7 +448,7 @@ def test_what_waits_adds_nothing_to_the_reads_of_a_chart(world: World) -> None:
 
     with world.context():
         before = world.clients.meter.cost()
-        reading = GRADES.read(world.clients, StudentsByGrade, under=(DEMO,))
+        reading = GRADES.read(world.clients, StudentsByGrade, prefix=(DEMO,))
         cost = world.clients.meter.cost() - before
 
     assert reading.freshness.waiting > 0

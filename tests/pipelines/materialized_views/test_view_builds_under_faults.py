@@ -7,10 +7,10 @@ import random
 import pytest
 
 from models.continuations import FINISHED
-from pipelines.materialized_views.group import ConsistencyToken
+from pipelines.materialized_views import ConsistencyToken
 from tests.explorer import Explorer
 from tests.faults import KINDS
-from tests.pipelines.materialized_views.test_materialized_views import Beside
+from tests.pipelines.materialized_views.plays import Beside
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
     SaveScenario,
     pupil,
