@@ -6,19 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.materialized_views.plays import (
-    Beside,
-)
-from tests.pipelines.school import (
-    BUILDS,
-)
+from tests.pipelines.materialized_views.harness import ThreadedWorld
+from tests.pipelines.school import BUILDS
 from tests.world import Services, World
 
 
 @pytest.fixture
 def world(services: Services) -> World:
     """A world that delivers the school's updates."""
-    return Beside(services, builds=[BUILDS])
+    return ThreadedWorld(services, builds=[BUILDS])
 
 
 @pytest.fixture

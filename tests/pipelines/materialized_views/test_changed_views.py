@@ -12,7 +12,7 @@ from pipelines.materialized_views import (
     ViewGroup,
     ViewMaintenance,
 )
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     counts,
     deploy,
     heal,
@@ -34,7 +34,7 @@ from tests.world import World
 
 
 class NewByGrade(View):
-    """The next definition: points count double."""
+    """The next version: points count double."""
 
     name = "by_grade"
     version = 2
@@ -68,7 +68,7 @@ NEW_BUILDS = ViewMaintenance(NEWER, queue="default")
 OLDER = ViewGroup("school", ByGrade, GradesBySize, queue="default")
 
 
-def test_a_changed_definition_is_swapped_in_at_one_go(world: World) -> None:
+def test_a_changed_version_is_swapped_in_at_one_go(world: World) -> None:
     """C5: readers see the old table until they see the new one; then the old one goes."""
     rebuild_first(world)
     with world.context():
@@ -107,7 +107,7 @@ def rebuild_first(world: World) -> None:
     assert rebuild(world) == "by_grade.1.2"
 
 
-def test_a_table_of_another_definition_is_said_to_be_frozen(world: World) -> None:
+def test_a_table_of_another_version_is_said_to_be_frozen(world: World) -> None:
     """C1: what the new code saves does not reach it; no reader is told that it does."""
     rebuild_first(world)
     with world.context():
@@ -136,7 +136,7 @@ def test_a_table_of_another_definition_is_said_to_be_frozen(world: World) -> Non
         assert new_points(world) == {1: 10}
 
 
-def test_a_changed_definition_is_not_read_from_an_empty_table(world: World) -> None:
+def test_a_changed_version_is_not_read_from_an_empty_table(world: World) -> None:
     """C5: also of a view that was never rebuilt; the sweep has told the catalog of it."""
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2))
@@ -158,7 +158,7 @@ def test_a_changed_definition_is_not_read_from_an_empty_table(world: World) -> N
 
 
 def test_another_versions_table_is_left_alone(world: World) -> None:
-    """C1: while the next definition is being built, both versions save; each feeds its own."""
+    """C1: while the next version of a view is being built, both apps save; each feeds its own."""
     rebuild_first(world)
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2), pupil("bob", 1, 3))
@@ -198,7 +198,7 @@ def deliver_each_once(world: World, rounds: int = 8) -> None:
         world.clock.sleep(5)
 
 
-def test_code_with_another_definition_does_not_fill_a_table(world: World) -> None:
+def test_code_with_another_version_does_not_fill_a_table(world: World) -> None:
     """C5: a build that the next version takes over is not swapped in half full."""
     rebuild_first(world)
     with world.context():

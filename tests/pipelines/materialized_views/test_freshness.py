@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from models.outbox import OutboxTask, RowId
-from pipelines.materialized_views import (
-    reader,
-)
-from tests.pipelines.materialized_views.plays import (
-    one_emulator,
-)
-from tests.pipelines.school import (
-    SCHOOL,
-    ByGrade,
-    pupil,
-)
+from pipelines.materialized_views import reader
+from tests.pipelines.materialized_views.harness import one_emulator
+from tests.pipelines.school import SCHOOL, ByGrade, pupil
 from tests.world import World
 
 

@@ -9,19 +9,14 @@ import pytest
 
 from demos.registry import APP
 from models.dead_tasks import DeadTask
-from models.materialized_views import (
-    SourceMarker,
-)
+from models.materialized_views import SourceMarker
 from models.outbox import OutboxTask
-from pipelines.materialized_views import (
-    BadContributionError,
-    ConsistencyToken,
-)
+from pipelines.materialized_views import BadContributionError, ConsistencyToken
 from pipelines.materialized_views.rows import checked, row_text
 from pipelines.materialized_views.updates import Update, parts_of
 from pipelines.tasks.dead_tasks import Replay
 from pipelines.tasks.declaration import MAX_BODY_BYTES
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     Number,
     Numbers,
     Wide,
@@ -31,9 +26,7 @@ from tests.pipelines.materialized_views.plays import (
     played,
     tasks_here,
 )
-from tests.pipelines.school import (
-    differences,
-)
+from tests.pipelines.school import differences
 from tests.world import Services
 
 

@@ -15,15 +15,7 @@ from pipelines.materialized_views import Apply, apply, fold
 from pipelines.materialized_views.rows import RowEntry
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.school import (
-    SCHOOL,
-    ByGrade,
-    Pupil,
-    Tutor,
-    differences,
-    school_world,
-    wipe,
-)
+from tests.pipelines.school import SCHOOL, ByGrade, Pupil, Tutor, differences, school_world, wipe
 from tests.world import Services, World
 
 

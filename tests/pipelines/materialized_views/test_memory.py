@@ -10,19 +10,10 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import (
-    RowMarker,
-    SourceMarker,
-    ViewRow,
-)
+from models.materialized_views import RowMarker, SourceMarker, ViewRow
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.memory import Memory, offline
-from tests.pipelines.school import (
-    SCHOOL,
-    Pupil,
-    Tutor,
-    pupil,
-)
+from tests.pipelines.school import SCHOOL, Pupil, Tutor, pupil
 from tests.world import World
 
 HISTORY: Sequence[Mapping[str, Any]] = (

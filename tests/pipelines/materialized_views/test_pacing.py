@@ -8,24 +8,18 @@ import pytest
 from google.cloud import ndb
 
 from models.outbox import OutboxTask
-from pipelines.materialized_views import (
-    Contributions,
-    View,
-    ViewGroup,
-)
+from pipelines.materialized_views import Contributions, View, ViewGroup
 from pipelines.runtime.cache import NoCache
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     NOON,
     Number,
-    Wrong,
+    WrongClock,
     counts,
     number,
     one_emulator,
     played,
 )
-from tests.pipelines.school import (
-    differences,
-)
+from tests.pipelines.school import differences
 from tests.world import Services, World
 
 
@@ -75,7 +69,7 @@ def test_turns_that_a_wrong_clock_took_hold_nobody_up(services: Services, ahead_
     with played(services, [Paced]) as (world, views):
         world.flush()
         right = world.clients
-        world.clients = replace(right, clock=Wrong(world.clock, ahead_s))  # type: ignore[arg-type]
+        world.clients = replace(right, clock=WrongClock(world.clock, ahead_s))  # type: ignore[arg-type]
         for n in range(3):
             views.save(world.clients, number(f"wrong{n}", 1))
         ndb.delete_multi(OutboxTask.query().fetch(keys_only=True))

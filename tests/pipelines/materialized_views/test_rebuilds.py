@@ -11,17 +11,14 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from handlers.endpoints import recovery
-from models.materialized_views import (
-    ViewRow,
-    row_key,
-)
+from models.materialized_views import ViewRow, row_key
 from models.transactions import transact
 from pipelines.continuations.jobs import RefusedItemError
 from pipelines.materialized_views.reader import ViewReader
 from pipelines.materialized_views.rebuild import NOT_BUILT, BuildStatus, sweep_all
 from pipelines.materialized_views.walks import BACKFILL, Walk
 from tests.faults import CRASH_AFTER, Crash
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     NOON,
     Number,
     Numbers,

@@ -7,20 +7,13 @@ from typing import Any
 import pytest
 
 from models.fork_join import WorkPack
-from models.materialized_views import (
-    RowMarker,
-    ViewRow,
-)
+from models.materialized_views import RowMarker, ViewRow
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines.materialized_views import (
-    ViewMaintenance,
-)
+from pipelines.materialized_views import ViewMaintenance
 from pipelines.materialized_views.catalog_changes import with_tables
 from pipelines.materialized_views.walks import DROP, Walk
-from tests.pipelines.materialized_views.plays import (
-    deploy,
-)
+from tests.pipelines.materialized_views.harness import deploy
 from tests.pipelines.materialized_views.versions import (
     OLD,
     ByName,

@@ -8,17 +8,12 @@ from dataclasses import replace
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import (
-    RowMarker,
-    SourceMarker,
-    ViewRow,
-    marker_key,
-)
+from models.materialized_views import RowMarker, SourceMarker, ViewRow, marker_key
 from models.outbox import OutboxTask
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     Number,
     Numbers,
-    Wrong,
+    WrongClock,
     counts,
     number,
     one_emulator,
@@ -26,14 +21,7 @@ from tests.pipelines.materialized_views.plays import (
     row_markers,
     tasks_here,
 )
-from tests.pipelines.school import (
-    SCHOOL,
-    ByGrade,
-    ByHouse,
-    Pupil,
-    differences,
-    pupil,
-)
+from tests.pipelines.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
 from tests.world import Services, World
 
 
@@ -108,7 +96,7 @@ def test_a_source_made_anew_when_its_marker_is_forgotten_begins_above_all_it_had
     SCHOOL.delete(here.clients, key)
     here.settle()
     marker_key(key).delete()  # As a TTL policy does.
-    later = replace(here.clients, clock=Wrong(here.clock, 61 * 24 * 3600))  # type: ignore[arg-type]
+    later = replace(here.clients, clock=WrongClock(here.clock, 61 * 24 * 3600))  # type: ignore[arg-type]
     SCHOOL.save(later, pupil("ada", 1, 3))
     here.settle()
 
@@ -179,6 +167,19 @@ def test_a_row_without_sources_goes_and_a_late_duplicate_does_not_bring_it_back(
     assert ViewRow.query().fetch() == []
     assert RowMarker.query().fetch() == []
     assert tasks_here() == 0
+
+
+def test_a_group_knows_which_sources_were_ever_saved(here: World) -> None:
+    """Also those that are deleted; but not one that never contributed anything."""
+    key = ndb.Key(Pupil, "ada")
+    known = [SCHOOL.was_saved(key)]
+    SCHOOL.save(here.clients, pupil("ada", 1), pupil("bob", None))
+    known.append(SCHOOL.was_saved(key))
+    SCHOOL.delete(here.clients, key)
+    known.append(SCHOOL.was_saved(key))
+
+    assert known == [False, True, True]
+    assert not SCHOOL.was_saved(ndb.Key(Pupil, "bob"))
 
 
 def test_a_kind_that_no_view_has_is_refused(here: World) -> None:

@@ -12,23 +12,12 @@ import pytest
 from devserver.cloudtasks import messages
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines.materialized_views import (
-    View,
-    ViewMaintenance,
-)
+from pipelines.materialized_views import View, ViewMaintenance
 from pipelines.materialized_views.reader import ViewReader
 from pipelines.materialized_views.tables import Tables
 from pipelines.materialized_views.walks import CONFIRM
-from tests.pipelines.materialized_views.plays import (
-    in_a_thread,
-    one_emulator,
-)
-from tests.pipelines.school import (
-    BUILDS,
-    SCHOOL,
-    ByGrade,
-    pupil,
-)
+from tests.pipelines.materialized_views.harness import in_a_thread, one_emulator
+from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, pupil
 from tests.world import World
 
 

@@ -15,23 +15,10 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
-from pipelines.materialized_views import (
-    audit,
-)
+from pipelines.materialized_views import audit
 from pipelines.materialized_views.updates import source_name
-from tests.pipelines.materialized_views.plays import (
-    busy,
-    one_emulator,
-    verified,
-)
-from tests.pipelines.school import (
-    BUILDS,
-    SCHOOL,
-    ByGrade,
-    GradesBySize,
-    Pupil,
-    pupil,
-)
+from tests.pipelines.materialized_views.harness import busy, one_emulator, verified
+from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, pupil
 from tests.world import World
 
 
@@ -48,10 +35,10 @@ def grown(world: World) -> World:
 
 def by_hand(world: World, change: Any) -> list[str]:
     """Change something past the views; return what a verification says of it."""
-    assert verified(world, SCHOOL, BUILDS, ByGrade, "before") == []
+    assert verified(world, BUILDS, ByGrade, "before") == []
     with world.context():
         change()
-    return verified(world, SCHOOL, BUILDS, ByGrade, "after")
+    return verified(world, BUILDS, ByGrade, "after")
 
 
 def test_verify_lists_a_row_that_was_edited(grown: World) -> None:
@@ -96,14 +83,14 @@ def test_verify_reads_all_markers_of_a_row(grown: World, monkeypatch: pytest.Mon
     with grown.context():
         SCHOOL.save(grown.clients, *[pupil(f"q{n}", 9, n) for n in range(6)])
     grown.settle()
-    sound = verified(grown, SCHOOL, BUILDS, ByGrade, "before")
+    sound = verified(grown, BUILDS, ByGrade, "before")
     with grown.context():
         markers = RowMarker.query(ancestor=row_key("by_grade.1.1", "9")).order(RowMarker._key)
         last = markers.fetch()[-1]
         last.measures = {**last.measures, "points": 77.0}
         last.put()
 
-    found = verified(grown, SCHOOL, BUILDS, ByGrade, "after")
+    found = verified(grown, BUILDS, ByGrade, "after")
 
     assert sound == []
     assert any("row 9 says" in words for words in found)

@@ -10,7 +10,7 @@ from models.continuations import FINISHED
 from pipelines.materialized_views import ConsistencyToken
 from tests.explorer import Explorer
 from tests.faults import KINDS
-from tests.pipelines.materialized_views.plays import Beside
+from tests.pipelines.materialized_views.harness import ThreadedWorld
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
     SaveScenario,
     pupil,
@@ -91,7 +91,7 @@ def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
     """C1, C5: rows that are read hold all that any reader was told before, in any order."""
     for view in SCHOOL.views.values():
         monkeypatch.setattr(view, "fan_in", fan_in)
-    world, chance = Beside(services, builds=[BUILDS]), random.Random(7)
+    world, chance = ThreadedWorld(services, builds=[BUILDS]), random.Random(7)
     world.order = chance
     waiting: list[ConsistencyToken] = []
     met = ConsistencyToken()

@@ -9,22 +9,11 @@ import pytest
 from google.cloud import ndb
 
 from models.dead_tasks import DeadTask
-from models.materialized_views import (
-    SourceMarker,
-    ViewCatalog,
-    ViewRow,
-    marker_key,
-)
+from models.materialized_views import SourceMarker, ViewCatalog, ViewRow, marker_key
 from models.outbox import OutboxTask
-from pipelines.materialized_views import (
-    Contributions,
-    View,
-)
+from pipelines.materialized_views import Contributions, View
 from pipelines.materialized_views.walks import BACKFILL, Walk
-from tests.pipelines.materialized_views.plays import (
-    deploy,
-    heal,
-)
+from tests.pipelines.materialized_views.harness import deploy, heal
 from tests.pipelines.materialized_views.versions import (
     OLD,
     NewByGrade,
@@ -42,7 +31,7 @@ from tests.pipelines.school import Pupil, differences, pupil
 from tests.world import Services, World
 
 versions = pytest.mark.parametrize(
-    "newer", [NewByGrade, SameByGrade], ids=["next definition", "same definition"]
+    "newer", [NewByGrade, SameByGrade], ids=["next version", "same version"]
 )
 
 
@@ -96,7 +85,7 @@ def test_a_swap_begins_views_anew_that_this_version_does_not_know(world: World) 
         assert new.views.catalog().live(OldSizes) == "sizes.1.3"
 
 
-def test_a_swap_takes_no_view_back_to_an_older_definition(world: World) -> None:
+def test_a_swap_takes_no_view_back_to_an_older_version(world: World) -> None:
     """C5: the view above was built by the next version, which will build it again."""
     old, new = group(OldByGrade, OldSizes), group(OldByGrade, NewSizes)
     built(world, new, NewSizes)
@@ -224,7 +213,7 @@ def test_a_version_deletes_a_source_from_views_that_it_does_not_know(world: Worl
 
 
 def test_a_catalog_of_the_version_before_is_read(world: World) -> None:
-    """C5: it says nothing of what its tables were begun with; they go by their definition."""
+    """C5: it says nothing of what its tables were begun with; they go by their version."""
     new = group(OldByGrade, OldSizes)
     built(world, new, OldSizes)
     with world.context():

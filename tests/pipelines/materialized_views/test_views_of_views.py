@@ -7,14 +7,9 @@ from google.cloud import ndb
 
 from demos.registry import APP
 from models.dead_tasks import DeadTask
-from pipelines.materialized_views import (
-    Contributions,
-    Row,
-    View,
-    ViewGroup,
-)
+from pipelines.materialized_views import Contributions, Row, View, ViewGroup
 from pipelines.tasks.dead_tasks import Replay
-from tests.pipelines.materialized_views.plays import (
+from tests.pipelines.materialized_views.harness import (
     Numbers,
     counts,
     in_a_thread,
@@ -23,13 +18,7 @@ from tests.pipelines.materialized_views.plays import (
     played,
     verified,
 )
-from tests.pipelines.school import (
-    SCHOOL,
-    GradesBySize,
-    Pupil,
-    differences,
-    pupil,
-)
+from tests.pipelines.school import SCHOOL, GradesBySize, Pupil, differences, pupil
 from tests.world import Services, World
 
 
@@ -106,7 +95,7 @@ def test_a_row_that_was_parked_follows_when_its_view_is_mended(
     with play as (world, views):
         views.save(world.clients, number("a", 1), number("b", 1))
         world.settle()
-        told = in_a_thread(lambda: verified(world, views, play.builds, Picky, "before"))
+        told = in_a_thread(lambda: verified(world, play.builds, Picky, "before"))
         (dead,) = DeadTask.query().fetch()
         monkeypatch.setattr(Picky, "fails_over", None)
         replay = APP.tasks["/tasks/dead/replay"]
@@ -115,7 +104,7 @@ def test_a_row_that_was_parked_follows_when_its_view_is_mended(
 
         assert any("picky fails over it" in words for words in told)
         assert sizes(views) == [2, 2, 2]
-        after = in_a_thread(lambda: verified(world, views, play.builds, Picky, "after"))
+        after = in_a_thread(lambda: verified(world, play.builds, Picky, "after"))
         assert after == []
         assert differences(views) == []
 

@@ -7,17 +7,8 @@ from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from pipelines.materialized_views import (
-    Contributions,
-    Row,
-    View,
-    ViewGroup,
-    ViewMaintenance,
-)
-from tests.pipelines.materialized_views.plays import (
-    deploy,
-    heal,
-)
+from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from tests.pipelines.materialized_views.harness import deploy, heal
 from tests.pipelines.school import Pupil, Tutor, pupil
 from tests.world import Services, World
 
@@ -51,7 +42,7 @@ def from_tutor(tutor: Tutor) -> Contributions:
 
 
 class NewByGrade(OldByGrade):
-    """The next definition: joined with tutors, and ranked."""
+    """The next version: joined with tutors, and ranked."""
 
     name = "by_grade"
     version = 2
@@ -60,14 +51,14 @@ class NewByGrade(OldByGrade):
 
 
 class SameByGrade(NewByGrade):
-    """The same, by somebody who forgot to count the definition up."""
+    """The same, by somebody who forgot to add 1 to the version."""
 
     name = "by_grade"
     version = 1
 
 
 class NewSizes(OldSizes):
-    """The next definition of the view above."""
+    """The next version of the view above."""
 
     name = "sizes"
     version = 2

@@ -13,22 +13,11 @@ from google.cloud import ndb
 
 import main
 from demos.registry import APP
-from models.materialized_views import (
-    RowMarker,
-)
+from models.materialized_views import RowMarker
 from models.outbox import OutboxTask
-from pipelines.materialized_views import (
-    Contributions,
-    View,
-    ViewGroup,
-    ViewMaintenance,
-)
+from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
 from pipelines.registry import Registry
-from tests.pipelines.school import (
-    BUILDS,
-    SCHOOL,
-    ByGrade,
-)
+from tests.pipelines.school import BUILDS, SCHOOL, ByGrade
 from tests.world import Services, World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
@@ -37,11 +26,11 @@ NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 
-class Beside(World):
+class ThreadedWorld(World):
     """A world whose app answers on a thread of its own, so that a test may look meanwhile."""
 
     def answer(self, attempt: Any) -> int | None:
-        return in_a_thread(lambda: super(Beside, self).answer(attempt))
+        return in_a_thread(lambda: super(ThreadedWorld, self).answer(attempt))
 
     def sweep(self) -> None:
         in_a_thread(super().sweep)
@@ -100,9 +89,7 @@ def rebuild(world: World, view: type[View] = ByGrade, builds: ViewMaintenance = 
     return table
 
 
-def verified(
-    world: World, views: ViewGroup, builds: ViewMaintenance, view: type[View], run: str
-) -> list[str]:
+def verified(world: World, builds: ViewMaintenance, view: type[View], run: str) -> list[str]:
     """Verify a view to the end; return what was found."""
     with world.context():
         builds.verify(world.clients, view, run)
@@ -114,7 +101,7 @@ def verified(
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongClock:
     """A clock that is off by some seconds."""
 
     clock: Any
@@ -166,7 +153,7 @@ class played:
     def __init__(self, services: Services, views: Sequence[type[View]], **how: Any) -> None:
         self.views = ViewGroup("played", *views, queue="default", **how)
         self.builds = ViewMaintenance(self.views, queue="default")
-        self.world = Beside(services, builds=[self.builds])
+        self.world = ThreadedWorld(services, builds=[self.builds])
 
     def __enter__(self) -> tuple[World, ViewGroup]:
         self._context = self.world.context()
