@@ -40,7 +40,7 @@ from pipelines.materialized_views.view import View
 
 
 @dataclass(frozen=True)
-class Read:
+class Snapshot:
     """What an apply has to know: the catalog, the row, its markers, and the sources' own."""
 
     catalog: ViewCatalog | None
@@ -49,7 +49,7 @@ class Read:
     source_markers: Mapping[str, SourceMarker | None]
 
 
-def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Read:
+def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Snapshot:
     """Read a row, its markers, and the sources' markers where the row knows nothing of them.
 
     Args:
@@ -68,11 +68,11 @@ def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Read
     if unlikely:
         more = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
         source_markers.update(zip(unlikely, more, strict=True))
-    return Read(copy, row, row_markers, source_markers)
+    return Snapshot(copy, row, row_markers, source_markers)
 
 
 def fold(
-    row: ViewRow, newest: Mapping[str, Update], read: Read, args: Apply
+    row: ViewRow, newest: Mapping[str, Update], read: Snapshot, args: Apply
 ) -> dict[str, RowEntry | None]:
     """Bring a row up to date; return what it holds now of each source that changed.
 

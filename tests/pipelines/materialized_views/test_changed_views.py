@@ -108,7 +108,7 @@ def rebuild_first(world: World) -> None:
 
 
 def test_a_table_of_another_version_is_said_to_be_frozen(world: World) -> None:
-    """C1: what the new code saves does not reach it; no reader is told that it does."""
+    """C1: what the new code saves does not reach it; readers see that it does not."""
     rebuild_first(world)
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2))
@@ -117,11 +117,11 @@ def test_a_table_of_another_version_is_said_to_be_frozen(world: World) -> None:
         token = ConsistencyToken.parse(str(NEWER.save(world.clients, pupil("bob", 1, 3))))
         world.settle()
 
-        def told(view: type[View]) -> tuple[bool, bool]:
+        def seen(view: type[View]) -> tuple[bool, bool]:
             reading = NEWER.read(world.clients, view, at_least=token, timeout_s=0)
             return reading.is_satisfied, reading.freshness.is_frozen
 
-        before = [told(NewByGrade), told(ByHouse)]
+        before = [seen(NewByGrade), seen(ByHouse)]
         of_row = NEWER.freshness(world.clients, NewByGrade, 1).is_frozen
         of_older = SCHOOL.read(world.clients, ByGrade).freshness.is_frozen
         anywhere = NEWER.wait(world.clients, token, 0)
@@ -131,13 +131,13 @@ def test_a_table_of_another_version_is_said_to_be_frozen(world: World) -> None:
     assert before == [(False, True), (True, False)]
     assert (of_row, of_older, anywhere) == (True, False, False)
     with world.context():
-        assert [told(NewByGrade), told(ByHouse)] == [(True, False), (True, False)]
+        assert [seen(NewByGrade), seen(ByHouse)] == [(True, False), (True, False)]
         assert NEWER.wait(world.clients, token, 0)
         assert new_points(world) == {1: 10}
 
 
 def test_a_changed_version_is_not_read_from_an_empty_table(world: World) -> None:
-    """C5: also of a view that was never rebuilt; the sweep has told the catalog of it."""
+    """C5: also of a view that was never rebuilt; the sweep has listed it in the catalog."""
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2))
     world.settle()

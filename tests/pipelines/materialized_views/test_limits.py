@@ -104,7 +104,7 @@ def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
         beside = [] if is_alone else [number("small", None)]
         token = ConsistencyToken.parse(str(views.save(world.clients, sources[4], *beside)))
 
-        def told() -> tuple[bool, int, int, bool, bool]:
+        def seen() -> tuple[bool, int, int, bool, bool]:
             reading = views.read(world.clients, Numbers, at_least=token, timeout_s=0)
             of_row = views.freshness(world.clients, Numbers, "all")
             waits = views.is_waiting(Numbers)
@@ -115,7 +115,7 @@ def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
             world.settle()
             world.clock.sleep(60)
         dead = DeadTask.query().fetch()
-        parked = told()
+        parked = seen()
         ((apply, age_s),) = views.waiting(world.clients, Numbers)
         views.delete(world.clients, sources[0].key)
         world.settle()
@@ -125,7 +125,7 @@ def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
         assert len(dead) == 1
         assert parked == (False, 1, 1, True, True)
         assert (apply.row, age_s > 60) == ('"all"', True)
-        assert told() == (True, 0, 0, False, False)
+        assert seen() == (True, 0, 0, False, False)
         assert differences(views) == []
 
 

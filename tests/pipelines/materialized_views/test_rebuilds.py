@@ -122,7 +122,7 @@ def test_a_reader_that_is_held_up_sees_a_table_that_is_whole(
 
 
 def test_a_rebuild_pressed_twice_is_one(here: World) -> None:
-    """Both are told the same table."""
+    """Both return the same table."""
     SCHOOL.save(here.clients, pupil("ada", 1))
 
     tables = [BUILDS.rebuild(here.clients, ByGrade) for _ in range(2)]
@@ -152,7 +152,7 @@ def test_a_rebuild_expects_as_many_sources_as_are_in_the_table_that_is_read(here
 
 @one_emulator
 def test_a_late_walk_over_replaced_rows_brings_nothing_back(world: World) -> None:
-    """C5: the fill of a build that was given up reads rows of a table that nobody reads."""
+    """C5: the backfill of a build that was given up walks over a table that is not read any more."""
     assert rebuild(world) == "by_grade.1.2"
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2))
@@ -211,7 +211,7 @@ def test_a_rebuild_goes_on_while_sources_come_move_and_go(world: World) -> None:
 
 @one_emulator
 def test_a_build_that_failed_is_begun_anew(services: Services) -> None:
-    """C5: `rebuild` again, after the source was mended; the table it gave up goes."""
+    """C5: `rebuild` again, after the source was fixed; the table it gave up goes."""
     play = played(services, [Numbers])
     with play as (world, views):
         views.save(world.clients, number("good", 1))
@@ -236,7 +236,7 @@ def test_a_build_that_failed_is_begun_anew(services: Services) -> None:
 
 @one_emulator
 def test_the_sweep_goes_on_after_a_crash_behind_the_first_commit(world: World) -> None:
-    """C5: the table is in the catalog, and whoever put it there died."""
+    """C5: the table is in the catalog, and the worker that put it there died."""
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1))
     world.settle()
@@ -287,7 +287,7 @@ def test_a_worker_that_starts_goes_on_with_what_a_dead_one_left(world: World, wh
 
 @pytest.mark.parametrize("raised", [ValueError("a bug"), rpc_errors.ServiceUnavailable("away")])
 def test_a_group_whose_sweep_fails_stops_none_behind_it(raised: Exception) -> None:
-    """C5: each group has its turn; that a service was unwell is said afterwards."""
+    """C5: each group is swept; that a service was unavailable is raised afterwards."""
     swept: list[str] = []
 
     def group(name: str) -> Any:

@@ -49,7 +49,9 @@ def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
     deploy(world, OLD)
     deliver(world, 3)
     world.sweep()
-    told = [record.getMessage() for record in caplog.records if "by_name" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if "by_name" in record.getMessage()
+    ]
 
     with world.context():
         waits = new.views.is_waiting(ByName)
@@ -62,7 +64,7 @@ def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
     with world.context():
         assert stored
         assert waits
-        assert any("not in this version: ['by_name']" in words for words in told)
+        assert any("not in this version: ['by_name']" in message for message in warnings)
         assert OutboxTask.query().fetch() + WorkPack.query().fetch() == []
         assert all(row.key.id().startswith("by_grade.") for row in ViewRow.query().fetch())
         markers = RowMarker.query().fetch(keys_only=True)

@@ -26,7 +26,7 @@ from tests.world import Services, World
 
 
 def test_a_save_sends_a_task_only_for_rows_whose_contribution_changed(here: World) -> None:
-    """C1, M8: a new measure is one row's, a new house two, and an unchanged save is nobody's."""
+    """C1, M8: a new measure changes one row, a new house two, and an unchanged save none."""
     SCHOOL.save(here.clients, pupil("ada", 1, 1.5, "x"))
     here.settle()
 
@@ -53,7 +53,7 @@ def test_a_whole_number_and_a_float_of_the_same_value_are_two_contributions(
 
 
 def test_a_source_moves_goes_and_comes_back_with_a_sequence_that_goes_on(here: World) -> None:
-    """C1, C4: row 2 has it, then nobody, then row 1; its marker counts on from the first time."""
+    """C1, C4: row 2 has it, then no row, then row 1; its marker counts on from the first time."""
     began_us = int(here.clock.now().timestamp() * 1_000_000)
     seen, sequences = [], []
     for step in (1, 2, None, 1):
@@ -153,7 +153,7 @@ def test_many_views_share_one_marker_and_one_commit(world: World) -> None:
 def test_a_row_without_sources_goes_and_a_late_duplicate_does_not_bring_it_back(
     here: World,
 ) -> None:
-    """C1, C3: neither the row nor a marker stays behind, and none comes again."""
+    """C1, C3: neither the row nor a marker stays behind, and neither is made again."""
     SCHOOL.save(here.clients, pupil("ada", 1, 1, "x"))
     late = [SCHOOL.task.read(row.body.encode()) for row in OutboxTask.query().fetch()]
     here.settle()

@@ -96,7 +96,7 @@ def test_an_empty_token_and_one_of_an_unchanged_save_are_met(here: World) -> Non
 def test_the_token_of_an_unchanged_save_waits_for_the_changes_before_it(
     services: Services,
 ) -> None:
-    """C1: for those of its source, whichever row they are of, and for nobody else's."""
+    """C1: for those of its source, whichever row they are of, and for no other source's."""
     with played(services, [Wide]) as (world, views):
         other = views.save(world.clients, number("other", None, {"elsewhere": 1}))
         saves = [{"x": 1, "y": 1}, {"x": 2, "y": 1, "z": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 1}]

@@ -129,7 +129,7 @@ def test_a_version_applies_nothing_to_a_table_whose_ranks_it_does_not_know(
 
 
 def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World) -> None:
-    """C1: nobody reads that table, so nobody has to know it."""
+    """C1: no reader reads that table, so no version has to know it."""
     with world.context():
         OLD.views.save(world.clients, pupil("eve", 1, 5))
         held = OutboxTask.query().fetch()
@@ -150,7 +150,7 @@ def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world: World) -> None:
-    """C1: nobody asks for it every ten seconds for days, and nothing is parked."""
+    """C1: it is not retried every ten seconds for days, and not parked."""
     new = group(NewByGrade)
     built(world, new, NewByGrade)
     with world.context():

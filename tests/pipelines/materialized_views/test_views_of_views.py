@@ -95,14 +95,14 @@ def test_a_row_that_was_parked_follows_when_its_view_is_mended(
     with play as (world, views):
         views.save(world.clients, number("a", 1), number("b", 1))
         world.settle()
-        told = in_a_thread(lambda: verified(world, play.builds, Picky, "before"))
+        before = in_a_thread(lambda: verified(world, play.builds, Picky, "before"))
         (dead,) = DeadTask.query().fetch()
         monkeypatch.setattr(Picky, "fails_over", None)
         replay = APP.tasks["/tasks/dead/replay"]
         replay.enqueue(world.clients, Replay(dead.key.id()))
         world.settle()
 
-        assert any("picky fails over it" in words for words in told)
+        assert any("picky fails over it" in message for message in before)
         assert sizes(views) == [2, 2, 2]
         after = in_a_thread(lambda: verified(world, play.builds, Picky, "after"))
         assert after == []
@@ -111,7 +111,7 @@ def test_a_row_that_was_parked_follows_when_its_view_is_mended(
 
 @one_emulator
 def test_a_view_is_built_although_another_one_fails_over_its_sources(services: Services) -> None:
-    """C5: the one that fails is told so, and it alone."""
+    """C5: only the build of the one that fails has failed."""
     play = played(services, [Numbers, Picky, Sizes])
     with play as (world, views):
         views.save(world.clients, number("a", 1), number("b", 1))
