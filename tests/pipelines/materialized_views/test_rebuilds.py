@@ -152,7 +152,7 @@ def test_a_rebuild_expects_as_many_sources_as_are_in_the_table_that_is_read(here
 
 @one_emulator
 def test_a_late_walk_over_replaced_rows_brings_nothing_back(world: World) -> None:
-    """C5: the backfill of a build that was given up walks over a table that is not read any more."""
+    """C5: the backfill of a build that was given up walks over a table that was replaced."""
     assert rebuild(world) == "by_grade.1.2"
     with world.context():
         SCHOOL.save(world.clients, pupil("ada", 1, 2))
