@@ -3,27 +3,27 @@
 SourceMarker
     Key: the source's key + ("SourceMarker", "m"). It goes through every save of its source: the
     sequence of the last change, and what the source contributes to which rows of which tables. One
-    for all views. It outlives its source, so that a source made anew goes on counting; a TTL
-    policy on `forget_after` may remove it 60 days after that (docs/howto/declare-a-view.md). A
-    sequence begins at the time in microseconds, so a forgotten one is never counted through again.
-    Queries: none. Growth: one row a source.
+    for all views. It outlives its source, so that one that is created again goes on counting; a TTL
+    policy on `forget_after` may delete it 60 days after that (docs/howto/declare-a-view.md). A
+    sequence begins at the time in microseconds, so that of a deleted marker is never used again.
+    Queries: none. Growth: one row per source.
 
 ViewRow
     Key: "<table>:<row as JSON>". A table is one build of one view: "grades.1.3" is the third
-    build of its first definition. What a visitor reads.
-    Queries: ranges of keys. Growth: one row a group that has sources.
+    build of its first version. What a visitor reads.
+    Queries: ranges of keys. Growth: one row per group that has sources.
 
 RowMarker
     Key: its row's key + "<source kind>:<source key>". Which change of which source the row holds.
-    It goes when the source leaves the row.
-    Queries: ranges of keys below a row; ranges of `ranks`, for the least, the greatest and the
-    distinct values of a row. Single-property index. Growth: one row for each source in each row.
+    It is deleted when the source leaves the row.
+    Queries: ranges of keys below a row; ranges of `ranks`, for the min, max and distinct values of
+    a row. Single-property index. Growth: one row for each source in each row.
 
 ViewCatalog
-    Key: "<group>:<shard>". Which tables are read and which are being built. Every save reads one
+    Key: "<group>:<replica>". Which tables are read and which are being built. Every save reads one
     of the 64 equal copies in its transaction, so that none misses a table that begins; one row
     for all would be a bottleneck (docs/adr/0008).
-    Queries: none. Growth: 64 rows a group of views.
+    Queries: none. Growth: 64 rows per group of views.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ class RowMarker(ndb.Model):
 class ViewCatalog(ndb.Model):
     """A copy of the list of a group's tables."""
 
-    views = ndb.JsonProperty(required=True)  # {view: {"live": table, "building": table or null}}
-    # What its tables were begun with: {table: {"kinds": [...], "ranked": [...]}}. Missing for a
-    # table that an older version began.
+    # {view: {"live": table, "building": table or null, "builds": number, "dropping": [tables]}}
+    views = ndb.JsonProperty(required=True)
+    # {table: {"kinds": [...], "ranked": [...], "is_awaited": bool}}: what each was begun with. One
+    # that an older version of the app began is missing.
     begun_with = ndb.JsonProperty()
 
 
@@ -125,11 +126,11 @@ def ranked(prefix: str, *, descending: bool = False) -> Any:
     return query.order(-rank if descending else rank)
 
 
-def catalog_key(group: str, shard: int) -> Any:
+def catalog_key(group: str, replica: int) -> Any:
     """Return the key of a copy of a group's catalog."""
-    return ndb.Key(ViewCatalog, f"{group}:{shard:02d}")
+    return ndb.Key(ViewCatalog, f"{group}:{replica:02d}")
 
 
 def catalog_keys(group: str) -> list[Any]:
     """Return the keys of all copies."""
-    return [catalog_key(group, shard) for shard in range(CATALOG_REPLICAS)]
+    return [catalog_key(group, replica) for replica in range(CATALOG_REPLICAS)]

@@ -130,7 +130,12 @@ PACKAGES = {
         ["pipelines/materialized_views/*.py"],
         [
             f"{TESTS}/materialized_views/test_{name}.py"
-            for name in ("materialized_views", "fan_in_views", "views_beside_another_version")
+            for name in (
+                *("saves", "saves_in_transactions", "rows", "views_of_views", "limits"),
+                *("declarations", "tokens", "tokens_and_swaps", "freshness", "pacing"),
+                *("rebuilds", "verify", "changed_views", "views_beside_another_version"),
+                *("retired_views", "fan_in_views", "memory"),
+            )
         ],
     ),
     "engine": Package(

@@ -148,7 +148,7 @@ class _Paced(NumberSource):
         self._school = args.school
 
     def read(self, span: Span, size: int) -> Slice[int]:
-        if GRADES.is_waiting(SamplesByGrade, MAX_WAITING, under=(self._school,)):
+        if GRADES.is_waiting(SamplesByGrade, MAX_WAITING, prefix=(self._school,)):
             raise Retry(f"{self._school} has {MAX_WAITING} updates to take first")
         return super().read(span, size)
 
@@ -170,7 +170,7 @@ def measure(clients: Clients, args: Measure) -> None:
         return
     if comparison.measured == args.measure_id:
         return
-    is_behind = GRADES.is_waiting(SamplesByGrade, under=(args.school,))
+    is_behind = GRADES.is_waiting(SamplesByGrade, prefix=(args.school,))
     if is_behind and args.rechecks < MAX_RECHECKS:
         again = replace(args, rechecks=args.rechecks + 1)
         name = (args.school, args.measure_id, again.rechecks)
@@ -248,7 +248,7 @@ def _one_by_one(school: str) -> Counts:
 
 def _from_view(clients: Clients, school: str) -> Counts:
     """Read the view's rows, one per grade."""
-    rows = GRADES.read(clients, SamplesByGrade, under=(school,)).rows
+    rows = GRADES.read(clients, SamplesByGrade, prefix=(school,)).rows
     return {grade_of(row): (row.count, int(row.sum("points"))) for row in rows}
 
 

@@ -28,7 +28,6 @@ from models.demos.grades import (
     teacher_key,
     teachers_of,
 )
-from models.materialized_views import marker_key
 from models.transactions import transact
 from pipelines.materialized_views import ConsistencyToken
 from pipelines.runtime import Clients
@@ -90,7 +89,7 @@ def delete_student(clients: Clients, school: str, student_id: str) -> Consistenc
     def body() -> ConsistencyToken:
         if key.get() is not None:
             return GRADES.delete_in_transaction(clients, key)
-        if marker_key(key).get() is None:
+        if not GRADES.was_saved(key):
             raise UnknownStudentError(student_id)
         return ConsistencyToken()
 
@@ -132,7 +131,7 @@ def _save_new(clients: Clients, source: Student | Teacher) -> ConsistencyToken:
     """Save a source unless there is, or ever was, one of its key, as its marker tells."""
 
     def body() -> ConsistencyToken:
-        if marker_key(source.key).get() is not None:
+        if GRADES.was_saved(source.key):
             return ConsistencyToken()
         return GRADES.save_in_transaction(clients, source)
 

@@ -89,7 +89,7 @@ def follow(clients: Clients, queue: RunningEmulator) -> list[str]:
     return [
         f"at once: {shown(early.rows)}, met {early.is_satisfied}, {early.freshness.waiting} wait",
         f"then: {shown(late.rows)}, met {late.is_satisfied}, {late.freshness.waiting} wait",
-        f"an unchanged save sets {len(unchanged.held)} updates going",
+        f"an unchanged save sets {len(unchanged.updates)} updates going",
         f"moved and deleted: {shown(SHOPS.read(clients, SalesByShop).rows)}",
     ]
 

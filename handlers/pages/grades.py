@@ -151,7 +151,7 @@ def _saved(
         "took_s": round(took_s, 4),
         "reads": cost.reads,
         "writes": cost.writes,
-        "tasks": len(token.held),
+        "tasks": len(token.updates),
         "student_id": student_id,
     }
     return _back(token)
@@ -255,10 +255,10 @@ def _roster(school: str) -> tuple[list[Student], str | None]:
 
 def _live(school: str) -> dict[str, Any]:
     before, started = clients().meter.cost(), time.perf_counter()
-    reading = GRADES.read(clients(), view_of(school), under=(school,))
+    reading = GRADES.read(clients(), view_of(school), prefix=(school,))
     read_s, read = time.perf_counter() - started, clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
-    classes = GRADES.read(clients(), ClassSizes, under=(school,))
+    classes = GRADES.read(clients(), ClassSizes, prefix=(school,))
     teachers: list[Teacher] = teachers_of(school).fetch(students.MAX_TEACHERS)
     lists = _lists(school_key(school).get() or School())
     builds = _builds()
@@ -287,7 +287,7 @@ def _live(school: str) -> dict[str, Any]:
 
 
 def _chips(school: str) -> list[Chip]:
-    waiting = GRADES.waiting(clients(), view_of(school), under=(school,), most=CHANGES_READ)
+    waiting = GRADES.waiting(clients(), view_of(school), prefix=(school,), limit=CHANGES_READ)
     return [Chip.of(update, age_s) for update, age_s in waiting]
 
 

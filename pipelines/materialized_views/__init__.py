@@ -16,37 +16,32 @@ Saving a source commits, in one transaction, the source, its marker (the sequenc
 change, and what it contributes) and one update task for each row whose contribution changed.
 Applying an update commits the row together with the row's marker for that source. An update
 with a lower or equal sequence changes nothing, so any order and any number of repeats give
-the same row. A source that leaves a row takes its marker along; what an update may do to a row
-that knows nothing of its source, the source's own marker tells. So nothing has to be
-remembered for late tasks, and none of them can bring a row back.
+the same row. When a source leaves a row, its row marker is deleted. An update without a row marker
+is checked against the source's own marker, so no tombstones are needed and a late task cannot
+bring a row back.
 
 How updates travel is not this step's business: it takes any number of updates of a row. They
 come as unacked rows of the outbox or, to a view that says `fan_in = True`, through the fork-join
-queue of their row: then a hot row is written once a batch (transport.py).
+queue of their row: then a hot row is written once per batch (transport.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. Of a row that
-views stand on: 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that follows.
+Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. Of a row with
+views downstream: 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that changes.
 
-Routes: POST /tasks/materialized-views/<group>/apply and .../follow for each group, and those of the
-queue views-<group>.
+Routes: POST /tasks/materialized-views/<group>/apply and .../propagate for each group, and those of
+the queue views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
 
-from pipelines.materialized_views.freshness import Reading
-from pipelines.materialized_views.group import (
-    BadContributionError,
-    ConsistencyToken,
-    Contributions,
-    Row,
-    View,
-    ViewGroup,
-)
-from pipelines.materialized_views.rebuild import BuildStatus, Verification, ViewMaintenance
-from pipelines.materialized_views.rows import row_name
+from pipelines.materialized_views.freshness import ConsistencyToken, Reading
+from pipelines.materialized_views.group import ViewGroup
+from pipelines.materialized_views.rebuild import BuildStatus, ViewMaintenance
+from pipelines.materialized_views.rows import BadContributionError, Contributions, Row, row_name
 from pipelines.materialized_views.updates import Apply
+from pipelines.materialized_views.verify import Verification
+from pipelines.materialized_views.view import View
 
 __all__ = [
     "Apply",

@@ -1,91 +1,19 @@
-"""What a view is, and which tables of it there are."""
+"""Which tables the views of a group have, and where that is stored."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from models.materialized_views import ViewCatalog
-from pipelines.materialized_views.rows import Contributions
+from google.cloud import ndb
 
-# As in the pattern of Apply.table. It stands in keys beside a row's name.
-_NAME = re.compile(r"[a-z0-9_]{1,100}")
-# The definition of the empty table of a view that was let go. A view's own begin at 1.
-RETIRED = 0
+from models.materialized_views import CATALOG_REPLICAS, ViewCatalog, catalog_key, catalog_keys
+from pipelines.materialized_views.view import MIN_VERSION, View
+from pipelines.runtime.clients import Clients
 
-
-class View:
-    """A view: which sources it has, and what each contributes to which rows.
-
-    Change `definition` whenever `contributions`, `joins` or `ranked` would say something else than
-    before; then `rebuild` (rebuild.py) makes the new table beside the old one.
-    """
-
-    name: ClassVar[str]  # Derived from the class's name if not given.
-    definition: ClassVar[int] = 1
-    source: ClassVar[Any]  # A kind of entity, or another view: then its rows are the sources.
-    joins: ClassVar[Mapping[Any, Any]] = {}  # More sources: {kind: function}.
-    # Measures that can be asked for their least, greatest and distinct values.
-    ranked: ClassVar[Sequence[str]] = ()
-    # Updates of one row a second, after a burst; None: as they come. A row in Datastore takes
-    # about one write a second for long.
-    row_rate: ClassVar[float | None] = 1.0
-    row_burst: ClassVar[int] = 10
-    # Updates of one row gather, and it is written once a batch: for rows that many sources share.
-    fan_in: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        cls.name = cls.__dict__.get("name") or _snake(cls.__name__)
-
-    @staticmethod
-    def contributions(source: Any) -> Contributions:
-        """Return what a source contributes to which rows; pure, and the same each time."""
-        raise NotImplementedError
-
-    @classmethod
-    def functions(cls) -> dict[str, Any]:
-        """Return what to ask for contributions, by kind of source."""
-        joined = {kind_of(kind): function for kind, function in cls.joins.items()}
-        return {kind_of(cls.source): cls.contributions, **joined}
-
-
-def check_views(views: Sequence[type[View]]) -> None:
-    """Check that some views can be one group.
-
-    Raises:
-        TypeError: they cannot, and what to do.
-    """
-    names = [view.name for view in views]
-    for view in views:
-        if not _NAME.fullmatch(view.name):
-            words = "up to 100 small letters, digits and _ will do"
-            raise TypeError(f"{view.name!r} names tables: {words}")
-        if names.count(view.name) > 1:
-            raise TypeError(f"two views are called {view.name}: give one of them another `name`")
-        if view.definition <= RETIRED:
-            raise TypeError(f"{view.name} has definition {view.definition}: they begin at 1")
-        if any(map(is_view, view.joins)):
-            raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
-        if is_view(view.source) and view.source not in views:
-            raise TypeError(f"{view.name} stands on {view.source.name}: put both into one group")
-
-
-def is_view(source: Any) -> bool:
-    """Return whether a source is a view, and not a kind of entity."""
-    return isinstance(source, type) and issubclass(source, View)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-def kind_of(source: Any) -> str:
-    """Return the kind of a source: of an entity, or the name of a view."""
-    if is_view(source):
-        return str(source.name)
-    return str(source._get_kind())
+# The version of the empty table of a view that was retired.
+RETIRED = MIN_VERSION - 1
 
 
 @dataclass(frozen=True)
@@ -103,16 +31,17 @@ class TableSet:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> TableSet:
-        """Return what is stored; what a later version may add is not this one's business."""
+        """Return what is stored, without what only a later version of the app knows."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in known})
 
 
 @dataclass(frozen=True)
-class Begun:
+class TableSpec:
     """What a table was begun with: the kinds of its sources, and the measures that it ranks.
 
-    `is_awaited`: it is about to be read, so a token is not met before this table holds it, too.
+    `is_awaited`: it is about to be read, so a token is not satisfied before this table holds it,
+    too.
     """
 
     kinds: Sequence[str]
@@ -120,7 +49,7 @@ class Begun:
     is_awaited: bool = False
 
     @classmethod
-    def by(cls, view: type[View]) -> Begun:
+    def by(cls, view: type[View]) -> TableSpec:
         """Return what this code begins a table of a view with."""
         return cls(list(view.functions()), list(view.ranked))
 
@@ -129,7 +58,7 @@ class Begun:
 class Catalog:
     """Which tables the views of a group have, by the name of the view.
 
-    `begun_with` says of each table what it was begun with, as stored.
+    `begun_with` holds the TableSpec of each table, as stored.
     """
 
     views: Mapping[str, Mapping[str, Any]]
@@ -141,10 +70,10 @@ class Catalog:
         return cls(copy.views, copy.begun_with or {}) if copy else cls({})
 
     def entry(self, view: type[View]) -> TableSet:
-        """Return a view's tables; a view that nobody has built yet has an empty first one."""
+        """Return a view's tables; a view that was never built has an empty first one."""
         if view.name in self.views:
             return TableSet.of(self.views[view.name])
-        return TableSet(table_name(view.name, view.definition, 1))
+        return TableSet(table_name(view.name, view.version, 1))
 
     def live(self, view: type[View]) -> str:
         """Return the table that is read."""
@@ -160,56 +89,51 @@ class Catalog:
         return TableSet.of(stored).dropping if stored else ()
 
     def is_retired(self, view: str) -> bool:
-        """Return whether a view has been let go: its table is of no definition that there is."""
-        return definition_of(self.views[view]["live"]) == RETIRED
+        """Return whether a view has been retired: no code has its live table's version."""
+        return version_of(self.views[view]["live"]) == RETIRED
 
     def tables(self, view: type[View]) -> list[str]:
-        """Return the tables that take what this definition of the view contributes."""
+        """Return the tables that take what this version of the view contributes."""
         entry = self.entry(view)
         known = [table for table in (entry.live, entry.building) if table]
         return [table for table in known if is_fed(table, view)]
 
     def is_fed(self, view: type[View]) -> bool:
-        """Return whether the table that is read takes what this definition contributes."""
+        """Return whether the table that is read takes what this version contributes."""
         return is_fed(self.live(view), view)
 
-    def begun(self, table: str) -> Begun | None:
-        """Return what a table was begun with; None: an older version did not say."""
+    def spec(self, table: str) -> TableSpec | None:
+        """Return what a table was begun with; None: an older version of the app did not say."""
         stored = self.begun_with.get(table)
         if stored is None:
             return None
-        return Begun(stored["kinds"], stored["ranked"], stored.get("is_awaited", False))
+        return TableSpec(stored["kinds"], stored["ranked"], stored.get("is_awaited", False))
 
     def is_known(self, view: type[View], table: str) -> bool:
-        """Return whether this code may fill, write and swap in a table of a view.
+        """Return whether this code may backfill, write and swap in a table of a view.
 
-        It contributes what the table's definition says, of all kinds of sources that the table
-        has, and ranks all that it ranks. Else another version of the code has to do it.
+        It contributes what the table's version says, of all kinds of sources that the table has,
+        and ranks all that it ranks. Otherwise another version of the app has to do it.
         """
-        begun = self.begun(table) or Begun((), ())
-        has_all = {*view.functions()}.issuperset(begun.kinds)
-        return is_fed(table, view) and has_all and {*view.ranked}.issuperset(begun.ranked)
+        spec = self.spec(table) or TableSpec((), ())
+        has_all = {*view.functions()}.issuperset(spec.kinds)
+        return is_fed(table, view) and has_all and {*view.ranked}.issuperset(spec.ranked)
 
     def awaited(self, view: type[View]) -> set[str]:
-        """Return the tables that hold what a token of theirs stands for, once it is met."""
+        """Return the tables that must hold what a token stands for before it is satisfied."""
         entry = self.entry(view)
-        begun = self.begun(entry.building) if entry.building else None
+        spec = self.spec(entry.building) if entry.building else None
         return {
             entry.live,
-            *([entry.building] if entry.building and begun and begun.is_awaited else []),
+            *([entry.building] if entry.building and spec and spec.is_awaited else []),
         }
 
-    def awaiting(self, view: type[View], table: str) -> Catalog:
-        """Return a catalog in which tokens wait for a table that is about to be read."""
-        begun = self.begun(table) or Begun.by(view)
-        return self._knowing(table, replace(begun, is_awaited=True))
-
-    def standing_on(self, view: type[View]) -> list[str]:
+    def downstream_of(self, view: type[View]) -> list[str]:
         """Return the views whose sources are this view's rows, also of those unknown here."""
         found = []
         for name, stored in self.views.items():
-            begun = [self.begun(table) for table in (stored["live"], stored["building"]) if table]
-            if any(each and view.name in each.kinds for each in begun):
+            specs = [self.spec(table) for table in (stored["live"], stored["building"]) if table]
+            if any(spec and view.name in spec.kinds for spec in specs):
                 found.append(name)
         return found
 
@@ -218,73 +142,45 @@ class Catalog:
         entry = self.views.get(view_name(table))
         return entry is not None and table not in (entry["live"], entry["building"])
 
-    def changed(self, view: type[View], **how: Any) -> Catalog:
-        """Return a catalog with changes to one view's tables."""
-        return self._with(view.name, replace(self.entry(view), **how))
 
-    def _with(self, name: str, entry: TableSet) -> Catalog:
-        views = {**self.views, name: {**self.views.get(name, {}), **asdict(entry)}}
-        begun_with = {
-            table: begun
-            for table, begun in self.begun_with.items()
-            if view_name(table) != name or table in (entry.live, entry.building)
-        }
-        return Catalog(views, begun_with)
+@dataclass(frozen=True)
+class CatalogStore:
+    """The stored catalog of a group: in equal copies, so that no single row is hot."""
 
-    def _knowing(self, table: str, begun: Begun | None) -> Catalog:
-        """Return a catalog that says what a table was begun with."""
-        known = {table: asdict(begun)} if begun else {}
-        return Catalog(self.views, {**self.begun_with, **known})
+    group: str
 
-    def listed(self, view: type[View]) -> Catalog:
-        """Return a catalog in which a view is listed, a new one with the table it has by itself."""
-        if view.name in self.views:
-            return self
-        return self.changed(view)._knowing(self.live(view), Begun.by(view))
+    def any_copy(self, clients: Clients) -> Any:
+        """Return the key of one of the copies, at random."""
+        return catalog_key(self.group, clients.random.randrange(CATALOG_REPLICAS))
 
-    def without(self, view: str, table: str) -> Catalog:
-        """Return a catalog in which a table of a view is not on its way out any more."""
-        entry = TableSet.of(self.views[view])
-        rest = [other for other in entry.dropping if other != table]
-        return self._with(view, replace(entry, dropping=rest))
+    def read(self) -> Catalog:
+        """Return which tables there are."""
+        return Catalog.of(catalog_key(self.group, 0).get())
 
-    def retiring(self, view: str) -> Catalog:
-        """Return a catalog in which all tables of a view are on their way out.
+    def read_any(self, clients: Clients) -> Catalog:
+        """Return the same from a copy at random: for transactions that run side by side."""
+        return Catalog.of(self.any_copy(clients).get())
 
-        What is read is an empty one that nobody fills: the view may come back, and is rebuilt then.
+    def write(self, catalog: Catalog) -> None:
+        """Store the catalog in all its copies, in a transaction.
+
+        They are read before: each keeps what only another version of the app knows of it.
         """
-        entry = TableSet.of(self.views[view])
-        out = [table for table in (entry.live, entry.building) if table]
-        build = entry.builds + 1
-        live, dropping = table_name(view, RETIRED, build), [*entry.dropping, *out]
-        return self._with(view, TableSet(live, builds=build, dropping=dropping))
-
-    def with_next(self, view: type[View]) -> Catalog:
-        """Return a catalog in which a view's next table is being built, and no other one is."""
-        return self._with_next(view.name, self.entry(view), view.definition, Begun.by(view))
-
-    def with_next_alike(self, name: str) -> Catalog:
-        """Do the same for a view that another version knows: it is built as what is read was."""
-        entry = TableSet.of(self.views[name])
-        return self._with_next(name, entry, definition_of(entry.live), self.begun(entry.live))
-
-    def _with_next(
-        self, name: str, entry: TableSet, definition: int, begun: Begun | None
-    ) -> Catalog:
-        build = entry.builds + 1
-        table = table_name(name, definition, build)
-        dropping = [*entry.dropping, *([entry.building] if entry.building else [])]
-        entry = replace(entry, building=table, builds=build, dropping=dropping)
-        return self._with(name, entry)._knowing(table, begun)
+        keys = catalog_keys(self.group)
+        both = zip(keys, ndb.get_multi(keys), strict=True)
+        copies = [copy or ViewCatalog(key=key) for key, copy in both]
+        for copy in copies:
+            copy.populate(views=dict(catalog.views), begun_with=dict(catalog.begun_with))
+        ndb.put_multi(copies)
 
 
-def table_name(view: str, definition: int, build: int) -> str:
+def table_name(view: str, version: int, build: int) -> str:
     """Return the name of a build of a view.
 
     >>> table_name("students_by_grade", 1, 3)
     'students_by_grade.1.3'
     """
-    return f"{view}.{definition}.{build}"
+    return f"{view}.{version}.{build}"
 
 
 def view_name(table: str) -> str:
@@ -292,11 +188,11 @@ def view_name(table: str) -> str:
     return table.partition(".")[0]
 
 
-def definition_of(table: str) -> int:
-    """Return the definition that a table was built by."""
+def version_of(table: str) -> int:
+    """Return the version of the view that a table was built by."""
     return int(table.split(".")[1])
 
 
 def is_fed(table: str, view: type[View]) -> bool:
-    """Return whether a table takes what this definition of a view contributes."""
-    return definition_of(table) == view.definition
+    """Return whether a table takes what this version of a view contributes."""
+    return version_of(table) == view.version

@@ -1,4 +1,4 @@
-"""Reading views: tokens, freshness, and the order of rows."""
+"""What a reader is told beside the rows: consistency tokens, freshness, and the rows' order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from models.materialized_views import RowMarker
 from pipelines.materialized_views.rows import Row
-from pipelines.materialized_views.transport import check_travelling, saved_at
+from pipelines.materialized_views.transport import check_update_key, saved_at
 from pipelines.materialized_views.updates import TABLE
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
@@ -26,25 +26,25 @@ class TooLargeTokenError(ValueError):
 class ConsistencyToken:
     """What there is to wait for after a save. Give it to a reader who must see at least this.
 
-    `held`: the outbox rows that this save has set going. `earlier`: those of earlier changes of
-    the same sources, which may be under way still. `missed`: tables that are read and do not take
-    the change, since another definition built them; met when they have been replaced.
+    `updates`: the keys of those that this save has sent. `earlier`: of those of earlier changes of
+    the same sources, which may be in flight still. `frozen_tables`: those that are read and do not
+    take the change, since another version of their view built them, until they are replaced.
     """
 
-    held: frozenset[str] = frozenset()
+    updates: frozenset[str] = frozenset()
     earlier: frozenset[str] = frozenset()
-    missed: frozenset[str] = frozenset()
+    frozen_tables: frozenset[str] = frozenset()
 
     @classmethod
     def of_all(cls, tokens: Sequence[ConsistencyToken]) -> ConsistencyToken:
         """Return one for what several stand for."""
-        every = [(token.held, token.earlier, token.missed) for token in tokens]
+        every = [(token.updates, token.earlier, token.frozen_tables) for token in tokens]
         return cls(*(frozenset().union(*parts) for parts in zip(*every, strict=True)))
 
     @property
     def rows(self) -> frozenset[str]:
-        """The outbox rows that must be gone."""
-        return self.held | self.earlier
+        """The outbox rows and work items that must be gone."""
+        return self.updates | self.earlier
 
     def __str__(self) -> str:
         """Return it as a text.
@@ -53,9 +53,9 @@ class ConsistencyToken:
             TooLargeTokenError: it names too much for one.
         """
         if len(self.rows) > MAX_LISTED:
-            words = f"this token names {len(self.rows):,} changes, its text at most {MAX_LISTED:,}"
-            raise TooLargeTokenError(f"{words}: wait for it here, or save fewer sources at a time")
-        return "~".join(sorted(self.rows | self.missed))
+            size = f"this token names {len(self.rows):,} changes, its text at most {MAX_LISTED:,}"
+            raise TooLargeTokenError(f"{size}: wait for it here, or save fewer sources at a time")
+        return "~".join(sorted(self.rows | self.frozen_tables))
 
     @classmethod
     def parse(cls, text: str) -> ConsistencyToken:
@@ -65,23 +65,23 @@ class ConsistencyToken:
             ValueError: it is none.
         """
         parts = text.split("~") if text else []
-        missed = frozenset(part for part in parts if re.fullmatch(TABLE, part))
-        held = frozenset(parts) - missed
-        if len(held) > MAX_LISTED:
+        frozen = frozenset(part for part in parts if re.fullmatch(TABLE, part))
+        updates = frozenset(parts) - frozen
+        if len(updates) > MAX_LISTED:
             raise TooLargeTokenError(f"a token names at most {MAX_LISTED:,} changes")
-        for row in held:
-            check_travelling(row)
-        return cls(held, missed=missed)
+        for row in updates:
+            check_update_key(row)
+        return cls(updates, frozen_tables=frozen)
 
 
 @dataclass(frozen=True)
 class Freshness:
-    """How far behind its sources something is.
+    """How far a row, or a view, is behind its sources.
 
     `newest_s`: the age of the newest change it holds, None if it holds none. `oldest_s`: the age
     of the oldest change that it does not hold yet, 0 if it holds all. `waiting`: how many changes
-    of rows wait; `is_truncated`: they were not counted to the end. `is_frozen`: another definition
-    built the table, so what this code saves neither comes nor waits until a rebuild is swapped in.
+    of rows wait; `is_truncated`: they were not counted to the end. `is_frozen`: another version of
+    the view built the table: no save by this code reaches it until a rebuild is swapped in.
     """
 
     newest_s: float | None
@@ -93,7 +93,7 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows, and how fresh they are. `is_satisfied`: they hold what the token asked for."""
+    """Rows, and how fresh they are. `is_satisfied`: they hold what the token stands for."""
 
     rows: Sequence[Row]
     freshness: Freshness
@@ -103,6 +103,7 @@ class Reading:
 def freshness_of(
     clients: Clients, waiting: Sequence[Any], applied: Sequence[datetime.datetime]
 ) -> Freshness:
+    """Return how fresh rows are, by the keys of what waits and the newest save in each row."""
     now = naive_utc(clients.clock.now())
     ages = [(now - saved_at(key)).total_seconds() for key in waiting]
     return Freshness(
@@ -132,7 +133,7 @@ def count_distinct(prefix: str) -> int:
 
 
 def _distinct_after(prefix: str, after: str) -> list[str]:
-    """Return the next different ranks of a row behind one of them."""
+    """Return the next different ranks of a row after one of them."""
     query = RowMarker.query(RowMarker.ranks > after, RowMarker.ranks < prefix + "\U0010ffff")
     page = query.order(RowMarker.ranks).fetch(
         MAX_LISTED, projection=["ranks"], distinct_on=["ranks"]

@@ -74,10 +74,10 @@ def row_name(text: str) -> RowName:
     return tuple(name) if isinstance(name, list) else name
 
 
-def under_text(parts: tuple[str | int, ...]) -> str:
+def prefix_text(parts: tuple[str | int, ...]) -> str:
     """Return what the stored names of all tuples that begin with some parts begin with.
 
-    >>> under_text(("a", 1))
+    >>> prefix_text(("a", 1))
     '["a",1,'
     """
     return row_text(parts)[:-1] + "," if parts else ""
@@ -86,12 +86,12 @@ def under_text(parts: tuple[str | int, ...]) -> str:
 def checked(
     contributions: Contributions,
     ranked: Sequence[str],
-    most_bytes: int = MAX_MEASURES_BYTES,
+    max_bytes: int = MAX_MEASURES_BYTES,
 ) -> dict[str, dict[str, Value]]:
     """Return contributions as they are stored.
 
     Args:
-        most_bytes: What can travel to one row, as JSON.
+        max_bytes: What can travel to one row, as JSON.
 
     Raises:
         BadContributionError: something in them cannot be stored, added up or ranked.
@@ -107,13 +107,14 @@ def checked(
                 raise BadContributionError(f"a measure's name is a text, not {measure!r:.60}")
             _check_whole("a measure's name", measure)
             if len(measure) > MAX_MEASURE_CHARS:
-                most = f"at most {MAX_MEASURE_CHARS} characters"
-                raise BadContributionError(f"a measure's name has {most}, not {len(measure)}")
+                limit = f"at most {MAX_MEASURE_CHARS} characters"
+                raise BadContributionError(f"a measure's name has {limit}, not {len(measure)}")
             _check(measure, value, is_ranked=measure in ranked)
         size = len(json.dumps(measures, ensure_ascii=False).encode())
-        if size > most_bytes:
-            words = f"its measures for a row are {size:,} bytes, at most {most_bytes:,} travel"
-            raise BadContributionError(words)
+        if size > max_bytes:
+            raise BadContributionError(
+                f"its measures for a row are {size:,} bytes, at most {max_bytes:,} travel"
+            )
     return stored
 
 
@@ -182,22 +183,22 @@ class RowEntry:
         return int.from_bytes(hashlib.sha256(exact.encode()).digest()[: _FINGERPRINT_BITS // 8])
 
 
-def add_entry(row: ViewRow, held: RowEntry) -> None:
+def add_entry(row: ViewRow, entry: RowEntry) -> None:
     """Count a source in."""
-    _add(row, held, 1)
+    _add(row, entry, 1)
 
 
-def remove_entry(row: ViewRow, held: RowEntry) -> None:
+def remove_entry(row: ViewRow, entry: RowEntry) -> None:
     """Count a source out."""
-    _add(row, held, -1)
+    _add(row, entry, -1)
 
 
-def _add(row: ViewRow, held: RowEntry, sign: int) -> None:
-    row.counts = _without_zero(held.kind, row.counts, row.counts.get(held.kind, 0) + sign)
-    for measure, value in held.measures.items():
+def _add(row: ViewRow, entry: RowEntry, sign: int) -> None:
+    row.counts = _without_zero(entry.kind, row.counts, row.counts.get(entry.kind, 0) + sign)
+    for measure, value in entry.measures.items():
         if not isinstance(value, str):
             row.sums = _summed(row.sums, measure, _number(value), sign)
-    prints = int(row.fingerprint, 16) + sign * held.fingerprint
+    prints = int(row.fingerprint, 16) + sign * entry.fingerprint
     row.fingerprint = f"{prints % 2**_FINGERPRINT_BITS:x}"
 
 

@@ -1,8 +1,8 @@
-"""How updates of views travel from a save to their row, and what still is on its way.
+"""How updates of views travel from a save to their row, and what is still in flight.
 
 Either each is an unacked row of the outbox, with a task of its own, paced row by row; or, with
 `fan_in = True`, it is a work item in the fork-join queue of its row: however many sources change,
-the row is written once a batch. Both are written by the save's own transaction and deleted by
+the row is written once per batch. Both are written by the save's own transaction and deleted by
 the one that changes the row. So what waits can be seen, and its age is known. What is parked waits
 for a person, and is seen as well: the unacked row stays, and so does the item, under its tag.
 """
@@ -10,7 +10,7 @@ for a person, and is seen as well: the unacked row stays, and so does the item, 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,18 @@ from google.cloud import ndb
 from models import fork_join
 from models.fork_join import EpochId, PackId, WorkPack, packs_tagged, packs_tagged_under
 from models.outbox import OutboxTask, RowId, outbox_key, rows_of_topic, rows_of_topics
-from pipelines.materialized_views.catalog import View
-from pipelines.materialized_views.updates import Update
+from pipelines import outbox
+from pipelines.fork_join import Batch, ForkJoin
+from pipelines.materialized_views.pacing import paced_at
+from pipelines.materialized_views.rows import Value
+from pipelines.materialized_views.updates import Apply, Update, source_name
+from pipelines.materialized_views.view import View
 from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task
 
-# 3,600 updates of a row wait by then at one a second; what comes above that rate is not paced.
-MAX_TURN_MS = 3_600_000
+# Updates of one row in one transaction: three entities each.
+MAX_JOINED = 150
+_SOME_TIME = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,96 @@ class QueuedUpdate:
     saved: datetime.datetime
 
 
-def waiting_for_row(view: type[View], row: str, most: int) -> list[Any]:
+class UpdateTransport:
+    """Both ways of a group's updates: a task of their own, and the fork-join queue of their row."""
+
+    def __init__(
+        self,
+        group: str,
+        queue: str,
+        apply: Callable[[Clients, Apply], None],
+        join: Callable[[Clients, Batch, Sequence[QueuedUpdate]], None],
+        fan_in_s: float,
+    ) -> None:
+        """Declare what delivers updates.
+
+        Args:
+            apply: Takes the updates of a task.
+            join: Takes all updates of a row that have come together.
+        """
+        self.task = Task(f"/tasks/materialized-views/{group}/apply", queue, Apply, apply)
+        self.fan_in = ForkJoin(
+            f"views-{group}",
+            QueuedUpdate,
+            join,
+            queue=queue,
+            period_s=fan_in_s,
+            max_batch_size=MAX_JOINED,
+        )
+
+    def send(
+        self,
+        clients: Clients,
+        view: type[View] | None,
+        tag: str,
+        part: Sequence[Update],
+        now: datetime.datetime,
+    ) -> str:
+        """Send updates of one row, in a transaction; return the key under which they wait.
+
+        Args:
+            view: None: this code does not know it. Then its updates travel by a task.
+        """
+        if view is not None and view.fan_in:
+            items = [QueuedUpdate(update, now) for update in part]
+            return self.fan_in.insert_in_transaction(clients, tag, *items, tag=tag)
+        table, _, row = tag.partition(":")
+        return outbox.enqueue_with_ack(
+            clients,
+            self.task,
+            lambda unacked: Apply(table, row, list(part), unacked),
+            tag=tag,
+            at=paced_at(clients, view, tag) if view is not None else None,
+        )
+
+    def check(
+        self, view: type[View], table: str, source: Any, rows: Mapping[str, dict[str, Value]]
+    ) -> None:
+        """Check that what a source contributes can travel to its rows.
+
+        Raises:
+            Exception: it cannot.
+        """
+        for row, measures in rows.items():
+            update = Update(source_name(source), 0, measures, is_first=True)
+            if view.fan_in:
+                self.fan_in.check(f"{table}:{row}", QueuedUpdate(update, _SOME_TIME))
+            else:
+                self.task.message(Apply(table, row, [update], unacked=""))
+
+    def read(self, stored: OutboxTask | WorkPack) -> Apply:
+        """Return the updates in an outbox row or a work pack."""
+        if isinstance(stored, OutboxTask):
+            return self.task.read(stored.body.encode())
+        table, _, row = stored.tag.partition(":")
+        updates = [queued.update for queued in self.fan_in.read(stored.items)]
+        return Apply(table, row, updates, unacked="")
+
+
+def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
     """Return the keys of what waits for one row of a table."""
-    found: list[Any] = rows_of_topic(row).fetch(most, keys_only=True)
+    found: list[Any] = rows_of_topic(row).fetch(limit, keys_only=True)
     if view.fan_in:
-        found += packs_tagged(row).fetch(most, keys_only=True)
-    return found[:most]
+        found += packs_tagged(row).fetch(limit, keys_only=True)
+    return found[:limit]
 
 
-def waiting_for_rows(view: type[View], beginning: str, most: int) -> list[Any]:
+def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     """Return the keys of what waits for the rows of a table that begin alike."""
-    found: list[Any] = rows_of_topics(beginning).fetch(most, keys_only=True)
+    found: list[Any] = rows_of_topics(prefix).fetch(limit, keys_only=True)
     if view.fan_in:
-        found += packs_tagged_under(beginning).fetch(most, keys_only=True)
-    return found[:most]
+        found += packs_tagged_under(prefix).fetch(limit, keys_only=True)
+    return found[:limit]
 
 
 def has_pending(row: str) -> bool:
@@ -68,12 +150,12 @@ def left_of(names: Collection[str]) -> list[OutboxTask | WorkPack]:
     """Return what is left of the updates that a token names: what waits, or is parked."""
     packs = [name for name in names if _is_pack(name)]
     rows = [name for name in names if not _is_pack(name)]
-    held = [row for row in ndb.get_multi(map(outbox_key, rows)) if row is not None]
-    return [*held, *(fork_join.left_of(packs) if packs else [])]
+    unacked = [row for row in ndb.get_multi(map(outbox_key, rows)) if row is not None]
+    return [*unacked, *(fork_join.left_of(packs) if packs else [])]
 
 
-def check_travelling(name: str) -> None:
-    """Check that a text can name an update on its way.
+def check_update_key(name: str) -> None:
+    """Check that a text can name an update in flight.
 
     Raises:
         ValueError: it cannot.
@@ -87,25 +169,3 @@ def check_travelling(name: str) -> None:
 def _is_pack(name: str) -> bool:
     """Tell a pack's key from an outbox row's, which begins with one digit."""
     return name.find("|") > 1
-
-
-def turn(clients: Clients, view: type[View], tag: str) -> datetime.datetime | None:
-    """Return when the next update of a row has its turn; None: now.
-
-    A row's turns are counted in memcached, in milliseconds. Without it they come as they come. They
-    lie between now and an hour ahead: beyond that a clock was wrong, and they begin anew.
-    """
-    if view.row_rate is None:
-        return None
-    now = clients.clock.now()
-    now_ms = int(now.timestamp() * 1000)
-    each_ms = max(1, round(1000 / view.row_rate))
-    key = f"views:turn:{tag}"
-    turn_ms = clients.cache.incr(key, each_ms, ttl_s=3600)
-    if turn_ms is None:
-        return None
-    ahead_ms = turn_ms - now_ms - each_ms * view.row_burst
-    if turn_ms < now_ms or ahead_ms > MAX_TURN_MS:
-        clients.cache.set(key, str(now_ms).encode(), ttl_s=3600)
-        return None
-    return now + datetime.timedelta(milliseconds=ahead_ms) if ahead_ms > 0 else None

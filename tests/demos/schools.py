@@ -21,7 +21,7 @@ LIST = "1" * 32
 def bars(world: World, school: str = DEMO) -> dict[int, tuple[int, float]]:
     """Return each grade's students and points, as a reader sees them."""
     with world.context():
-        rows = GRADES.read(world.clients, view_of(school), under=(school,)).rows
+        rows = GRADES.read(world.clients, view_of(school), prefix=(school,)).rows
         return {grade_of(row): (row.count, row.sum("points")) for row in rows}
 
 
@@ -40,7 +40,7 @@ def truth(world: World, school: str = DEMO) -> dict[int, tuple[int, float]]:
 def joined(world: World) -> dict[int, tuple[float, int]]:
     """Return each grade's students and teachers."""
     with world.context():
-        rows = GRADES.read(world.clients, ClassSizes, under=(DEMO,)).rows
+        rows = GRADES.read(world.clients, ClassSizes, prefix=(DEMO,)).rows
         return {grade_of(row): (row.sum("students"), row.counts.get("Teacher", 0)) for row in rows}
 
 
@@ -66,4 +66,4 @@ def drift(world: World) -> list[str]:
     assert found is not None
     assert (running.state, found.state) == ("running", "finished")
     assert found.checked == found.expected > 0
-    return [f"{each.where}: {each.words}" for each in found.differences]
+    return [f"{each.where}: {each.message}" for each in found.differences]

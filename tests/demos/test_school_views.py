@@ -36,7 +36,7 @@ def test_what_waits_adds_nothing_to_the_reads_of_a_chart(world: World) -> None:
 
     with world.context():
         before = world.clients.meter.cost()
-        reading = GRADES.read(world.clients, StudentsByGrade, under=(DEMO,))
+        reading = GRADES.read(world.clients, StudentsByGrade, prefix=(DEMO,))
         cost = world.clients.meter.cost() - before
 
     assert reading.freshness.waiting > 0

@@ -32,7 +32,7 @@ def test_a_student_is_added_moved_and_deleted_with_their_bar(world: World) -> No
     tokens.append(settled(world, students.delete_student, DEMO, ADA))
 
     assert bars(world) == {}
-    assert [len(token.held) for token in tokens] == [1, 2, 1, 1]
+    assert [len(token.updates) for token in tokens] == [1, 2, 1, 1]
     with world.context():
         assert all(GRADES.wait(world.clients, token, 0) for token in tokens)
 
@@ -60,7 +60,7 @@ def test_a_save_whose_answer_is_lost_is_made_once_and_known(world: World) -> Non
             form_id = f"{at}" * 32
             token = students.add_student(world.clients, DEMO, form_id, StudentDetails("Ada", 7, 10))
         fired.append(world.plan.fired)
-        assert len(token.held) == 1
+        assert len(token.updates) == 1
     world.plan.at = None
     world.clock.sleep(60)
     world.sweep()
@@ -98,7 +98,7 @@ def test_what_was_done_is_done_once(world: World) -> None:
     same = settled(world, students.change_student, DEMO, ADA, StudentDetails("Ada", 7, 92))
     settled(world, students.delete_student, DEMO, ADA)
 
-    assert not same.held
+    assert not same.updates
     assert settled(world, students.delete_student, DEMO, ADA) == ConsistencyToken()
 
 

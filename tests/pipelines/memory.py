@@ -1,7 +1,7 @@
 """A Datastore in a dictionary, for searches too wide for an emulator.
 
 It runs the real code of the views, one whole transaction after the other, as a serializable
-store does. `test_materialized_views.py` plays one history in it and on both emulators, and
+store does. `test_memory.py` plays one history in it and on both emulators, and
 compares every row.
 """
 
@@ -92,6 +92,9 @@ def offline() -> Iterator[None]:
     def get_multi(keys: Sequence[Any]) -> list[Any]:
         return [Memory.current.get(key) for key in keys]
 
+    def transact(body: Callable[[], Any]) -> Any:
+        return Memory.current.transact(body)
+
     client = ndb.Client(project="demo-memory", credentials=AnonymousCredentials())
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
@@ -99,9 +102,7 @@ def offline() -> Iterator[None]:
         mock.patch.object(ndb.Key, "get", lambda key: Memory.current.get(key)),
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
-        mock.patch(
-            "pipelines.materialized_views.group.transact",
-            lambda body: Memory.current.transact(body),
-        ),
+        mock.patch("pipelines.materialized_views.group.transact", transact),
+        mock.patch("pipelines.materialized_views.apply.transact", transact),
     ):
         yield

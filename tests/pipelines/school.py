@@ -12,8 +12,7 @@ from google.cloud import ndb
 from models.continuations import ContinuationPage, ContinuationRun
 from models.materialized_views import RowMarker, SourceMarker, ViewCatalog, ViewRow
 from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.materialized_views.rows import Row
+from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
 from tests.world import Services, World
 
 STORED = (
@@ -39,6 +38,10 @@ class Tutor(ndb.Model):
     """A source of the other kind."""
 
     grade = ndb.IntegerProperty(indexed=False)
+
+
+def pupil(name: str, grade: int | None, points: float | None = None, house: str = "") -> Pupil:
+    return Pupil(id=name, grade=grade, points=points, house=house or None)
 
 
 class ByGrade(View):
@@ -141,7 +144,7 @@ def _recomputed(views: ViewGroup, view: type[View], live: Callable[[Any], str]) 
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     sums: dict[str, dict[str, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
     for kind, source in _sources(view, live):
-        for row, measures in views.rows_for(view, kind, source).items():
+        for row, measures in views._internals.definitions.rows_for(view, kind, source).items():
             counts[row][kind] += 1
             for measure, value in measures.items():
                 if not isinstance(value, str):

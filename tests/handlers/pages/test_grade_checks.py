@@ -142,6 +142,6 @@ def test_reading_costs_a_read_a_bar(
     world.settle()
 
     with world.context():
-        rows = GRADES.read(world.clients, StudentsByGrade, under=(DEMO,)).rows
+        rows = GRADES.read(world.clients, StudentsByGrade, prefix=(DEMO,)).rows
 
     assert f"<dd>{len(rows) + 2} reads</dd>" in browser.get("/grades").text

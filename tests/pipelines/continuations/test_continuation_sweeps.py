@@ -12,7 +12,7 @@ from google.api_core import exceptions as rpc_errors
 from models.continuations import FINISHED, RUNNING, ContinuationPage, pages_of, run_key
 from models.dead_tasks import open_dead_tasks
 from pipelines import continuations
-from pipelines.continuations import sweep
+from pipelines.continuations import runs, sweep
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import OtherJobError
 from pipelines.continuations.jobs import Job
@@ -26,7 +26,7 @@ QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
 def store_run(world: World, run_id: str, job: Job[Walk, Item] = APPLY) -> None:
     """Store a run whose process dies before it creates a task."""
     with world.context():
-        continuations.new_run(world.clients, job, Walk(run_id), run_id=run_id).put()
+        runs.new_run(world.clients, job, Walk(run_id), run_id=run_id).put()
 
 
 def sweep_once(world: World) -> int:

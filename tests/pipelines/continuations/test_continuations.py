@@ -13,6 +13,7 @@ from google.cloud import ndb
 
 from models.continuations import CANCELLED, FINISHED, pages_of
 from pipelines import continuations
+from pipelines.continuations import runs
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import ItemError, Job, RefusedItemError
@@ -77,7 +78,7 @@ def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
 
     with world.context():
         runs = [
-            continuations.new_run(world.clients, APPLY, Walk("r"), run_id="r", expected=expected)
+            runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", expected=expected)
             for expected in (None, 0, 15, 16, 31, 1_000)
         ]
 
@@ -88,7 +89,7 @@ def test_a_page_has_at_least_one_item(world: World) -> None:
     """What cannot be is refused before anything is stored; one is a size."""
     names = put_items(world, 3)
     with world.context(), pytest.raises(ValueError, match="at least 1, not -1"):
-        continuations.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=-1)
+        runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=-1)
 
     run_to_end(world, APPLY, "run", page_size=1)
 
@@ -343,9 +344,7 @@ def test_a_second_start_that_would_cut_otherwise_changes_nothing(
     """A1: the chains of the stored run are launched, whoever starts it again and how."""
     names = put_items(world, 60)
     with world.context():
-        first = continuations.new_run(
-            world.clients, APPLY, Walk("run"), run_id="run", chains=stored
-        )
+        first = runs.new_run(world.clients, APPLY, Walk("run"), run_id="run", chains=stored)
         first.put()
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=draft)
     world.settle()

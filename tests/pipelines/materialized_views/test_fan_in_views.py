@@ -12,15 +12,16 @@ from google.cloud import ndb
 from models.dead_tasks import DeadTask
 from models.fork_join import WorkPack
 from models.outbox import OutboxTask
-from pipelines.materialized_views import ViewMaintenance
-from pipelines.materialized_views import group as materialized_views
-from pipelines.materialized_views.group import (
+from pipelines.materialized_views import (
     BadContributionError,
     ConsistencyToken,
     Contributions,
     Row,
     View,
     ViewGroup,
+    ViewMaintenance,
+    apply,
+    fold,
 )
 from tests.pipelines.school import SCHOOL, ByGrade, Pupil, differences, school_world
 from tests.world import Services, World
@@ -53,7 +54,7 @@ def test_many_sources_that_move_write_each_row_once_a_batch(
     world.settle()
     writes: Counter[str] = Counter()
     folds: Counter[str] = Counter()
-    sound_put, sound_join = materialized_views._put_row, SCHOOL.fan_in.join
+    sound_put, sound_join = fold.put_row, SCHOOL.fan_in.join
 
     def put_row(view: Any, row: Any, changed: Any) -> None:
         writes[row.key.id()] += 1
@@ -63,7 +64,7 @@ def test_many_sources_that_move_write_each_row_once_a_batch(
         folds[batch.key] += 1
         sound_join(clients, batch, items)
 
-    monkeypatch.setattr(materialized_views, "_put_row", put_row)
+    monkeypatch.setattr(apply, "put_row", put_row)
     monkeypatch.setattr(SCHOOL.fan_in, "join", join)
     save(world, 400, lambda i: (i + 1) % 3)
     world.settle()
@@ -87,8 +88,8 @@ def test_what_waits_can_be_seen_and_waited_for(world: World) -> None:
         assert not reading.is_satisfied
         assert reading.freshness.waiting == 1
         assert reading.freshness.oldest_s > 0
-        ((apply, age_s),) = SCHOOL.waiting(world.clients, ByGrade)
-        assert (apply.row, len(apply.updates)) == ("1", 3)
+        ((update, age_s),) = SCHOOL.waiting(world.clients, ByGrade)
+        assert (update.row, len(update.updates)) == ("1", 3)
         assert age_s > 0
         assert SCHOOL.freshness(world.clients, ByGrade, 1).waiting == 1
     world.settle()
@@ -149,7 +150,7 @@ def test_a_batch_for_a_view_that_is_not_known_yet_waits(
     save(world, 3, lambda i: 1)
     known = SCHOOL.views.copy()
     with monkeypatch.context() as patch:
-        patch.setattr(SCHOOL, "views", {})
+        patch.setattr(SCHOOL._internals.definitions, "views", {})
         world.clock.sleep(1.1)
         (task,) = world.live_tasks("default")
         assert world.deliver(task.name) == 429
@@ -224,7 +225,7 @@ def test_what_does_not_fit_into_a_work_item_is_refused_at_the_save(services: Ser
     with world.context():
         with pytest.raises(BadContributionError, match=r"45,\d+ bytes, at most 34,000 travel"):
             views.save(world.clients, Doc(id="d", texts=50))
-        refusal = views.refusal(Wide, Doc(id="d", texts=50))
+        refusal = views._internals.definitions.refusal(Wide, Doc(id="d", texts=50))
         left = [kind.query().fetch() for kind in (Doc, WorkPack)]
         views.save(world.clients, Doc(id="d", texts=37))
     world.settle()
@@ -258,7 +259,7 @@ def test_a_view_whose_updates_cannot_travel_stops_neither_the_row_nor_the_views_
     with world.context():
         dead = DeadTask.query().fetch()
         assert seen == [(1, 1, False), (2, 2, False), (3, 3, False)]
-        assert [each.path for each in dead] == ["/tasks/materialized-views/above/follow"]
+        assert [each.path for each in dead] == ["/tasks/materialized-views/above/propagate"]
         assert "wide_above" in dead[0].reason or "34,000" in dead[0].reason
         assert differences(views) == []
 

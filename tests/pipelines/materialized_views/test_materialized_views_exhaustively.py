@@ -19,15 +19,13 @@ from models.fork_join import PackId, WorkPack
 from models.materialized_views import RowMarker, SourceMarker, ViewRow
 from pipelines.fork_join.epochs import Epochs
 from pipelines.fork_join.fold import _fold_here
-from pipelines.materialized_views import updates as view_updates
-from pipelines.materialized_views.group import ViewGroup
+from pipelines.materialized_views import Apply, ViewGroup, fold
 from pipelines.materialized_views.rows import RowEntry
-from pipelines.materialized_views.updates import Apply
 from pipelines.runtime.cache import NoCache
 from pipelines.runtime.process_state import ProcessState
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.memory import Memory, offline
-from tests.pipelines.school import ByGrade, ByHouse, GradesBySize, Pupil, Tutor, exact_sums
+from tests.pipelines.school import ByGrade, ByHouse, GradesBySize, Pupil, Tutor, exact_sums, pupil
 
 # One view, so that the space is that of the invariant and not of its combinations.
 ALONE = ViewGroup("alone", ByGrade, queue="default")
@@ -58,10 +56,6 @@ def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             cache=NoCache(),
             process_state=ProcessState(),
         )
-
-
-def pupil(name: str, grade: int | None, points: float | None = None, house: str = "") -> Pupil:
-    return Pupil(id=name, grade=grade, points=points, house=house or None)
 
 
 # The seeds' own rule
@@ -178,7 +172,7 @@ class Search:
     def _go(self, memory: Memory, saves: int, sent: tuple[Apply, ...], again: Apply | None) -> None:
         """Go on from a state: `sent` tasks were created, `again` is what was delivered twice."""
         waiting = tuple(tasks_in(memory, ALONE))
-        state = (saves, memory.state(), tuple(task.held for task in sent), again is None)
+        state = (saves, memory.state(), tuple(task.unacked for task in sent), again is None)
         if state in self._seen:
             return
         self._seen.add(state)
@@ -201,7 +195,7 @@ class Search:
             # Its first delivery may be this one: then the other one is still to come.
             if task in waiting:
                 here.facts.update(
-                    (key, fact) for key, fact in memory.facts.items() if key.id() == task.held
+                    (key, fact) for key, fact in memory.facts.items() if key.id() == task.unacked
                 )
             self._go(here, saves, sent, task)
 
@@ -222,23 +216,23 @@ def saved(clients: Any, history: Sequence[int | None]) -> Memory:
 
 
 def tasks_in(memory: Memory, views: ViewGroup) -> list[Apply]:
-    """Return the updates that wait, whichever way they travel; `held` is where."""
+    """Return the updates that wait, whichever way they travel; `unacked` is where."""
     packs = sorted(
         (key.id(), values["tag"], values["items"])
         for key, (kind, values, _) in memory.facts.items()
         if kind is WorkPack
     )
     return memory.tasks(views) + [
-        Apply(*tag.split(":", 1), [sent.update for sent in views.fan_in.read(items)], held)
-        for held, tag, items in packs
+        Apply(*tag.split(":", 1), [sent.update for sent in views.fan_in.read(items)], pack)
+        for pack, tag, items in packs
     ]
 
 
 def deliver(clients: Any, memory: Memory, tasks: Sequence[Apply], views: ViewGroup = ALONE) -> None:
     with memory:
         for task in tasks:
-            if task.held.startswith("views-"):
-                pack = PackId.parse(task.held)
+            if task.unacked.startswith("views-"):
+                pack = PackId.parse(task.unacked)
                 memory.transact(lambda p=pack: _fold_here(clients, views.fan_in, [p]))
             else:
                 views.apply(clients, task)
@@ -284,8 +278,8 @@ def test_updates_in_disorder_end_as_the_recomputation(clients: Any) -> None:
         with memory:
             change_some(clients, rng)
         for task in tasks_in(memory, ALL):
-            if task.held not in known:
-                known.add(task.held)
+            if task.unacked not in known:
+                known.add(task.unacked)
                 pool.append(task)
         while len(pool) > rng.randrange(60):
             task = pool.pop(rng.randrange(len(pool)))
@@ -338,7 +332,7 @@ def recomputed(memory: Memory, view: Any) -> dict[Any, Any]:
     counts: dict[Any, Counter[str]] = defaultdict(Counter)
     values: dict[Any, dict[str, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
     for kind, source in sources_of(memory, view):
-        for row, measures in ALL.rows_for(view, kind, source).items():
+        for row, measures in ALL._internals.definitions.rows_for(view, kind, source).items():
             counts[row][kind] += 1
             for measure, value in measures.items():
                 if not isinstance(value, str):
@@ -357,7 +351,7 @@ def sources_of(memory: Memory, view: Any) -> list[tuple[str, Any]]:
 # The search bites
 
 
-def told_by_the_task(source: str, marker: SourceMarker | None, args: Apply) -> RowEntry | None:
+def believe_the_task(source: str, marker: SourceMarker | None, args: Apply) -> RowEntry | None:
     """Believe a task about a row that knows nothing of its source: what must not be done."""
     update = next(update for update in args.updates if update.source == source)
     return None if update.measures is None else RowEntry(source, update.sequence, update.measures)
@@ -365,14 +359,14 @@ def told_by_the_task(source: str, marker: SourceMarker | None, args: Apply) -> R
 
 @pytest.mark.parametrize(
     ("planted", "instead"),
-    [("_told", told_by_the_task), ("_is_older", lambda marker, update: False)],
+    [("_from_source_marker", believe_the_task), ("_is_older", lambda marker, update: False)],
     ids=["no look at the source's marker", "no sequences"],
 )
 def test_the_search_finds_a_rule_that_is_wrong(
     clients: Any, monkeypatch: pytest.MonkeyPatch, planted: str, instead: Any
 ) -> None:
     """With one of the two proofs taken out, some order of the same tasks goes wrong."""
-    monkeypatch.setattr(view_updates, planted, instead)
+    monkeypatch.setattr(fold, planted, instead)
 
     searches = [Search(clients, history) for history in ([1, 2, None], [1, 1, 2])]
 

@@ -11,21 +11,11 @@ from google.cloud import ndb
 from models.fork_join import WorkPack
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines.materialized_views import group as materialized_views
-from pipelines.materialized_views import updates as view_updates
-from pipelines.materialized_views.group import Apply
+from pipelines.materialized_views import Apply, apply, fold
 from pipelines.materialized_views.rows import RowEntry
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.school import (
-    SCHOOL,
-    ByGrade,
-    Pupil,
-    Tutor,
-    differences,
-    school_world,
-    wipe,
-)
+from tests.pipelines.school import SCHOOL, ByGrade, Pupil, Tutor, differences, school_world, wipe
 from tests.world import Services, World
 
 
@@ -127,9 +117,9 @@ def believe_the_task(source: str, marker: Any, args: Apply) -> RowEntry | None:
 @pytest.mark.parametrize(
     ("module", "planted", "instead"),
     [
-        (view_updates, "_told", believe_the_task),
-        (view_updates, "_is_older", lambda marker, update: True),
-        (materialized_views, "_put_row", lambda view, row, changed: row.put()),
+        (fold, "_from_source_marker", believe_the_task),
+        (fold, "_is_older", lambda marker, update: True),
+        (apply, "put_row", lambda view, row, changed: row.put()),
     ],
     ids=["no look at the source's marker", "no sequences", "no markers"],
 )

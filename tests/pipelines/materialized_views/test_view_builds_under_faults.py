@@ -7,10 +7,10 @@ import random
 import pytest
 
 from models.continuations import FINISHED
-from pipelines.materialized_views.group import ConsistencyToken
+from pipelines.materialized_views import ConsistencyToken
 from tests.explorer import Explorer
 from tests.faults import KINDS
-from tests.pipelines.materialized_views.test_materialized_views import Beside
+from tests.pipelines.materialized_views.harness import ThreadedWorld
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
     SaveScenario,
     pupil,
@@ -29,7 +29,7 @@ from tests.world import Services
 
 
 class BuildScenario(SaveScenario):
-    """A view is built anew while a pupil moves and another one comes."""
+    """A view is rebuilt while a pupil moves and another one comes."""
 
     def prepare(self) -> None:
         wipe()
@@ -57,7 +57,7 @@ class BuildScenario(SaveScenario):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rebuild_ends_with_a_fault_at_any_call(services: Services, kind: str) -> None:
-    """C5: built anew while a source moves, with a fault at each call; then the table is read."""
+    """C5: rebuilt while a source moves, with a fault at each call; then the table is read."""
     world = school_world(services)
     at_most = 8 if services.datastore_kind == "datastore" else 3  # Of some 800 calls.
     Explorer(world, BuildScenario(world)).explore([kind], at_most)
@@ -88,14 +88,14 @@ def test_a_verification_ends_with_nothing_found_after_all_that(services: Service
 def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
     services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool
 ) -> None:
-    """C1, C5: rows that are read hold all that any reader was told before, in any order."""
+    """C1, C5: rows that are read hold all that any reader has seen before, in any order."""
     for view in SCHOOL.views.values():
         monkeypatch.setattr(view, "fan_in", fan_in)
-    world, chance = Beside(services, builds=[BUILDS]), random.Random(7)
+    world, chance = ThreadedWorld(services, builds=[BUILDS]), random.Random(7)
     world.order = chance
     waiting: list[ConsistencyToken] = []
     met = ConsistencyToken()
-    told = saved = swaps = 0
+    seen = saved = swaps = 0
     with world.context():
         live = SCHOOL.catalog().live(ByHouse)
         for step in range(220):
@@ -109,12 +109,12 @@ def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
             elif (wake_at := world.engine.wake_at()) is not None:
                 world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
             if waiting and SCHOOL.wait(world.clients, waiting[0], 0):
-                met, told = ConsistencyToken.of_all([met, waiting.pop(0)]), told + 1
+                met, seen = ConsistencyToken.of_all([met, waiting.pop(0)]), seen + 1
             swaps += live != (live := SCHOOL.catalog().live(ByHouse))
 
             reading = SCHOOL.read(world.clients, ByHouse, at_least=met, timeout_s=0)
 
             assert reading.is_satisfied, step
-            assert sum(row.count for row in reading.rows) >= told, step
+            assert sum(row.count for row in reading.rows) >= seen, step
     assert swaps >= 2
-    assert told > 10
+    assert seen > 10

@@ -1,0 +1,125 @@
+"""Applying: updates become rows, and rows that have changed go on to the views downstream."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.materialized_views import ViewRow, row_key
+from models.outbox import RowId
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.fork_join import Batch
+from pipelines.materialized_views.catalog import Catalog, CatalogStore
+from pipelines.materialized_views.contribute import Contributor
+from pipelines.materialized_views.definitions import UnknownTableError, ViewDefinitions
+from pipelines.materialized_views.fold import fold, put_row, read_for_apply
+from pipelines.materialized_views.rows import BadContributionError, empty_row
+from pipelines.materialized_views.transport import QueuedUpdate
+from pipelines.materialized_views.updates import Apply, Propagate, newest_of
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.declaration import Reject, Task
+
+log = logging.getLogger(__name__)
+
+# A deployment mostly takes less. What waits longer has a row that the sweep finds.
+WAITS_FOR_A_VERSION = datetime.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Applier:
+    """Applies updates to the rows of a group's tables."""
+
+    definitions: ViewDefinitions
+    catalogs: CatalogStore
+    contributor: Contributor
+    propagate_task: Task[Propagate]
+
+    def apply(self, clients: Clients, args: Apply) -> None:
+        """Apply updates to a row, in one transaction with the row's markers.
+
+        Raises:
+            Reject: the row cannot hold it. Replay it when the row has room.
+            Retry: this code does not know the table: another version of the app will come along.
+                After an hour the task ends and leaves that to the sweep, which asks again each
+                hour.
+        """
+        saved = RowId.parse(args.unacked).created
+
+        def body() -> None:
+            outbox.ack(args.unacked)
+            self._apply(clients, args, saved)
+
+        try:
+            transact(body)
+        except BadContributionError as error:
+            raise Reject(str(error)) from error
+        except UnknownTableError as error:
+            if naive_utc(clients.clock.now()) - saved < WAITS_FOR_A_VERSION:
+                raise
+            log.warning("%s: it is left to the sweep", error)
+
+    def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
+        """Apply all updates of a row that have come together; the join of the fan-in."""
+        table, _, row = batch.key.partition(":")
+        args = Apply(table, row, [each.update for each in queued], unacked="")
+        self._apply(clients, args, max(each.saved for each in queued))
+
+    def _apply(self, clients: Clients, args: Apply, saved: datetime.datetime) -> None:
+        """Bring a row up to date, in the transaction that deletes the updates' own entities."""
+        key = row_key(args.table, args.row)
+        newest = newest_of(args.updates)
+        read = read_for_apply(self.catalogs.any_copy(clients), key, newest)
+        catalog = Catalog.of(read.catalog)
+        if catalog.is_gone(args.table):
+            return  # It has been replaced, and its rows go.
+        view = self.definitions.known(catalog, args.table)
+        row = read.row or empty_row(key)
+        changed = fold(row, newest, read, args)
+        if not changed:
+            return
+        row.applied = max(row.applied, saved)
+        put_row(view, row, changed)
+        if view.name in self.definitions.by_kind and catalog.live(view) == args.table:
+            self._propagate(clients, args, key, row if row.counts else None)
+
+    def _propagate(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
+        """Contribute a row to the views downstream of it.
+
+        A view that refuses the row stays where it is, and gets a task of its own that fails in its
+        stead: this row, and all other views downstream, go on.
+        """
+        refused: set[str] = set()
+        try:
+            self.contributor.contribute(clients, [(key, row)], on_refusal=refused.update)
+        except BadContributionError:  # Before the first write: it is of the row, and of no view.
+            refused.add(args.table)
+        if refused:
+            outbox.enqueue(clients, self.propagate_task, Propagate(args.table, args.row))
+
+    def propagate(self, clients: Clients, args: Propagate) -> None:
+        """Contribute a row, as it is now, to the views downstream of it.
+
+        Raises:
+            Reject: one of them refuses it, and why. Replay it when that view is fixed.
+            Retry: this code does not know the table: another version of the app will come along.
+        """
+
+        def body() -> None:
+            catalog = self.catalogs.read_any(clients)
+            if catalog.is_gone(args.table):
+                return  # The views downstream are rebuilt, from other rows.
+            if catalog.live(self.definitions.known(catalog, args.table)) != args.table:
+                return
+            key = row_key(args.table, args.row)
+            row = key.get()
+            self.contributor.contribute(clients, [(key, row if row and row.counts else None)])
+
+        try:
+            transact(body)
+        except BadContributionError as error:
+            raise Reject(f"row {args.row} of {args.table}: {error}") from error

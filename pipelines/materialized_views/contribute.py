@@ -1,0 +1,169 @@
+"""Contributing: a change of sources becomes their markers, and updates of the rows that change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from models.materialized_views import SourceMarker, marker_key
+from models.transactions import TRANSIENT, current_transaction
+from pipelines.materialized_views.catalog import Catalog, CatalogStore, view_name
+from pipelines.materialized_views.definitions import ViewDefinitions, check_name, identity
+from pipelines.materialized_views.freshness import ConsistencyToken
+from pipelines.materialized_views.markers import MarkerUpdate, PendingMarkers
+from pipelines.materialized_views.rows import Value
+from pipelines.materialized_views.transport import UpdateTransport
+from pipelines.materialized_views.updates import Update, parts_of, source_name
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+# A source's key, and the source; None: it is deleted.
+Write = tuple[Any, Any]
+# Takes the tables of a view that refuses a source.
+OnRefusal = Callable[[Sequence[str]], None]
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """Contributes sources to the tables of a group, in the transaction that it runs in."""
+
+    definitions: ViewDefinitions
+    catalogs: CatalogStore
+    transport: UpdateTransport
+
+    def save(self, clients: Clients, writes: Sequence[Write]) -> ConsistencyToken:
+        """Save and delete sources with everything that follows from it.
+
+        Raises:
+            BadContributionError: a view cannot take a source.
+            LookupError: no view of the group has this kind of source.
+        """
+        writes = list(dict(writes).items())  # Of one source the last save counts.
+        for key, _ in writes:
+            if key.kind() not in self.definitions.by_kind:
+                group = self.definitions.group
+                raise LookupError(f"no view of {group} has {key.kind()} as a source")
+        token = self.contribute(clients, writes)
+        for key, source in writes:
+            if source is None:
+                key.delete()
+            else:
+                source.put()
+        return token
+
+    def refresh(self, clients: Clients, sources: Sequence[Any]) -> None:
+        """Contribute sources, as they are, to every table that does not have them yet.
+
+        What a view refuses of them is left as it is: the other views are not to wait for it.
+        """
+        writes = [(source.key, source) for source in sources]
+        self.contribute(clients, writes, on_refusal=lambda tables: None)
+
+    def contribute(
+        self, clients: Clients, writes: Sequence[Write], *, on_refusal: OnRefusal | None = None
+    ) -> ConsistencyToken:
+        """Bring the markers of sources up to date; enqueue the updates that follow.
+
+        Everything that may refuse a source comes before the first write, so the caller may go on
+        in the same transaction. Markers come last: they name where their updates wait.
+
+        Args:
+            on_refusal: Called for each view that refuses a source; None: that is an error.
+
+        Returns:
+            What there is to wait for, also for a table that readers do not see yet.
+        """
+        identities = [identity(key) for key, _ in writes]
+        for each in identities:
+            check_name(each)
+        *markers, copy = ndb.get_multi(
+            [*map(marker_key, identities), self.catalogs.any_copy(clients)]
+        )
+        catalog = Catalog.of(copy)
+        pending = self._pending()
+        changes = [
+            self._plan(clients, catalog, each, source, pending.get(each, marker), on_refusal)
+            for each, (_, source), marker in zip(identities, writes, markers, strict=True)
+        ]
+        sent = self._enqueue(clients, changes)
+        for change, (_, source) in zip(changes, writes, strict=True):
+            here = sent[source_name(change.source)]
+            pending[change.source] = change.save(clients, here, is_gone=source is None)
+        return ConsistencyToken(
+            frozenset(row for rows in sent.values() for row in rows.values()),
+            frozenset(row for change in changes for row in change.earlier.values()),
+            self.definitions.frozen_tables(catalog, {each.kind() for each in identities}),
+        )
+
+    def _pending(self) -> dict[Any, SourceMarker | None]:
+        """Return the markers that this transaction has put before."""
+        name = f"views:{self.definitions.group}"
+        return current_transaction().listener(name, PendingMarkers).markers
+
+    def _plan(
+        self,
+        clients: Clients,
+        catalog: Catalog,
+        source_key: Any,
+        source: Any,
+        marker: SourceMarker | None,
+        on_refusal: OnRefusal | None,
+    ) -> MarkerUpdate:
+        """Return what becomes of a source's marker; nothing is written yet."""
+        change = MarkerUpdate(source_key, marker, clients.clock.now())
+        contributed = self._contributed(catalog, source_key, source, on_refusal)
+        # Only another version of the app can fill these, or their view refused the source.
+        others = [
+            table
+            for table in change.before
+            if table not in contributed and not catalog.is_gone(table)
+        ]
+        if source is None:  # To leave takes no function: any version leaves any table.
+            contributed.update((table, {}) for table in others)
+            others = []
+        change.set_contributions(contributed, retained=others, is_gone=catalog.is_gone)
+        return change
+
+    def _contributed(
+        self, catalog: Catalog, source_key: Any, source: Any, on_refusal: OnRefusal | None
+    ) -> dict[str, dict[str, dict[str, Value]]]:
+        """Return what a source contributes to each table that this code knows how to fill."""
+        contributed: dict[str, dict[str, dict[str, Value]]] = {}
+        for view in self.definitions.by_kind[source_key.kind()]:
+            if tables := catalog.tables(view):
+                try:
+                    rows = self.definitions.rows_for(view, source_key.kind(), source)
+                    if on_refusal is not None:
+                        self.transport.check(view, tables[0], source_key, rows)
+                except TRANSIENT:
+                    raise
+                except Exception:
+                    if on_refusal is None:
+                        raise
+                    on_refusal(tables)
+                    continue
+                contributed.update((table, rows) for table in tables)
+        return contributed
+
+    def _enqueue(
+        self, clients: Clients, changes: Sequence[MarkerUpdate]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Send updates; return, for each source, where its one of a tag waits."""
+        updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
+        for change in changes:
+            for where, update in change.updates():
+                updates[where].append(update)
+        sent: dict[str, dict[str, str]] = defaultdict(dict)
+        now = naive_utc(clients.clock.now())
+        for (table, row), many in updates.items():
+            view = self.definitions.views.get(view_name(table))
+            tag = f"{table}:{row}"
+            for part in parts_of(many):
+                place = self.transport.send(clients, view, tag, part, now)
+                for update in part:
+                    sent[update.source][tag] = place
+        return sent

@@ -1,0 +1,126 @@
+"""The views that this code declares for a group, and what they make of a source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.cloud import ndb
+
+from models.materialized_views import ViewRow
+from models.transactions import TRANSIENT
+from pipelines.fork_join.items import MAX_ITEM_BYTES
+from pipelines.materialized_views.catalog import Catalog, view_name
+from pipelines.materialized_views.rows import (
+    MAX_MEASURES_BYTES,
+    BadContributionError,
+    Row,
+    Value,
+    checked,
+)
+from pipelines.materialized_views.updates import source_name
+from pipelines.materialized_views.view import View, check_views, kind_of
+from pipelines.tasks.declaration import Retry
+
+# In a row marker's key; Datastore takes 1,500 bytes.
+MAX_SOURCE_NAME_CHARS = 1_400
+# An item of a fork-join queue, less what stands around the measures: the source's name, mostly.
+MAX_FAN_IN_BYTES = MAX_ITEM_BYTES - 6_000
+# The kind of a view's rows; as sources they go by the name of their view.
+VIEW_ROW_KIND = "ViewRow"
+
+
+class UnknownTableError(Retry):
+    """A table is of another version of the app."""
+
+
+class ViewDefinitions:
+    """The views of a group, by name and by the kinds of their sources."""
+
+    def __init__(self, group: str, views: Sequence[type[View]]) -> None:
+        """Gather views.
+
+        Raises:
+            TypeError: one of them could never be right, and why.
+        """
+        check_views(views)
+        self.group = group
+        self.views = {view.name: view for view in views}
+        self.by_kind: dict[str, list[type[View]]] = defaultdict(list)
+        for view in views:
+            for kind in view.functions():
+                self.by_kind[kind].append(view)
+
+    def claims(self) -> list[str]:
+        """Return what belongs to this group alone: its name, its views, the kinds they have."""
+        kinds = [kind for kind in self.by_kind if kind not in self.views]
+        views = [f"the view {name}" for name in self.views]
+        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
+
+    def downstream_of(self, view: type[View]) -> list[type[View]]:
+        """Return the views whose sources are the rows of a view."""
+        return [each for each in self.views.values() if each.source is view]
+
+    def rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
+        """Return what a source of a kind contributes to a view, as it is stored.
+
+        Raises:
+            BadContributionError: no row can hold it, or the view's function fails.
+        """
+        if source is None:
+            return {}
+        if isinstance(source, ViewRow):
+            source = Row.of(source, kind_of(self.views[kind].source))
+        try:
+            max_bytes = MAX_FAN_IN_BYTES if view.fan_in else MAX_MEASURES_BYTES
+            return checked(view.functions()[kind](source), view.ranked, max_bytes)
+        except (BadContributionError, *TRANSIENT):
+            raise
+        except Exception as error:
+            message = f"{view.name} fails over it: {type(error).__name__}: {error}"
+            raise BadContributionError(message) from error
+
+    def refusal(self, view: type[View], source: Any) -> str | None:
+        """Return why a view cannot take a source, None if it can."""
+        try:
+            self.rows_for(view, identity(source.key).kind(), source)
+        except BadContributionError as error:
+            return str(error)
+        return None
+
+    def known(self, catalog: Catalog, table: str) -> type[View]:
+        """Return the view of a table that this code may write.
+
+        Raises:
+            UnknownTableError: it may not: only another version of the app knows all of the table.
+        """
+        view = self.views.get(view_name(table))
+        if view is None or not catalog.is_known(view, table):
+            raise UnknownTableError(
+                f"{table} is of another version of the app, which will come along"
+            )
+        return view
+
+    def frozen_tables(self, catalog: Catalog, kinds: Iterable[str]) -> frozenset[str]:
+        """Return the tables that are read and take nothing that this code contributes."""
+        views = [view for kind in kinds for view in self.by_kind[kind]]
+        return frozenset(catalog.live(view) for view in views if not catalog.is_fed(view))
+
+
+def identity(key: Any) -> Any:
+    """Return what a source is known by: a row of a view has no table in its name."""
+    if key.kind() == VIEW_ROW_KIND:
+        table, _, row = key.id().partition(":")
+        return ndb.Key(view_name(table), row)
+    return key
+
+
+def check_name(source: Any) -> None:
+    """Check that a source's key fits into the keys of its markers.
+
+    Raises:
+        BadContributionError: it does not.
+    """
+    if len(source_name(source)) > MAX_SOURCE_NAME_CHARS:
+        raise BadContributionError(f"the key of {source.kind()} is too long for a view")

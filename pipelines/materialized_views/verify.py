@@ -1,0 +1,140 @@
+"""Verifying a view: it is recomputed while writes go on, and every difference is listed.
+
+What each source contributes is compared with its marker and with the rows' markers, what each
+row's markers add up to with the row, and what each is ranked by with what it holds. There must be
+no difference. What has a change in flight is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from models.continuations import FINISHED, RUNNING
+from pipelines import continuations
+from pipelines.continuations.jobs import ItemError, Job, SkippedItemError
+from pipelines.continuations.progress import item_issues, progress
+from pipelines.materialized_views.audit import Doubt, audit_row, audit_sources, judge
+from pipelines.materialized_views.catalog import CatalogStore
+from pipelines.materialized_views.definitions import ViewDefinitions
+from pipelines.materialized_views.view import View
+from pipelines.materialized_views.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import hashed_name
+
+# Eleven minutes: a person should hear of what is in flight for longer.
+VERIFY_ATTEMPTS = 13
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a view is not what its sources say, and how."""
+
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a verification has found so far. `state`: "running" or "finished".
+
+    `waiting`: sources and rows that are looked at again, since a change of theirs is in flight.
+    """
+
+    state: str
+    checked: int
+    expected: int
+    differences: Sequence[Difference]
+    waiting: int = 0
+
+
+class Verifier:
+    """Verifies the views of a group."""
+
+    def __init__(self, definitions: ViewDefinitions, catalogs: CatalogStore, queue: str) -> None:
+        self._definitions = definitions
+        self._catalogs = catalogs
+        self._walks = Walks(definitions, catalogs)
+        self.job: Job[Walk, Any] = Job(
+            f"views-{definitions.group}-{VERIFY}",
+            queue,
+            Walk,
+            self._walks.items,
+            check=self._check,
+            max_attempts=VERIFY_ATTEMPTS,
+            retry_delays_s=LOOK_AGAIN_S,
+            page_size=50,
+        )
+
+    def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
+        """Begin to verify the table that is read, once for each verify_id."""
+        for run_id, walk in self._runs(view, verify_id):
+            expected = self._walks.guess(walk)
+            continuations.start(clients, self.job, walk, run_id=run_id, expected=expected)
+
+    def verification(self, view: type[View], verify_id: str) -> Verification:
+        """Return what a verification has found so far.
+
+        Raises:
+            UnknownRunError: it was not begun.
+        """
+        runs = [progress(run_id, dots=False) for run_id, _ in self._runs(view, verify_id)]
+        found = [
+            Difference(_where(issue.name), issue.reason)
+            for run in runs
+            if run.totals.failed
+            for issue in item_issues(run.run_id)
+            if issue.outcome == FAILED
+        ]
+        is_over = all(run.state == FINISHED for run in runs)
+        return Verification(
+            FINISHED if is_over else RUNNING,
+            sum(run.totals.ended for run in runs),
+            sum(run.expected for run in runs),
+            found,
+            sum(run.totals.retrying for run in runs),
+        )
+
+    def _runs(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:
+        catalog = self._catalogs.read()
+        table = catalog.live(view)
+        walks = self._walks.of_table(catalog, view, table, spec=None)  # As this code would do it.
+        walks.append(Walk(view.name, table, ROWS, walks[0].source_table))
+        return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
+
+    def _check(
+        self, clients: Clients, walk: Walk, items: Sequence[Any]
+    ) -> Sequence[ItemError | None]:
+        """Audit items, and those that are in doubt once more."""
+        keys = [item.key for item in items]
+        first = self._audit(walk, keys)
+        doubtful = [key for key in keys if first[key]]
+        second = self._audit(walk, doubtful) if doubtful else {}
+        if doubtful and not self._is_read(walk):
+            return [SkippedItemError("its table has been replaced")] * len(keys)
+        return [judge(first[key], second.get(key)) for key in keys]
+
+    def _audit(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, Doubt | None]:
+        if walk.kind == ROWS:
+            ranked = self._definitions.views[walk.view].ranked
+            return {key: audit_row(walk, key, ranked) for key in keys}
+        return audit_sources(self._definitions, walk, keys)
+
+    def _is_read(self, walk: Walk) -> bool:
+        """Return whether a walk's table is read still, and so is the one that it is made of."""
+        catalog, view = self._catalogs.read(), self._definitions.views[walk.view]
+        is_below_read = not walk.source_table or catalog.live(view.source) == walk.source_table
+        return is_below_read and catalog.live(view) == walk.table
+
+
+def _where(name: str) -> str:
+    """Return a source's or a row's name as people know it."""
+    try:
+        key = ndb.Key(urlsafe=name.encode())
+    except Exception:
+        return name
+    return "/".join(str(part) for part in key.flat())

@@ -1,0 +1,102 @@
+"""Walks: what the jobs of a group walk over, step by step, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.materialized_views import RowMarker, SourceMarker, ViewRow, markers_between, row_key
+from pipelines.continuations.errors import UnknownRunError
+from pipelines.continuations.progress import Progress, progress
+from pipelines.continuations.sources import EntitySource, NumberSource
+from pipelines.materialized_views.catalog import Catalog, CatalogStore, TableSpec
+from pipelines.materialized_views.definitions import ViewDefinitions
+from pipelines.materialized_views.view import View, is_view, kind_of
+from pipelines.tasks.declaration import Retry, hashed_name
+
+BACKFILL, CATCH_UP, DROP, VERIFY = "backfill", "catch-up", "drop", "verify"
+CONFIRM = "confirm"  # The walk of the catch-up once more.
+ROWS = "rows"  # In place of a kind of source: the table's own rows.
+MARKERS = "markers"  # The markers of its rows.
+# An update in flight mostly arrives a moment later, and after a crash within a sweep's minute. What
+# takes longer, as paced updates do, is looked at ever more rarely.
+LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, *[15.0] * 4, 90.0, 90.0, 120.0, 300.0, 600.0)
+# So many rows are read to guess how many items a walk will meet.
+MAX_ROWS_COUNTED = 1_000
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a run walks over: the sources of one kind, or the rows or markers of a table."""
+
+    view: str
+    table: str
+    kind: str
+    source_table: str = ""  # When the sources are a view's rows: of which table.
+
+    def run_id(self, step: str) -> str:
+        """Return the id of this walk's run in one step of a build."""
+        return hashed_name("views", step, self.table, self.kind)
+
+
+@dataclass(frozen=True)
+class Walks:
+    """The walks over the sources of a group."""
+
+    definitions: ViewDefinitions
+    catalogs: CatalogStore
+
+    def of_table(
+        self, catalog: Catalog, view: type[View], table: str, spec: TableSpec | None
+    ) -> list[Walk]:
+        """Return a walk for each kind of source of a table; None: for those that this code has."""
+        kinds = (spec or TableSpec.by(view)).kinds
+        below = catalog.live(view.source) if is_view(view.source) else ""
+        own = kind_of(view.source)
+        return [Walk(view.name, table, kind, below if kind == own else "") for kind in kinds]
+
+    def items(self, walk: Walk) -> Any:
+        """Return what there is to walk over, as a source of a run.
+
+        Raises:
+            Retry: only another version of the app knows these sources, and builds their table.
+        """
+        if walk.kind == ROWS:
+            return EntitySource(ViewRow, key_prefix=f"{walk.table}:")
+        if walk.kind == MARKERS:
+            return EntitySource(RowMarker, key_range=markers_between(walk.table))
+        if walk.source_table:
+            return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:")
+        view = self.definitions.views[walk.view]
+        kinds = {kind_of(kind): kind for kind in (view.source, *view.joins)}
+        if walk.kind in kinds:
+            return EntitySource(kinds[walk.kind])
+        if self.catalogs.read().building(view) == walk.table:
+            raise Retry(f"{walk.table} is of another version of the app, which knows {walk.kind}")
+        return NumberSource(0)
+
+    def guess(self, walk: Walk) -> int | None:
+        """Return about how many items a walk will meet, by what is in the table that is read."""
+        if walk.kind in (ROWS, MARKERS):
+            return None
+        live = self.catalogs.read().live(self.definitions.views[walk.view])
+        first, beyond = row_key(live, ""), row_key(live, "\U0010ffff")
+        rows = ViewRow.query(ViewRow._key > first, ViewRow._key < beyond).fetch(MAX_ROWS_COUNTED)
+        return sum(row.counts.get(walk.kind, 0) for row in rows) or None
+
+
+def runs_of(walks: Sequence[Walk], step: str) -> list[Progress]:
+    """Return the runs of a step that have begun."""
+    runs = []
+    for walk in walks:
+        try:
+            runs.append(progress(walk.run_id(step), dots=False))
+        except UnknownRunError:
+            continue
+    return runs
+
+
+def contributions_of(marker: SourceMarker | None, table: str) -> dict[str, list[Any]]:
+    """Return what a source contributes to a table by its marker: {row: [sequence, measures]}."""
+    return marker.contributions.get(table, {}) if marker else {}

@@ -1,0 +1,24 @@
+"""Worlds that deliver the updates of the school's views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pipelines.materialized_views.harness import ThreadedWorld
+from tests.pipelines.school import BUILDS
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """A world that delivers the school's updates."""
+    return ThreadedWorld(services, builds=[BUILDS])
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    """The same, in a context that is open."""
+    with world.context():
+        yield world

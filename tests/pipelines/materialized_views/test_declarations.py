@@ -1,0 +1,64 @@
+"""Views and groups that are refused when they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pipelines.materialized_views import View, ViewGroup, ViewMaintenance
+from pipelines.registry import Registry
+from tests.pipelines.materialized_views.harness import Numbers
+from tests.pipelines.materialized_views.test_pacing import Paced
+from tests.pipelines.school import BUILDS, ByHouse, GradesBySize, Tutor
+
+
+def view_like(view: type[View], **how: Any) -> type[View]:
+    """Return a view like another one, but for some of what it declares."""
+    return type("Other", (view,), {"name": "other", **how})
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([Numbers, Numbers], "two views are called numbers: give one of them another `name`"),
+        ([view_like(Numbers, name="a.b")], "'a.b' names tables: up to 100 small letters"),
+        ([view_like(Numbers, name="Ä")], "names tables"),
+        ([view_like(Numbers, name="a" * 101)], "names tables: up to 100 small letters"),
+        ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
+        ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
+    ],
+    ids=["twice", "dot", "letter", "length", "join", "alone"],
+)
+def test_views_that_could_never_be_right_are_refused(
+    declared: Sequence[type[View]], words: str
+) -> None:
+    """C1: when they are declared, and with what to do about it."""
+    with pytest.raises(TypeError, match=words):
+        ViewGroup("refused", *declared)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (
+            ViewGroup("other", view_like(Paced, name="by_house")),
+            "the view by_house is in the groups",
+        ),
+        (
+            ViewGroup("other", view_like(ByHouse)),
+            "the kind Pupil is in the groups school and other",
+        ),
+        (
+            ViewGroup("other", view_like(Paced, joins={Tutor: None})),
+            "the kind Tutor is in the groups",
+        ),
+        (ViewGroup("school", Paced), "the name school is in the groups"),
+    ],
+    ids=["view", "kind", "joined kind", "name"],
+)
+def test_two_groups_that_share_anything_are_refused(other: ViewGroup, words: str) -> None:
+    """C1: each would overwrite the rows, the markers or the catalog of the other one."""
+    with pytest.raises(TypeError, match=words):
+        Registry(BUILDS, ViewMaintenance(other))

@@ -1,0 +1,193 @@
+"""What no row, no marker and no task can hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from demos.registry import APP
+from models.dead_tasks import DeadTask
+from models.materialized_views import SourceMarker
+from models.outbox import OutboxTask
+from pipelines.materialized_views import BadContributionError, ConsistencyToken
+from pipelines.materialized_views.rows import checked, row_text
+from pipelines.materialized_views.updates import Update, parts_of
+from pipelines.tasks.dead_tasks import Replay
+from pipelines.tasks.declaration import MAX_BODY_BYTES
+from tests.pipelines.materialized_views.harness import (
+    Number,
+    Numbers,
+    Wide,
+    counts,
+    number,
+    one_emulator,
+    played,
+    tasks_here,
+)
+from tests.pipelines.school import differences
+from tests.world import Services
+
+
+@pytest.mark.parametrize(
+    "contributions",
+    [
+        {1.5: {}},
+        {None: {}},
+        {True: {}},
+        {10**5_000: {}},
+        {(): {}},
+        {("a", None): {}},
+        {("a", ("b",)): {}},
+        {"x" * 1_001: {}},
+        {"é" * 501: {}},
+        {"\ud800": {}},
+        {n: {} for n in range(201)},
+        {"r": {f"m{n}": 1 for n in range(51)}},
+        {"r": {"m": None}},
+        {"r": {"m": True}},
+        {"r": {"m": [1]}},
+        {"r": {"m": math.nan}},
+        {"r": {"m": math.inf}},
+        {"r": {"m": 10**400}},
+        {"r": {"m": 10**5_000}},
+        {"r": {"m": "x" * 1_001}},
+        {"r": {"m": "\udfff"}},
+        {"r": {"n": 2**53 + 1}},
+        {"r": {1: 1}},
+        {"r": {"\ud800": 1}},
+        {"r": {"x" * 101: 1}},
+        {"r": {"x" * 90_000: 1}},
+        {"r": {f"m{n}": "é" * 1_000 for n in range(50)}},
+    ],
+)
+def test_what_no_row_can_hold_is_refused(contributions: Any) -> None:
+    """Each kind of it, before anything is written."""
+    with pytest.raises(BadContributionError):
+        checked(contributions, ["n"])
+
+
+def test_what_a_row_can_hold_is_taken() -> None:
+    """Up to the limits themselves."""
+    full = {f"m{n}": "x" * 1_000 for n in range(50)}
+
+    assert checked({"r": full}, [])['"r"'] == full
+    assert checked({"r": {"x" * 100: 1}}, [])
+    assert len(checked({n: {} for n in range(200)}, [])) == 200
+    assert len(row_text("x" * 998).encode()) == 1_000
+    assert checked({"r": {"n": -(2**53), "m": 10**140}}, ["n"])
+
+
+def test_a_bad_contribution_saves_nothing(services: Services) -> None:
+    """C1: not even the good sources beside it."""
+    with played(services, [Numbers]) as (world, views):
+        with pytest.raises(BadContributionError):
+            views.save(world.clients, number("good", 1), number("bad", m=[1]))
+
+        kinds = (Number, SourceMarker, OutboxTask)
+        assert [kind.query().fetch() for kind in kinds] == [[], [], []]
+
+
+@one_emulator
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another one"])
+def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
+    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool, is_alone: bool
+) -> None:
+    """C1: its row lacks a change until it is replayed, whichever way it travelled."""
+    monkeypatch.setattr(Numbers, "fan_in", fan_in)
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        beside = [] if is_alone else [number("small", None)]
+        token = ConsistencyToken.parse(str(views.save(world.clients, sources[4], *beside)))
+
+        def seen() -> tuple[bool, int, int, bool, bool]:
+            reading = views.read(world.clients, Numbers, at_least=token, timeout_s=0)
+            of_row = views.freshness(world.clients, Numbers, "all")
+            waits = views.is_waiting(Numbers)
+            is_old = reading.freshness.oldest_s > 0
+            return reading.is_satisfied, reading.freshness.waiting, of_row.waiting, is_old, waits
+
+        for _ in range(30):
+            world.settle()
+            world.clock.sleep(60)
+        dead = DeadTask.query().fetch()
+        parked = seen()
+        ((apply, age_s),) = views.waiting(world.clients, Numbers)
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead[0].key.id()))
+        world.settle()
+
+        assert len(dead) == 1
+        assert parked == (False, 1, 1, True, True)
+        assert (apply.row, age_s > 60) == ('"all"', True)
+        assert seen() == (True, 0, 0, False, False)
+        assert differences(views) == []
+
+
+def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
+    services: Services,
+) -> None:
+    """C1: sources may have measures of their own; the row can be read, and the rest goes on."""
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        views.save(world.clients, *sources[:4])
+        world.settle()
+        views.save(world.clients, sources[4])
+        world.settle()
+        (dead,) = DeadTask.query().fetch()
+        full = counts(world, Numbers, views)
+        still_waits = views.is_waiting(Numbers)
+
+        views.delete(world.clients, sources[0].key)
+        world.settle()
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead.key.id()))
+        world.settle()
+
+        assert 'row "all" of numbers.1.1 would have 250 measures, at most 200' in dead.reason
+        assert (full, still_waits) == ({"all": 4}, True)
+        assert counts(world, Numbers, views) == {"all": 4}
+        assert differences(views) == []
+
+
+@one_emulator
+def test_a_source_that_its_marker_cannot_hold_is_refused(services: Services) -> None:
+    """Datastore takes 1 MiB an entity: this says so before, and names the reason."""
+    texts = {f"t{n}": "x" * 900 for n in range(49)}
+    with played(services, [Wide]) as (world, views):
+        with pytest.raises(BadContributionError, match="more than its marker"):
+            views.save(world.clients, number("s", None, {str(r): 1 for r in range(200)}, **texts))
+        assert Number.query().fetch() == []
+
+        views.save(world.clients, number("s", None, {str(r): 1_000 for r in range(200)}))
+        assert tasks_here() == 200
+
+
+@one_emulator
+def test_many_long_updates_of_one_row_travel_in_several_tasks(services: Services) -> None:
+    """C1: a task's body has a limit, and a batch of saves has another one."""
+    texts = {f"t{n}": "é" * 900 for n in range(10)}
+    with played(services, [Wide]) as (world, views):
+        views.save(world.clients, *[number(f"s{n}", None, {"all": n}, **texts) for n in range(12)])
+        rows = OutboxTask.query().fetch()
+        assert len(rows) > 1
+        assert max(len(row.body.encode()) for row in rows) < MAX_BODY_BYTES
+        world.settle()
+
+        assert counts(world, Wide, views) == {"all": 12}
+        assert differences(views) == []
+
+
+def test_updates_are_cut_by_number_and_by_size() -> None:
+    """In their order, and none is left out."""
+    small = [Update("Pupil:x", n, {}, is_first=True) for n in range(250)]
+    large = [Update("Pupil:x", n, {"m": "x" * 40_000}, is_first=True) for n in range(5)]
+
+    assert [len(part) for part in parts_of(small)] == [100, 100, 50]
+    assert [len(part) for part in parts_of(large)] == [2, 2, 1]
+    assert [update for part in parts_of(large) for update in part] == large
+    assert list(parts_of([])) == []

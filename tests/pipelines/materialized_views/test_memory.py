@@ -1,0 +1,93 @@
+"""The store in memory, against both emulators: the searches lean on it."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from google.cloud import ndb
+
+from models.materialized_views import RowMarker, SourceMarker, ViewRow
+from pipelines.runtime.cache import NoCache
+from tests.pipelines.memory import Memory, offline
+from tests.pipelines.school import SCHOOL, Pupil, Tutor, pupil
+from tests.world import World
+
+HISTORY: Sequence[Mapping[str, Any]] = (
+    {"save": [("ada", 1, 1.5, "x"), ("bob", 1, 2, "y"), ("eve", 2, 0.1, "")]},
+    {"tutor": 1},
+    {"save": [("ada", 2, 1.5, "x")]},
+    {"delete": "bob"},
+    {"save": [("bob", 3, 7, "y"), ("eve", 2, 0.1, "")]},
+    {"tutor": 3},
+)
+
+
+def play(clients: Any, deliver: Any) -> None:
+    """Play the history; deliver what waits after every second step."""
+    for n, step in enumerate(HISTORY):
+        if "save" in step:
+            SCHOOL.save(clients, *[pupil(*each) for each in step["save"]])
+        elif "delete" in step:
+            SCHOOL.delete(clients, ndb.Key(Pupil, step["delete"]))
+        else:
+            SCHOOL.save(clients, Tutor(id="t", grade=step["tutor"]))
+        if n % 2:
+            deliver()
+
+
+def path(key: Any) -> tuple[Any, ...]:
+    """Return a key without its project and namespace, also of those in its text."""
+    parts = []
+    for part in key.flat():
+        kind, colon, text = part.partition(":") if isinstance(part, str) else ("", "", "")
+        is_name = kind in ("Pupil", "Tutor", "by_grade") and colon
+        parts.append(path(ndb.Key(urlsafe=text.encode())) if is_name else part)
+    return tuple(parts)
+
+
+def stored(entities: Sequence[Any]) -> dict[Any, Any]:
+    """Return everything that the views keep, but for what depends on project and time."""
+    found: dict[Any, Any] = {}
+    for entity in entities:
+        match entity:
+            case ViewRow():
+                found[path(entity.key)] = (entity.counts, entity.sums)
+            case RowMarker():
+                found[path(entity.key)] = (entity.sequence, entity.measures)
+            case SourceMarker():
+                found[path(entity.key)] = (entity.sequence, entity.contributions)
+    return found
+
+
+def played_in_memory(now: datetime.datetime) -> dict[Any, Any]:
+    clock = SimpleNamespace(now=lambda: now)
+    with offline():
+        clients = SimpleNamespace(clock=clock, random=random.Random(1), cache=NoCache())
+        with Memory() as memory:
+
+            def deliver() -> None:
+                while tasks := memory.tasks(SCHOOL):
+                    for task in tasks:
+                        SCHOOL.apply(clients, task)  # type: ignore[arg-type]
+
+            play(clients, deliver)
+            deliver()
+            return stored([memory.get(key) for key in memory.facts])
+
+
+def test_memory_and_both_emulators_agree(world: World) -> None:
+    """What the search in memory proves holds where the entities are stored, too."""
+    expected = played_in_memory(world.clients.clock.now())  # Sequences begin at the time.
+
+    with world.context():
+        play(world.clients, world.settle)
+        world.settle()
+        kinds = (ViewRow, RowMarker, SourceMarker)
+        found = stored([entity for kind in kinds for entity in kind.query().fetch()])
+
+    assert found == expected
+    assert len(found) > 10

@@ -1,0 +1,130 @@
+"""Views that were taken out of the code, and builds that cannot go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.fork_join import WorkPack
+from models.materialized_views import RowMarker, ViewRow
+from models.outbox import OutboxTask
+from models.transactions import transact
+from pipelines.materialized_views import ViewMaintenance
+from pipelines.materialized_views.catalog_changes import with_tables
+from pipelines.materialized_views.walks import DROP, Walk
+from tests.pipelines.materialized_views.harness import deploy
+from tests.pipelines.materialized_views.versions import (
+    OLD,
+    ByName,
+    OldByGrade,
+    built,
+    deliver,
+    group,
+    old_world,
+)
+from tests.pipelines.school import differences, pupil
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return old_world(services)
+
+
+@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fan_in: bool,
+) -> None:
+    """C1: what waits for it waits until somebody says that it is gone for good, and then ends."""
+    monkeypatch.setattr(ByName, "fan_in", fan_in)
+    new = group(OldByGrade, ByName)
+    built(world, new, ByName)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 1, 5))
+        stored = OutboxTask.query().fetch() + WorkPack.query().fetch()
+    deploy(world, OLD)
+    deliver(world, 3)
+    world.sweep()
+    warnings = [
+        record.getMessage() for record in caplog.records if "by_name" in record.getMessage()
+    ]
+
+    with world.context():
+        waits = new.views.is_waiting(ByName)
+        OLD.retire(world.clients, "by_name")
+        OLD.retire(world.clients, "by_name")
+    world.settle()
+    caplog.clear()
+    world.sweep()
+
+    with world.context():
+        assert stored
+        assert waits
+        assert any("not in this version: ['by_name']" in message for message in warnings)
+        assert OutboxTask.query().fetch() + WorkPack.query().fetch() == []
+        assert all(row.key.id().startswith("by_grade.") for row in ViewRow.query().fetch())
+        markers = RowMarker.query().fetch(keys_only=True)
+        assert all(key.parent().id().startswith("by_grade.") for key in markers)
+        assert not any("by_name" in record.getMessage() for record in caplog.records)
+        assert differences(OLD.views) == []
+
+
+def test_a_view_that_was_let_go_may_come_back(world: World) -> None:
+    """C5: it stands empty, and says so, until it is rebuilt."""
+    new = group(OldByGrade, ByName)
+    built(world, new, ByName)
+    deploy(world, OLD)
+    with world.context():
+        OLD.retire(world.clients, "by_name")
+    world.settle()
+    deploy(world, new)
+    with world.context():
+        new.views.save(world.clients, pupil("eve", 1, 5))
+        before = new.views.read(world.clients, ByName)
+    built(world, new, ByName)
+
+    with world.context():
+        assert ([row.name for row in before.rows], before.freshness.is_frozen) == ([], True)
+        rows = new.views.read(world.clients, ByName).rows
+        assert [row.name for row in rows] == ["ada", "bob", "eve"]
+        assert differences(new.views) == []
+
+
+def test_only_a_view_that_is_out_of_the_code_can_be_let_go(world: World) -> None:
+    """C1: its saves would go on to a table that is dropped."""
+    with world.context():
+        with pytest.raises(ValueError, match="by_grade is in the code"):
+            OLD.retire(world.clients, "by_grade")
+        with pytest.raises(LookupError):
+            OLD.retire(world.clients, "nothing")
+
+
+def test_a_build_that_cannot_go_on_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: neither in the sweep nor beside a table that cannot be dropped."""
+    new = group(OldByGrade, ByName)
+    deploy(world, new)
+    with world.context():
+        for view in (OldByGrade, ByName):
+            transact(lambda view=view: new._tables.begin(view, None))
+        catalog = with_tables(new.views.catalog(), ByName, dropping=["by_name.1.0"])
+        transact(lambda: new._catalogs.write(catalog))
+    sound = ViewMaintenance._start
+
+    def start(self: ViewMaintenance, clients: Any, step: str, walk: Walk) -> None:
+        if walk.view == "by_grade" or step == DROP:
+            raise ZeroDivisionError(walk)
+        sound(self, clients, step, walk)
+
+    monkeypatch.setattr(ViewMaintenance, "_start", start)
+    world.sweep()
+    world.settle(patience_s=60)
+
+    with world.context():
+        assert new.views.catalog().live(ByName) == "by_name.1.2"
+        assert new.views.catalog().live(OldByGrade) == "by_grade.1.2"

@@ -1,0 +1,233 @@
+"""Verify: every difference between a view and its sources is listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+from models.materialized_views import (
+    RowMarker,
+    SourceMarker,
+    ViewRow,
+    marker_key,
+    row_key,
+    row_marker_key,
+)
+from pipelines.materialized_views import audit
+from pipelines.materialized_views.updates import source_name
+from tests.pipelines.materialized_views.harness import busy, one_emulator, verified
+from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, pupil
+from tests.world import World
+
+
+@pytest.fixture
+def grown(world: World) -> World:
+    """A world with three pupils in their rows."""
+    with world.context():
+        SCHOOL.save(
+            world.clients, pupil("ada", 1, 1, "x"), pupil("bob", 1, 2, "x"), pupil("eve", 2, 3)
+        )
+    world.settle()
+    return world
+
+
+def by_hand(world: World, change: Any) -> list[str]:
+    """Change something past the views; return what a verification says of it."""
+    assert verified(world, BUILDS, ByGrade, "before") == []
+    with world.context():
+        change()
+    return verified(world, BUILDS, ByGrade, "after")
+
+
+def test_verify_lists_a_row_that_was_edited(grown: World) -> None:
+    """C5: by what its markers add up to."""
+
+    def edit() -> None:
+        row = row_key("by_grade.1.1", "1").get()
+        row.counts = {"Pupil": 3}
+        row.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert found.startswith("by_grade.1.1:1: row 1 says")
+
+
+def test_verify_lists_a_row_that_was_deleted(grown: World) -> None:
+    """C5: its markers are still there, and nothing else tells."""
+    found = by_hand(grown, lambda: row_key("by_grade.1.1", "1").delete())
+
+    assert len(found) == 2
+    assert all("row 1 is not there" in words for words in found)
+
+
+def test_verify_lists_a_row_that_cannot_be_read(grown: World) -> None:
+    """C5: and goes on with the others."""
+
+    def act() -> None:
+        row = row_key("by_grade.1.1", "1")
+        RowMarker(id="nonsense", parent=row, sequence=1, measures={}).put()
+        edited = row_key("by_grade.1.1", "2").get()
+        edited.counts = {"Pupil": 7}
+        edited.put()
+
+    found = " ".join(by_hand(grown, act))
+    assert "row 1 cannot be read" in found
+    assert "row 2 says" in found
+
+
+def test_verify_reads_all_markers_of_a_row(grown: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C5: of five hundred a page; here of three, so that a row has many, and a full last one."""
+    monkeypatch.setattr(audit, "PAGE_SIZE", 3)
+    with grown.context():
+        SCHOOL.save(grown.clients, *[pupil(f"q{n}", 9, n) for n in range(6)])
+    grown.settle()
+    sound = verified(grown, BUILDS, ByGrade, "before")
+    with grown.context():
+        markers = RowMarker.query(ancestor=row_key("by_grade.1.1", "9")).order(RowMarker._key)
+        last = markers.fetch()[-1]
+        last.measures = {**last.measures, "points": 77.0}
+        last.put()
+
+    found = verified(grown, BUILDS, ByGrade, "after")
+
+    assert sound == []
+    assert any("row 9 says" in words for words in found)
+
+
+def test_verify_lists_a_source_that_was_put_past_the_view(grown: World) -> None:
+    """C5: by what it contributes."""
+    (found,) = by_hand(grown, lambda: pupil("ada", 2, 1, "x").put())
+
+    assert found.startswith("Pupil/ada: its marker says")
+
+
+def test_verify_lists_a_source_that_was_deleted_past_the_view(grown: World) -> None:
+    """C5: no walk over sources meets it; its row does."""
+    (found,) = by_hand(grown, lambda: ndb.Key(Pupil, "eve").delete())
+
+    assert "row 2 holds 1 sources that do not say so" in found
+    assert "eve" in found
+
+
+def test_verify_lists_a_marker_that_was_deleted(grown: World) -> None:
+    """C5: at its source, and at its row."""
+
+    def delete() -> None:
+        row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada"))).delete()
+
+    found = by_hand(grown, delete)
+
+    assert len(found) == 2
+    assert any("does not hold its change 1" in words for words in found)
+    assert any("its markers add up to" in words for words in found)
+
+
+@pytest.mark.parametrize("ranks", [[], ["elsewhere|n8000000000000000"]], ids=["gone", "other"])
+def test_verify_lists_a_source_that_is_ranked_by_another_value(
+    grown: World, ranks: list[str]
+) -> None:
+    """C5: sums do not tell, and the least, the greatest and the distinct values hang on it."""
+
+    def edit() -> None:
+        marker = row_marker_key(row_key("by_grade.1.1", "1"), source_name(ndb.Key(Pupil, "ada")))
+        found = marker.get()
+        found.ranks = ranks
+        found.put()
+
+    (found,) = by_hand(grown, edit)
+
+    assert "row 1 ranks 1 sources by other values" in found
+    assert "ada" in found
+
+
+@one_emulator
+@pytest.mark.parametrize(("sequence", "words"), [(4, "has 4"), (5, "holds {}, not"), (6, None)])
+def test_verify_compares_a_source_with_a_row_that_was_read_later(
+    here: World, sequence: int, words: str | None
+) -> None:
+    """C5: a row that is behind, or says otherwise, is a difference; one that is ahead is none."""
+    source, row = ndb.Key(Pupil, "ada"), row_key("by_grade.1.1", "1")
+    known = {"by_grade.1.1": {"1": [5, {"points": 1}]}}
+    marker = SourceMarker(key=marker_key(source), sequence=5, contributions=known)
+    key = row_marker_key(row, source_name(source))
+    held = {row: ViewRow(key=row), key: RowMarker(key=key, sequence=sequence, measures={})}
+
+    doubt = audit.source_doubt("by_grade.1.1", source, {"1": {"points": 1}}, marker, held)
+
+    assert (doubt is None) == (words is None)
+    if doubt is not None and words is not None:
+        assert words in doubt.message
+
+
+def test_verify_finds_nothing_while_sources_are_saved_and_updates_wait(grown: World) -> None:
+    """C5: what is under way is looked at again."""
+    with grown.context():
+        SCHOOL.save(grown.clients, pupil("ada", 2, 5, "x"))
+        SCHOOL.delete(grown.clients, ndb.Key(Pupil, "eve"))
+        BUILDS.verify(grown.clients, ByGrade, "v")
+        BUILDS.verify(grown.clients, GradesBySize, "v")
+    # The walks come first, and the updates after them.
+    for due in grown.engine.due()[::-1]:
+        grown.deliver(due.task_name)
+    grown.settle()
+
+    with grown.context():
+        for view in (ByGrade, GradesBySize):
+            found = BUILDS.verification(grown.clients, view, "v")
+            assert (found.state, list(found.differences)) == ("finished", [])
+
+
+@pytest.mark.parametrize("late_s", [1, 6, 40])
+def test_verify_ends_soon_after_what_was_late(grown: World, late_s: int) -> None:
+    """It says what it waits for, and looks again within as long as that took, and some seconds."""
+    with grown.context():
+        SCHOOL.save(grown.clients, pupil("ada", 1, 9))
+    late = list(grown.engine.due())
+    with grown.context():
+        BUILDS.verify(grown.clients, ByGrade, "v")
+    began = grown.clock.time_s
+
+    def deliver_all_but_late() -> None:
+        for due in list(grown.engine.due()):
+            if due.task_name not in {each.task_name for each in late}:
+                grown.deliver(due.task_name)
+
+    while grown.clock.time_s < began + late_s:
+        deliver_all_but_late()
+        grown.clock.sleep(0.5)
+    with grown.context():
+        waits = BUILDS.verification(grown.clients, ByGrade, "v")
+    grown.settle()
+
+    with grown.context():
+        found = BUILDS.verification(grown.clients, ByGrade, "v")
+    assert (waits.state, waits.waiting, waits.differences) == ("running", 2, [])
+    assert (found.state, found.waiting, found.differences) == ("finished", 0, [])
+    assert grown.clock.time_s - began <= 2 * late_s + 8
+
+
+def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World) -> None:
+    """C5: its rows are gone because they have to be."""
+    with grown.context():
+        for view in (ByGrade, GradesBySize):
+            BUILDS.verify(grown.clients, view, "v")
+        held_back = {due.task_name for due in grown.engine.due()}
+        BUILDS.rebuild(grown.clients, ByGrade)
+    for _ in range(400):
+        due = [task for task in grown.engine.due() if task.task_name not in held_back]
+        if not due:
+            with grown.context():
+                if not busy(SCHOOL, ByGrade) and not busy(SCHOOL, GradesBySize):
+                    break
+            grown.clock.sleep(1)
+            continue
+        grown.deliver(due[0].task_name)
+    grown.settle()
+
+    with grown.context():
+        assert SCHOOL.catalog().live(GradesBySize) == "grades_by_size.1.2"
+        for view in (ByGrade, GradesBySize):
+            found = BUILDS.verification(grown.clients, view, "v")
+            assert (found.state, list(found.differences)) == ("finished", [])
