@@ -29,10 +29,10 @@ from typing import IO, Any
 
 from devserver import app, ports, settings, watch
 from devserver.app import AppKeeper, AppServer
+from devserver.cloudtasks.database import StoreInUseError
 from devserver.cloudtasks.emulator import Emulator
 from devserver.cloudtasks.queue_yaml import QueueYamlError
 from devserver.cloudtasks.records import Attempt
-from devserver.cloudtasks.store import StoreInUseError
 from devserver.console.server import Console
 from devserver.cron import Cron
 from devserver.datastore import DatastoreEmulator
@@ -276,7 +276,7 @@ class Stack:
         await asyncio.to_thread(datastore.start)
         self._stops.append(("datastore", lambda: self._stop_datastore(datastore)))
         if datastore.saved is not None:
-            undone = self.tasks.engine.go_back(datastore.saved.as_of)
+            undone = self.tasks.engine.tasks.go_back(datastore.saved.as_of)
             if undone:
                 at = _clock_time(datastore.saved.real_time)
                 words = f"as of {at}, as Datastore: {undone} tasks were done or created since then"

@@ -30,7 +30,8 @@ from aiohttp import web
 from devserver.cloudtasks import control, queue_yaml
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.dispatcher import Dispatcher, KillWorker
-from devserver.cloudtasks.engine import Engine, Retention
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.engine_state import Retention
 from devserver.cloudtasks.grpc_server import create_server
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
@@ -75,7 +76,7 @@ class Emulator:
         issuer: str = "https://accounts.google.com",
         dispatching: bool = True,
         clock: Callable[[], float] = time.time,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         retention: Retention | None = None,
         kill_worker: KillWorker | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Emulator:
             Place(project, location),
             AppEngineApp(app_url, service_urls or {}),
             clock=Clock(clock),
-            chance=chance,
+            rng=rng,
             issuer=issuer,
             retention=retention,
             in_memory=store_path is None,
@@ -233,7 +234,7 @@ class RunningEmulator:
             with_retrying=with_retrying,
         )
         if not asyncio.run_coroutine_threadsafe(waiting, self._loop).result():
-            left = {name: dict(counts) for name, counts in engine.counts().items()}
+            left = {name: dict(counts) for name, counts in engine.history.counts().items()}
             raise TimeoutError(f"not idle after {timeout_s} s: {left}")
 
 

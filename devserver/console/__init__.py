@@ -5,6 +5,6 @@
 - pages: the HTML pages; works without JavaScript.
 - api: JSON next to the Cloud Tasks emulator's own control API.
 - work, dead_tasks, outbox: what the pages show of queues, tasks and what the app stored.
-- stored: the connection to Datastore.
+- datastore_reader: the connection to Datastore.
 - words: how times, sizes, states and bodies are written for people.
 """

@@ -23,8 +23,8 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
 from devserver.cloudtasks import views
+from devserver.cloudtasks.errors import Refused
 from devserver.cloudtasks.faults import KINDS, FaultRuleError
-from devserver.cloudtasks.refusals import Refused
 from devserver.console import words, work
 from devserver.console.dead_tasks import MAX_NAME_BYTES, PAGE_DEAD, DeadTask, enqueue_replay
 from devserver.console.outbox import METRICS_PATH, SWEEP_URL, Shown, Waiting, relayed_per_s
@@ -177,9 +177,9 @@ class Pages:
         """Pause or resume a queue."""
         name = self._queue_name(request)
         if request.match_info["verb"] == "pause":
-            self.engine.pause_queue(name)
+            self.engine.queues.pause(name)
             raise await _back(request, "/queues", "paused")
-        self.engine.resume_queue(name)
+        self.engine.queues.resume(name)
         raise await _back(request, "/queues", "resumed")
 
     async def confirm_purge(self, request: web.Request) -> web.Response:
@@ -191,12 +191,12 @@ class Pages:
         typed = str((await request.post()).get("name", "")).strip()
         if typed != request.match_info["queue"]:
             return self._purge_page(request, f"You typed “{typed}”. Nothing was purged.")
-        self.engine.purge_queue(self._queue_name(request))
+        self.engine.queues.purge(self._queue_name(request))
         raise await _back(request, "/queues", "purged")
 
     def _purge_page(self, request: web.Request, problem: str) -> web.Response:
         queue = request.match_info["queue"]
-        self.engine.get_queue(self._queue_name(request))
+        self.engine.queues.get(self._queue_name(request))
         row = next(row for row in work.queue_rows(self.engine) if row["id"] == queue)
         page = self._page(request, "purge.html", row=row, problem=problem)
         page.set_status(409 if problem else 200)
@@ -248,9 +248,9 @@ class Pages:
         """Run, retry or delete a task."""
         name, verb = self._task_name(request), request.match_info["verb"]
         verbs: dict[str, tuple[Callable[[str], Any], str]] = {
-            "run": (self.engine.run_task, "ran"),
-            "retry": (self.engine.retry_task, "retried"),
-            "delete": (self.engine.delete_task, "deleted"),
+            "run": (self.engine.tasks.run, "ran"),
+            "retry": (self.engine.tasks.retry, "retried"),
+            "delete": (self.engine.tasks.delete, "deleted"),
         }
         act, notice = verbs[verb]
         act(name)

@@ -299,7 +299,7 @@ def test_oauth_token(live_cloud, handler):
 
 def statuses_of(cloud: Cloud, task: tasks_v2.Task) -> list[int | None]:
     """Return the answers to a task's attempts."""
-    _, attempts = cloud.engine.task_history(task.name)
+    _, attempts = cloud.engine.history.of_task(task.name)
     return [attempt["status"] for attempt in attempts]
 
 
@@ -372,7 +372,7 @@ def test_app_engine_target_does_not_follow_redirects(live_cloud, handler):
     live_cloud.settle()
 
     assert handler.received["/new"] == []
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert attempts[0]["status"] == 302
 
 
@@ -390,7 +390,7 @@ def test_deadline_hangs_up(live_cloud, handler):
     shown = live_cloud.client.get_task(name=task.name)
 
     assert shown.dispatch_count >= 1
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert attempts[0]["error"] == "DEADLINE_EXCEEDED"
     assert attempts[0]["status"] is None
 
@@ -410,7 +410,7 @@ def test_a_deadline_comes_nearer_with_every_step_of_the_clock(live_cloud, handle
     live_cloud.settle()
     released.set()
 
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert attempts[0]["error"] == "DEADLINE_EXCEEDED"
 
 
@@ -424,7 +424,7 @@ def test_attempt_within_its_deadline_goes_on(live_cloud, handler):
     released.set()
     live_cloud.settle()
 
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert [attempt["status"] for attempt in attempts] == [200]
 
 
@@ -467,7 +467,7 @@ def test_a_held_emulator_lets_deliveries_end_and_begins_none(live_cloud, handler
     released.set()
     until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
 
-    _, attempts = live_cloud.engine.task_history(slow.name)
+    _, attempts = live_cloud.engine.history.of_task(slow.name)
     assert [attempt["status"] for attempt in attempts] == [200]
     assert live_cloud.client.get_task(name=waiting.name).dispatch_count == 0
 
@@ -483,9 +483,10 @@ def test_a_held_emulator_takes_a_dead_worker_for_no_failure(live_cloud, handler)
     released.set()
     until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
 
-    _, attempts = live_cloud.engine.task_history(task.name)
+    history = live_cloud.engine.history
+    record, attempts = history.of_task(task.name)
     assert [attempt["error"] for attempt in attempts] == [None]
-    assert live_cloud.engine.state_of(live_cloud.engine.task_history(task.name)[0]) == "running"
+    assert history.state_of(record) == "running"
 
 
 def test_nobody_listens(live_cloud):
@@ -496,7 +497,7 @@ def test_nobody_listens(live_cloud):
         task = live_cloud.create(http_request={"url": url}, retry_config={"max_attempts": 1})
         live_cloud.settle()
 
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert attempts[0]["error"].startswith("UNAVAILABLE")
 
 
@@ -510,7 +511,7 @@ def test_answer_that_breaks_off(live_cloud):
         live_cloud.settle()
         breaking.join()
 
-    _, attempts = live_cloud.engine.task_history(task.name)
+    _, attempts = live_cloud.engine.history.of_task(task.name)
     assert attempts[0]["error"].startswith("UNAVAILABLE")
 
 

@@ -49,7 +49,7 @@ def add(emulator: RunningEmulator, task_id: str = "", url: str = "http://127.0.0
     task = messages.Task(name=f"{queue}/tasks/{task_id}" if task_id else "")
     task.http_request.url = url
     task.http_request.body = b'{"n": 1}'
-    emulator.engine.create_task(queue, task)
+    emulator.engine.tasks.create(queue, task)
 
 
 def with_queue(emulator: RunningEmulator) -> RunningEmulator:

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from devserver.cloudtasks import answers, control, messages, retries
+from devserver.cloudtasks import control, messages, retries, statuses
 from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.engine import Engine, Retention
+from devserver.cloudtasks.database import StoreInUseError
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.engine_state import Retention
+from devserver.cloudtasks.errors import Refused
 from devserver.cloudtasks.faults import FaultRuleError
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
 from devserver.cloudtasks.records import DUPLICATE, FORCED, NORMAL, OVERLAP
-from devserver.cloudtasks.refusals import Refused
-from devserver.cloudtasks.store import Store, StoreInUseError
+from devserver.cloudtasks.store import Store
 
 NOW = 1_800_000_000.0
 PLACE = Place("demo-local", "us-central1")
@@ -24,7 +26,7 @@ DAY_S = 86400
 
 def make_engine(path: Any = None, **arguments: Any) -> Engine:
     """Return an engine whose clock stands still until it is advanced."""
-    arguments.setdefault("chance", random.Random(1))
+    arguments.setdefault("rng", random.Random(1))
     arguments.setdefault("clock", Clock(lambda: NOW))
     app = AppEngineApp("http://app.invalid")
     return Engine(Store(path), PLACE, app, in_memory=True, **arguments)
@@ -51,7 +53,7 @@ def add(engine: Engine, task_id: str = "", path: str = "/ok", **fields: Any) -> 
     """Create a task and return its name."""
     task = messages.Task(name=f"{QUEUE}/tasks/{task_id}" if task_id else "", **fields)
     task.http_request.url = f"http://handler.invalid{path}"
-    return engine.create_task(QUEUE, task).name
+    return engine.tasks.create(QUEUE, task).name
 
 
 def ids(attempts: list[Any]) -> list[str]:
@@ -69,7 +71,7 @@ def finish(engine: Engine, status: int = 200) -> list[Any]:
 
 def history(engine: Engine, task_id: str) -> list[Any]:
     """Return the attempts of a task."""
-    return engine.task_history(f"{QUEUE}/tasks/{task_id}")[1]
+    return engine.history.of_task(f"{QUEUE}/tasks/{task_id}")[1]
 
 
 # --- a driver of one's own ------------------------------------------------
@@ -95,7 +97,7 @@ def test_due_deliveries_of_one_queue(engine):
     add(engine, "a")
     task = messages.Task(name=f"{other}/tasks/b")
     task.http_request.url = "http://handler.invalid"
-    engine.create_task(other, task)
+    engine.tasks.create(other, task)
 
     assert [d.task_name for d in engine.due(QUEUE)] == [f"{QUEUE}/tasks/a"]
     assert [d.task_name for d in engine.due(other)] == [task.name]
@@ -103,7 +105,7 @@ def test_due_deliveries_of_one_queue(engine):
 
 def test_random_driver_delivers_each_task_once(engine):
     """Whatever the order and the failures, each task ends with exactly one success."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     names = {add(engine) for _ in range(50)}
     succeeded: list[str] = []
 
@@ -112,9 +114,9 @@ def test_random_driver_delivers_each_task_once(engine):
         if not due:
             engine.advance(3600)
             continue
-        chosen = chance.choice(due)
+        chosen = rng.choice(due)
         attempt = engine.begin_attempt(chosen.task_name, chosen.kind)
-        status = chance.choice([200, 500])
+        status = rng.choice([200, 500])
         engine.end_attempt(attempt.id, status=status)
         if status == 200:
             succeeded.append(chosen.task_name)
@@ -129,7 +131,7 @@ def test_a_driver_begins_deliveries_of_each_kind(engine, kind):
         engine.faults.add(kind=kind, max_count=1)
     name = add(engine, "a")
     if kind == FORCED:
-        engine.run_task(name)
+        engine.tasks.run(name)
     else:
         first = engine.begin_attempt(name)
     if kind == DUPLICATE:
@@ -157,7 +159,7 @@ def test_attempt_ends_once(engine):
 
     assert engine.end_attempt(attempt.id, status=500) is attempt
     assert engine.end_attempt(attempt.id, status=200) is None
-    assert engine.state_of(attempt.task) == "retrying"
+    assert engine.history.state_of(attempt.task) == "retrying"
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
@@ -166,26 +168,26 @@ def test_of_two_attempts_at_once_the_last_failure_decides(engine, first_to_end, 
     """One success is enough, whichever ends first; only when both failed comes one retry."""
     name = add(engine, "twice")
     (first,) = engine.begin_ready()
-    engine.run_task(name)
+    engine.tasks.run(name)
     (second,) = engine.begin_ready()
     pair = [(first, statuses[0]), (second, statuses[1])]
     ending = [pair[first_to_end], pair[1 - first_to_end]]
 
     engine.end_attempt(ending[0][0].id, status=ending[0][1])
-    between = engine.state_of(first.task)
+    between = engine.history.state_of(first.task)
     engine.end_attempt(ending[1][0].id, status=ending[1][1])
 
     has_succeeded = 200 in statuses
     assert between == ("done" if ending[0][1] == 200 else "running")
-    assert engine.state_of(first.task) == ("done" if has_succeeded else "retrying")
+    assert engine.history.state_of(first.task) == ("done" if has_succeeded else "retrying")
     retries = [attempt.next_retry_at for attempt in (first, second) if attempt.next_retry_at]
     assert len(retries) == (0 if has_succeeded else 1)
 
 
 def test_the_dispatcher_sleeps_until_the_task_and_its_token_are_there(engine):
     """wake_at is the later of due time and next token: any earlier one would be a busy wait."""
-    lane = engine.lanes()[0]
-    engine.update_queue(
+    lane = engine.queues.all()[0]
+    engine.queues.update(
         messages.Queue(name=QUEUE, rate_limits={"max_dispatches_per_second": 0.5}),
         ["rate_limits.max_dispatches_per_second"],
     )
@@ -282,17 +284,17 @@ def test_states_for_people(engine):
     later = messages.Task()
     messages.set_seconds(later.schedule_time, NOW + 60)
     add(engine, "a", schedule_time=later.schedule_time)
-    task, _ = engine.task_history(f"{QUEUE}/tasks/a")
-    seen = [engine.state_of(task)]
+    task, _ = engine.history.of_task(f"{QUEUE}/tasks/a")
+    seen = [engine.history.state_of(task)]
     engine.advance(60)
-    seen.append(engine.state_of(task))
+    seen.append(engine.history.state_of(task))
     (attempt,) = engine.begin_ready()
-    seen.append(engine.state_of(task))
+    seen.append(engine.history.state_of(task))
     engine.end_attempt(attempt.id, status=500)
-    seen.append(engine.state_of(task))
+    seen.append(engine.history.state_of(task))
     engine.advance(60)
     finish(engine)
-    seen.append(engine.state_of(task))
+    seen.append(engine.history.state_of(task))
 
     assert seen == ["scheduled", "queued", "running", "retrying", "done"]
 
@@ -305,11 +307,11 @@ def test_ended_tasks_stay_in_the_history(engine, status, state):
     add(engine, "a", retry_config=task.retry_config)
     finish(engine, status)
 
-    kept, attempts = engine.task_history(f"{QUEUE}/tasks/a")
+    kept, attempts = engine.history.of_task(f"{QUEUE}/tasks/a")
 
     assert (kept.state, len(attempts)) == (state, 1)
     assert engine.counts()[QUEUE][state] == 1
-    assert [t.name for t in engine.recent_tasks(state=state)] == [kept.name]
+    assert [t.name for t in engine.history.newest(state=state)] == [kept.name]
 
 
 def test_history_is_bounded():
@@ -321,7 +323,7 @@ def test_history_is_bounded():
     finish(engine)
     engine.sweep()
 
-    kept = engine.recent_tasks(state="done", limit=100)
+    kept = engine.history.newest(state="done", limit=100)
 
     assert len(kept) == 10
     with pytest.raises(Refused, match="already exists"):
@@ -331,13 +333,13 @@ def test_history_is_bounded():
 
 def test_operations_are_kept_for_a_day(engine):
     """A long-running operation can be asked for during a day, and is gone after it."""
-    engine.keep_operation("op", b"message")
+    engine.operations.put("op", b"message")
 
     engine.advance(DAY_S)
-    assert engine.kept_operation("op") == b"message"
+    assert engine.operations.get("op") == b"message"
 
     engine.advance(1)
-    assert engine.kept_operation("op") is None
+    assert engine.operations.get("op") is None
 
 
 def test_idleness(engine):
@@ -394,7 +396,7 @@ def test_reset_of_one_queue(engine):
     engine.create_queue(PLACE.parent, messages.Queue(name=other))
     task = messages.Task(name=f"{other}/tasks/b")
     task.http_request.url = "http://handler.invalid"
-    engine.create_task(other, task)
+    engine.tasks.create(other, task)
     add(engine, "a")
     (attempt, *_) = engine.begin_ready(limit=1)
 
@@ -430,10 +432,10 @@ def test_ended_task_can_be_retried(engine, status, kind):
     name = add(engine, "a", retry_config=task.retry_config)
     finish(engine, status)
 
-    engine.retry_task(name)
+    engine.tasks.retry(name)
 
     assert [attempt.kind for attempt in finish(engine)] == [kind]
-    assert engine.task_history(name)[0].state == "done"
+    assert engine.history.of_task(name)[0].state == "done"
 
 
 def test_waiting_task_can_be_retried_now(engine):
@@ -441,7 +443,7 @@ def test_waiting_task_can_be_retried_now(engine):
     name = add(engine, "a")
     finish(engine, 503)
 
-    engine.retry_task(name)
+    engine.tasks.retry(name)
 
     assert len(finish(engine)) == 1
     assert engine.is_idle()
@@ -450,10 +452,10 @@ def test_waiting_task_can_be_retried_now(engine):
 def test_deleted_task_is_not_retried(engine):
     """What somebody deleted does not come back to life."""
     name = add(engine, "a")
-    engine.delete_task(name)
+    engine.tasks.delete(name)
 
     with pytest.raises(Refused, match="deleted"):
-        engine.retry_task(name)
+        engine.tasks.retry(name)
 
     assert engine.begin_ready() == []
 
@@ -555,9 +557,9 @@ def test_a_response_that_never_came_is_not_lost(engine):
     add(engine, "a")
     (attempt,) = engine.begin_ready()
 
-    engine.end_attempt(attempt.id, error=answers.DEADLINE_EXCEEDED)
+    engine.end_attempt(attempt.id, error=statuses.DEADLINE_EXCEEDED)
 
-    assert history(engine, "a")[0]["error"] == answers.DEADLINE_EXCEEDED
+    assert history(engine, "a")[0]["error"] == statuses.DEADLINE_EXCEEDED
 
 
 def test_fault_error_and_kill_worker_mark_the_attempt(engine):
@@ -601,7 +603,7 @@ def test_fault_rate_is_reproducible():
     """The same seed gives the same faults."""
 
     def struck(seed: int) -> list[bool]:
-        engine = make_engine(chance=random.Random(seed))
+        engine = make_engine(rng=random.Random(seed))
         engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
         engine.faults.add(kind="error", rate=0.5)
         for _ in range(40):
@@ -653,7 +655,7 @@ def test_everything_survives_a_restart(tmp_path):
     after = make_engine(path)
 
     assert after.clock.offset_s == 100
-    assert after.get_queue(QUEUE).state == messages.PAUSED
+    assert after.queues.get(QUEUE).state == messages.PAUSED
     assert after.tokens.key_id == before.tokens.key_id
     with pytest.raises(Refused, match="already exists"):
         add(after, "done")
@@ -679,15 +681,15 @@ def test_going_back_revives_what_ended_and_drops_what_was_created(tmp_path):
     since = engine.clock.now()
     engine.end_attempt(late.id, status=200)
     engine.end_attempt(failed.id, status=500)
-    engine.delete_task(gone.task.name)
+    engine.tasks.delete(gone.task.name)
     add(engine, "newer")
     finish(engine)
     add(engine, "newest")
     engine.close()
 
     again = make_engine(path)
-    assert again.go_back(since) == 3
-    assert again.go_back(since) == 0
+    assert again.tasks.go_back(since) == 3
+    assert again.tasks.go_back(since) == 0
     begun = again.begin_ready()
 
     assert sorted(ids(begun)) == ["failed", "late"]
@@ -736,7 +738,7 @@ def test_an_overlap_ends_a_task_of_an_earlier_run(tmp_path):
     first, second = after.begin_ready()
     after.end_attempt(second.id, status=200)
 
-    assert after.state_of(first.task) == "done"
+    assert after.history.state_of(first.task) == "done"
     after.close()
 
 
@@ -746,7 +748,7 @@ def test_ids_do_not_come_twice(tmp_path):
     names: list[str] = []
     for _ in range(3):
         engine = make_engine(path)
-        if not engine.lanes():
+        if not engine.queues.all():
             engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
         names += [add(engine) for _ in range(3)]
         engine.reset()
@@ -770,7 +772,7 @@ def test_store_is_one_emulators_own(tmp_path):
 # --- examples in the docstrings -------------------------------------------
 
 
-@pytest.mark.parametrize("module", [answers, control, retries])
+@pytest.mark.parametrize("module", [control, retries, statuses])
 def test_docstring_examples(module):
     """The examples in the docstrings are true."""
     results = doctest.testmod(module)

@@ -136,7 +136,7 @@ def add_task(engine, queue="default", body=b'{"name": "\\u5c71\\u7530"}', path="
     task = messages.Task()
     task.http_request.url = f"http://127.0.0.1:1{path}"
     task.http_request.body = body
-    return engine.create_task(engine.place.queue_name(queue), task).name
+    return engine.tasks.create(engine.place.queue_name(queue), task).name
 
 
 def path_of(name):
@@ -167,7 +167,7 @@ def test_a_form_without_its_token_is_refused(browser, engine):
     for token in ("wrong", "0" * 64):
         assert browser.post("/queues/default/pause", token=token).status == 403
 
-    assert engine.get_queue(engine.place.queue_name("default")).state == messages.RUNNING
+    assert engine.queues.get(engine.place.queue_name("default")).state == messages.RUNNING
 
 
 def test_a_token_without_its_cookie_is_refused(console, browser):
@@ -271,7 +271,7 @@ def test_half_a_character_is_shown_and_breaks_no_page(browser, platform, engine)
 def test_a_dead_task_whose_name_is_too_long_is_not_asked_for(browser, engine):
     """A replay that can never work is no task."""
     assert browser.post(f"/dead/{'x' * 1501}/replay").status == 404
-    assert engine.recent_tasks("", "", 0, 10) == []
+    assert engine.history.newest("", "", 0, 10) == []
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
@@ -431,9 +431,9 @@ def test_the_overview_says_what_needs_attention(browser, engine, platform):
     """A stopped service, a failed task, a paused queue and faults are all pointed out."""
     failed = add_task(engine)
     message = messages.Queue()
-    message.CopyFrom(engine.get_queue(engine.place.queue_name("default")))
+    message.CopyFrom(engine.queues.get(engine.place.queue_name("default")))
     message.retry_config.max_attempts = 1
-    engine.update_queue(message, ["retry_config.max_attempts"])
+    engine.queues.update(message, ["retry_config.max_attempts"])
     engine.end_attempt(engine.begin_attempt(failed).id, status=500)
     add_task(engine, "mails")
     engine.pause_queue(engine.place.queue_name("mails"))
@@ -458,10 +458,10 @@ def test_pause_and_resume_a_queue(browser, engine):
     queue = engine.place.queue_name("default")
 
     assert browser.post("/queues/default/pause").status == 303
-    assert engine.get_queue(queue).state == messages.PAUSED
+    assert engine.queues.get(queue).state == messages.PAUSED
     assert "Resume" in browser.get("/queues").text
     assert browser.post("/queues/default/resume").status == 303
-    assert engine.get_queue(queue).state == messages.RUNNING
+    assert engine.queues.get(queue).state == messages.RUNNING
 
 
 def test_a_queue_is_purged_only_when_its_name_is_typed(browser, engine):
@@ -500,7 +500,7 @@ def test_run_now_retry_and_delete_a_task(browser, engine):
 def test_a_button_on_a_task_that_has_ended_says_so(browser, engine):
     """A page may be older than the task: its buttons then explain themselves."""
     name = add_task(engine)
-    engine.delete_task(name)
+    engine.tasks.delete(name)
 
     assert browser.post(f"{path_of(name)}/run").status == 404
     assert browser.post(f"{path_of(name)}/retry").status == 409
@@ -838,7 +838,7 @@ def test_a_dead_task_is_shown_and_replayed_through_cloud_tasks(browser, platform
     assert "bad address" in page
     assert "山田" in page
     assert replayed.status == 303
-    (task,) = engine.recent_tasks()
+    (task,) = engine.history.newest()
     spec = messages.Task.FromString(task.spec).http_request
     assert spec.url == f"{platform.app_url}/tasks/dead/replay"
     assert json.loads(spec.body) == {"dead_task_id": "dead/1"}
