@@ -9,13 +9,12 @@ import jinja2
 from aiohttp import web
 
 from devserver import ports
-from devserver.console import words
+from devserver.console import pages, words
 from devserver.console.api import Api
 from devserver.console.datastore_reader import DatastoreReader
 from devserver.console.dead_tasks import DeadTasks
 from devserver.console.guards import Guards
 from devserver.console.outbox import Outbox
-from devserver.console.pages import Pages
 from devserver.console.platform import Context, Platform
 from devserver.console.work import Samples
 from devserver.errors import PortTakenError
@@ -94,7 +93,7 @@ class Console:
         app = web.Application(
             middlewares=self.guards.middlewares, client_max_size=_FORM_LIMIT_BYTES
         )
-        app.add_routes(Pages(self).routes())
+        app.add_routes(pages.routes(self))
         app.add_routes(Api(self.platform).routes())
         app.add_routes(self.platform.tasks.routes())
         app.add_routes([web.static("/static", _HERE / "static")])

@@ -759,7 +759,7 @@ def test_the_relays_rate_is_asked_of_the_app(browser, stored, sweeping_app):
     assert (path, headers["x-appengine-cron"]) == ("/metrics", "true")
 
 
-@pytest.mark.parametrize(("status", "said"), [(200, "SweepResult: "), (503, "The sweep failed")])
+@pytest.mark.parametrize(("status", "said"), [(200, "Swept: "), (503, "The sweep failed")])
 def test_the_outbox_is_swept_at_the_press_of_a_button(
     browser, platform, stored, sweeping_app, tmp_path, status, said
 ):
