@@ -59,6 +59,10 @@ class Terminal:
             self.stream.write(text)
             self.stream.flush()
 
+    def about(self, service: str) -> Callable[[str], None]:
+        """Return what to call with each line of ours about a service."""
+        return lambda text: self.say(service, text)
+
     def sink(self, service: str) -> Callable[[str], None]:
         """Return what to call with each line of a service."""
         levels = LevelFilter()

@@ -12,7 +12,7 @@ import pytest
 
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.control import is_loopback_host
-from devserver.cloudtasks.emulator import Emulator, RunningEmulator, running
+from devserver.cloudtasks.emulator import Emulator, EmulatorSettings, RunningEmulator, running
 from devserver.cloudtasks.records import Attempt
 
 JSON = {"Content-Type": "application/json"}
@@ -313,7 +313,7 @@ def test_loopback_hosts(host, is_ours):
 def test_emulator_listens_on_loopback_only(host):
     """The emulator refuses to listen where others could reach it."""
     with pytest.raises(ValueError, match="loopback"):
-        Emulator(host=host)
+        Emulator(EmulatorSettings(host=host))
 
 
 def test_taken_port():

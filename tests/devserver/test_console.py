@@ -12,12 +12,12 @@ from google.cloud import datastore
 
 from devserver import services, settings
 from devserver.cloudtasks import messages
-from devserver.cloudtasks.emulator import Emulator
+from devserver.cloudtasks.emulator import Emulator, EmulatorSettings
 from devserver.console import guards
 from devserver.console.server import Console
 from devserver.cron import Cron
 from devserver.mail import MailServer
-from devserver.stack import ServiceState
+from devserver.service_table import ServiceState
 from tests.devserver.conftest import QUEUE_YAML, ask, datastore_client, eventually
 
 CONSOLE = Path(guards.__file__).parent
@@ -45,7 +45,6 @@ class FakePlatform:
     cron: Cron
     mail: MailServer
     app_url: str
-    cron_note: str = ""
     datastore_address: str = "127.0.0.1:1"
     killed: list[int] = field(default_factory=list)
 
@@ -90,7 +89,9 @@ def platform(tmp_path, loop_thread, sweeping_app):
 
     async def build():
         emulator = Emulator(
-            app_url=sweeping_app.url, queue_yaml=tmp_path / "queue.yaml", dispatching=False
+            EmulatorSettings(
+                app_url=sweeping_app.url, queue_yaml=tmp_path / "queue.yaml", dispatching=False
+            )
         )
         cron = Cron(sweeping_app.url)
         cron.load(tmp_path / "cron.yaml")

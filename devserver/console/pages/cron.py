@@ -18,7 +18,7 @@ class CronJobs(Section):
     async def cron(self, request: web.Request) -> web.Response:
         """Show the cron jobs."""
         jobs = list(self.platform.cron.jobs.values())
-        return self.page(request, "cron.html", jobs=jobs, problem=self.platform.cron_note)
+        return self.page(request, "cron.html", jobs=jobs, problem=self.platform.cron.note)
 
     async def change_cron(self, request: web.Request) -> web.Response:
         """Run, pause or resume a job."""
