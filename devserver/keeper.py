@@ -56,11 +56,11 @@ class AppKeeper:
         if not self.reload:
             return
         root = self.app.root
-        self._watch_all([root], recursive=False)
-        self._watch_all(path for path in root.iterdir() if _holds_code(path))
+        self._watch([root], recursive=False)
+        self._watch(path for path in root.iterdir() if _is_code_folder_of(root, path))
         if not any(self.folder.is_relative_to(path) for path in self._watched - {root}):
-            self._watch_all([self.folder])
-        self._watch_all({path.parent for path in self.on_file}, recursive=False)
+            self._watch([self.folder], recursive=(self.folder / "__init__.py").exists())
+        self._watch({path.parent for path in self.on_file}, recursive=False)
 
     async def stop(self) -> None:
         """Stop watching; the app stays as it is."""
@@ -68,21 +68,20 @@ class AppKeeper:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _watch(self, folder: Path, recursive: bool) -> None:
-        async for changes in watchfiles.awatch(folder, recursive=recursive, step=100):
-            paths = {Path(path) for _, path in changes}
-            if folder == self.app.root:
-                self._watch_all(path for path in paths if _holds_code(path))
-            self._changed(paths)
+    def _watch(self, folders: Iterable[Path], *, recursive: bool = True) -> None:
+        """Watch folders, those left out that are watched already."""
+        fresh = {*folders} - self._watched
+        if fresh:
+            self._watched |= fresh
+            self._tasks.append(asyncio.create_task(self._follow(fresh, recursive), name="watch"))
 
-    def _watch_all(self, folders: Iterable[Path], *, recursive: bool = True) -> None:
-        """Watch folders, unless they are watched already."""
-        for folder in folders:
-            if folder in self._watched:
-                continue
-            self._watched.add(folder)
-            watching = self._watch(folder, recursive)
-            self._tasks.append(asyncio.create_task(watching, name=f"watch-{folder.name}"))
+    async def _follow(self, folders: set[Path], recursive: bool) -> None:
+        async for changes in watchfiles.awatch(*folders, recursive=recursive, step=100):
+            paths = {Path(path) for _, path in changes}
+            if self.app.root in folders:
+                self._watched -= {path for path in paths if not path.exists()}
+                self._watch(path for path in paths if _is_code_folder_of(self.app.root, path))
+            self._changed(paths)
 
     def _changed(self, paths: set[Path]) -> None:
         for path in paths & self.on_file.keys():
@@ -115,8 +114,8 @@ class AppKeeper:
             self.app.reload()
 
 
-def _holds_code(path: Path) -> bool:
-    """Return whether a path is a folder that an app's code may lie in."""
-    if path.name.startswith((".", "__")) or path.name in _UNWATCHED:
+def _is_code_folder_of(root: Path, path: Path) -> bool:
+    """Return whether a path is a folder right under the root that an app's code may lie in."""
+    if path.parent != root or path.name.startswith((".", "__")) or path.name in _UNWATCHED:
         return False
     return path.is_dir() and not (path / "pyvenv.cfg").exists()
