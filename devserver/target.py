@@ -9,7 +9,6 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from devserver.errors import UsageError
@@ -52,10 +51,9 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
         raise UsageError(
             f"The target is written module:callable, for example {DEFAULT}, not {text!r}."
         )
-    spec = _spec(module, root)
-    _check_name(spec, module, name)
-    folder = _folder(spec)
-    is_in_package = "." in module or spec.submodule_search_locations is not None
+    source, folder = _look_for(module, root)
+    _check_name(source, folder, module, name)
+    is_in_package = "." in module or source is None or source.name == "__init__.py"
     package = folder if is_in_package else root
     return Target(
         f"{module}:{name}",
@@ -65,42 +63,43 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
     )
 
 
-def _spec(module: str, root: Path) -> ModuleSpec:
-    """Return where a module lies; no package above it is imported for that."""
-    path, spec = [str(root), *sys.path], None
-    parts = module.split(".")
-    for number in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:number]), path)
-        if spec is None:
+def _look_for(module: str, root: Path) -> tuple[Path | None, Path]:
+    """Return a module's file (None for a folder without __init__.py) and folder.
+
+    By hand: Python's own search would run the packages above it.
+    """
+    source, folders = None, [root, *map(Path, sys.path)]
+    for part in module.split("."):
+        source, folders = _step(part, folders)
+        if source is None and not folders:
             raise UsageError(
                 f"There is no module {module!r} in {root} or on PYTHONPATH. Start this where it "
                 "lies, or name the right one: --target module:callable."
             )
-        path = [*(spec.submodule_search_locations or [])]
-    assert spec is not None
-    return spec
+    return source, (source.parent if source is not None else folders[0]).resolve()
 
 
-def _folder(spec: ModuleSpec) -> Path:
-    if spec.origin is not None and spec.has_location:
-        return Path(spec.origin).resolve().parent
-    return Path(next(iter(spec.submodule_search_locations or []))).resolve()
+def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
+    """Return the file of one part of a module's name, and where the next part may be."""
+    for folder in folders:
+        if (package := folder / part / "__init__.py").is_file():
+            return package, [folder / part]
+        if (plain := folder / f"{part}.py").is_file():
+            return plain, []
+    return None, [folder / part for folder in folders if (folder / part).is_dir()]
 
 
-def _check_name(spec: ModuleSpec, module: str, name: str) -> None:
+def _check_name(source: Path | None, folder: Path, module: str, name: str) -> None:
     """Refuse a name that a module plainly does not have; what it imports or makes is not known."""
-    source = Path(spec.origin) if spec.origin is not None and spec.has_location else None
     try:
         tree = ast.parse(source.read_bytes()) if source is not None else ast.Module([], [])
     except (OSError, SyntaxError, ValueError):
         return  # A worker says what is wrong with it.
-    names = set(_names(tree))
-    if names & {name, "*", "__getattr__"}:
+    if {*_names(tree)} & {name, "*", "__getattr__"}:
         return
-    where = f"{source}" if source is not None else f"the folder of {module}"
     raise UsageError(
-        f"There is no {name!r} in {where}. Write a function `def {name}() -> Flask:` there, or "
-        f"name another: --target {module}:callable."
+        f"There is no {name!r} in {source or folder}. Write a function `def {name}() -> Flask:` "
+        f"there, or name another: --target {module}:callable."
     )
 
 

@@ -29,6 +29,7 @@ FIRST_LINE, LAST_LINE = "ERROR the app cannot be loaded: ", "It is loaded again 
 _SHOWN_LINES = 10
 _MAX_LINE = 200
 _STDLIB = sysconfig.get_path("stdlib")
+_FOR_STRANGERS = "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
 _LOCAL_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
 WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -118,23 +119,21 @@ class ErrorPage:
         os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Answer a request."""
-        body = self._html(environ).encode(errors="replace")
+        """Answer a request; what the code says is for this machine's own names alone."""
+        is_local = _is_local(str(environ.get("HTTP_HOST", "")))
+        body = (self._html() if is_local else _FOR_STRANGERS).encode(errors="replace")
+        problem = f"{self.kind} {quote(self.summary)}" if is_local else self.kind
         headers = [
             ("Content-Type", "text/html; charset=utf-8"),
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
             ("Content-Security-Policy", "default-src 'none'"),
-            (PROBLEM_HEADER, f"{self.kind} {quote(self.summary)}"),
+            (PROBLEM_HEADER, problem),
         ]
         start_response("500 Internal Server Error", headers)
         return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else body]
 
-    def _html(self, environ: dict[str, Any]) -> str:
-        # A page of another site that has made its name point here may read what we answer.
-        host = str(environ.get("HTTP_HOST", "")).rpartition(":")[0] or environ.get("HTTP_HOST")
-        if host not in _LOCAL_HOSTS:
-            return "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
+    def _html(self) -> str:
         lines = html.escape("\n".join(self.lines))
         return (
             '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -143,3 +142,11 @@ class ErrorPage:
             f"<pre>{lines}</pre>"
             "<p>Fix it and save: the app and this page reload by themselves.</p></html>\n"
         )
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a Host header is this machine's.
+
+    A page of another site that has made its own name point here may read what we answer.
+    """
+    return host in _LOCAL_HOSTS or host.rpartition(":")[0] in _LOCAL_HOSTS

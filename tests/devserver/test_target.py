@@ -102,7 +102,7 @@ def test_what_may_be_in_a_module_is_left_to_the_worker(root, code):
         ("examples.absent:serve", "There is no module 'examples.absent'"),
         ("main.serve:serve", "There is no module 'main.serve'"),
         ("main:absent", "There is no 'absent' in"),
-        ("examples:serve", "There is no 'serve' in the folder of examples"),
+        ("examples:serve", "There is no 'serve' in .*examples"),
     ],
 )
 def test_a_target_that_is_not_there_is_refused_with_what_to_do(root, text, said):
