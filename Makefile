@@ -2,6 +2,7 @@
 #
 #   make run                     the whole stack, on this machine only
 #   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
+#   make run TARGET=shop:serve   another app than this one
 #   make test ARGS="-k outbox"   some tests
 #   make bench NAMES=counters    some benchmarks; DOCS=1 writes the table in docs/
 
@@ -22,8 +23,8 @@ help: ## List the targets
 
 setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
-run: $(INSTALLED) ## Start everything: app on 8080, console on 8000
-	@$(PYTHON) -m devserver $(ARGS)
+run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
+	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)

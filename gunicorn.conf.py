@@ -21,5 +21,6 @@ def on_starting(server: Any) -> None:
 def worker_exit(server: Any, worker: Any) -> None:
     """Let a worker store what it keeps in memory, before Python begins to shut down."""
     app = getattr(worker, "wsgi", None)
-    if app is not None:
-        app.extensions["wiring"].clients.process_state.shutdown()
+    wiring = getattr(app, "extensions", {}).get("wiring")  # Locally, any app may be served.
+    if wiring is not None:
+        wiring.clients.process_state.shutdown()

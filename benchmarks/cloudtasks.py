@@ -120,7 +120,7 @@ def _measure_dispatches(emulator: RunningEmulator, waiting: int) -> tuple[int, f
     with contextlib.suppress(TimeoutError):  # What is left is not counted.
         emulator.wait_idle(MAX_DISPATCHING_S)
     took_s = time.perf_counter() - start
-    left = sum(len(lane.tasks) for lane in emulator.engine.lanes())
+    left = sum(len(lane.tasks) for lane in emulator.engine.queues.all())
     return waiting - left, took_s
 
 

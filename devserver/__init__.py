@@ -2,11 +2,14 @@
 
 `python -m devserver` (or `make run`) starts it all, on this machine only:
 
-- stack: everything in order, up and down; settings: what can be chosen.
-- datastore, memcached, mail: the backing services; services: the same for tests.
-- app: gunicorn, reloaded on save; cron, schedules: cron.yaml.
+- stack: everything in order, up and down (shutdown, draining, dev_lock); settings, target: what
+  can be chosen; environment, service_table: where everything is, and how it is.
+- datastore, memcached, mail: the backing services; autosave, exports, saves: what Datastore keeps;
+  services: the same for tests.
+- app: gunicorn; keeper: reloaded on save; wsgi: runs in its workers, load_reports reads what
+  fails there. cron, schedules: cron.yaml.
 - cloudtasks: Cloud Tasks; console: what is going on, on port 8000.
-- processes, guard: children that never outlive us; ports, sdk, logs, doctor.
+- watch, probes: who answers; processes, guard: children that never outlive us.
 
 The app meets it over the network alone and never imports it.
 """

@@ -7,12 +7,14 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from devserver import settings
+from devserver import settings, target
 from devserver.errors import DevserverError
 from devserver.logs import Terminal, TerminalHandler
+from devserver.service_table import OFF
 from devserver.settings import Settings
-from devserver.stack import OFF, Stack
+from devserver.stack import Stack
 
 _STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕", "silent": "✕"}
 
@@ -23,11 +25,11 @@ def main(arguments: Sequence[str]) -> int:
         chosen = settings.read(arguments)
         return asyncio.run(_run(chosen))
     except (DevserverError, ExceptionGroup) as error:
-        known = _sentences(error)
+        known = _known(error)
         if not known:
             raise
-        print("\n" + "\n".join(known), file=sys.stderr)
-        return 1
+        print("\n" + "\n".join(map(str, known)), file=sys.stderr)
+        return max(each.exit_code for each in known)
 
 
 async def _run(chosen: Settings) -> int:
@@ -35,7 +37,8 @@ async def _run(chosen: Settings) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[TerminalHandler(terminal)])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    stack = Stack(chosen, terminal)
+    served = target.find(chosen.target, chosen.root, queues=chosen.queues, cron=chosen.cron)
+    stack = Stack(chosen, served, terminal)
     asked = itertools.count(1)
 
     def on_signal() -> None:
@@ -66,7 +69,7 @@ async def _run(chosen: Settings) -> int:
 
 def _announce(stack: Stack) -> None:
     if stack.settings.json:
-        print(json.dumps(stack.addresses()), flush=True)
+        print(json.dumps(asdict(stack.addresses())), flush=True)
         return
     rows = [
         (_STATES[service.state], service.name, service.url or service.address, service.note)
@@ -82,12 +85,12 @@ def _announce(stack: Stack) -> None:
     print(f"\n  Open {stack.app.url}    (Ctrl-C stops everything{logs})\n", flush=True)
 
 
-def _sentences(error: Exception) -> list[str]:
-    """Return the texts of our own errors, also of those inside nested groups."""
+def _known(error: Exception) -> list[DevserverError]:
+    """Return our own errors, also those inside nested groups."""
     if isinstance(error, DevserverError):
-        return [str(error)]
+        return [error]
     if isinstance(error, ExceptionGroup):
-        return [text for inner in error.exceptions for text in _sentences(inner)]
+        return [known for inner in error.exceptions for known in _known(inner)]
     return []
 
 

@@ -102,6 +102,7 @@ class Cron:
     mint: TokenMinter | None = None
     now: Callable[[], datetime] = _utc_now
     jobs: dict[str, Job] = field(default_factory=dict)
+    note: str = ""  # Why there are no jobs, or not those of the file as it is now.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _loop_task: "asyncio.Task[None] | None" = None
     _running: "set[asyncio.Task[Run]]" = field(default_factory=set)
@@ -121,6 +122,19 @@ class Cron:
                 old.url, old.description = job.url, job.description
         self.jobs = fresh
         self._changed.set()
+
+    def try_load(self, path: Path) -> str:
+        """Read cron.yaml if it is there; return what is wrong with it, "" for nothing."""
+        problem = ""
+        try:
+            self.note = ""
+            if path.exists():
+                self.load(path)
+            else:
+                self.note = f"there is no {path.name}"
+        except DevserverError as error:
+            self.note = problem = str(error)
+        return problem
 
     async def open(self) -> None:
         """Become able to run jobs, by tick() or by hand."""

@@ -32,7 +32,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from devserver import ports, sdk
+from devserver import ports
+from devserver.datastore_command import PROGRAM, emulator_command
 from devserver.errors import DevserverError, NoAnswerError, ServiceFailedError, ServiceMissingError
 from devserver.exports import Admin, FirestoreAdmin
 from devserver.processes import GuardedProcess, LineSink, until_idle
@@ -47,16 +48,6 @@ _PORT_ATTEMPTS = 3
 _LARGE_BYTES = 5_000_000
 # What the Datastore emulator says, in passing, of a file that it then leaves out.
 _NOT_LOADED = "Failed to load from the backing store"
-
-_WAYS = """No Datastore emulator was found. Any one of these helps:
-  - the Google Cloud SDK with its emulator:
-      gcloud components install cloud-datastore-emulator
-      (Debian, Ubuntu: apt-get install google-cloud-cli-datastore-emulator)
-    An SDK in an unusual place is found through CLOUDSDK_ROOT.
-  - the Firestore emulator instead: set DATASTORE_EMULATOR=firestore
-      gcloud components install cloud-firestore-emulator
-  - a `datastore-emulator` program on PATH: cargo install datastore-emulator
-  - an emulator that already runs: set DATASTORE_EMULATOR_HOST=host:port"""
 
 
 class DatastoreEmulator:
@@ -117,7 +108,7 @@ class DatastoreEmulator:
     @property
     def is_kept(self) -> bool:
         """Whether what it holds is there again after a restart."""
-        return self.data_dir is not None and self.product != "datastore-emulator"
+        return self.data_dir is not None and self.product != PROGRAM
 
     def start(self) -> None:
         """Start the emulator, load what was saved, and return when it answers.
@@ -252,7 +243,10 @@ class DatastoreEmulator:
 
     def reset(self) -> None:
         """Drop all data; takes milliseconds."""
-        self._post("/reset")
+        url = f"http://{self.address}/reset"
+        request = urllib.request.Request(url, data=b"", method="POST")
+        with urllib.request.urlopen(request, timeout=_READY_S) as response:
+            response.read()
 
     def _start_process(self) -> None:
         attempts = 1 if self.port else _PORT_ATTEMPTS
@@ -270,16 +264,19 @@ class DatastoreEmulator:
                 return
 
     def _start_once(self) -> None:
+        self.product, command = emulator_command(
+            self.kind, self.host, self.port, self._storage(), self.env
+        )
         self.process = GuardedProcess(
             "datastore",
-            self._command(),
+            command,
             grace_s=_GRACE_S,
             log_dir=self.log_dir,
             on_line=self.on_line,
         )
         self.process.start()
         deadline = time.monotonic() + _READY_S
-        while not self._is_ready():
+        while not _is_ready(self.product, self.host, self.port):
             if not self.process.wait(_POLL_S) and time.monotonic() < deadline:
                 continue
             raise ServiceFailedError(_why_it_ended(self.process))
@@ -292,56 +289,9 @@ class DatastoreEmulator:
             self.process.stop()
             self.process = None
 
-    def _command(self) -> list[str]:
-        """Return the command of the first emulator there is."""
-        emulator = sdk.EMULATORS[self.kind]
-        jar = sdk.find_jar(emulator, self.env)
-        if jar is not None:
-            self.product = emulator.component
-            java = [sdk.find_java(self.env), "-Duser.language=en", "-cp", str(jar)]
-            flags = self._firestore() if self.kind == "firestore" else self._datastore()
-            return [*java, emulator.main_class, *flags]
-        program = shutil.which("datastore-emulator", path=self.env.get("PATH"))
-        if program is None or self.kind == "firestore":
-            raise ServiceMissingError(_WAYS)
-        self.product = "datastore-emulator"
-        listen = ["--grpc-host", self.host, "--grpc-port", str(self.port)]
-        control = ["--http-host", self.host, "--http-port", str(ports.free_port(self.host))]
-        return [program, *listen, *control, "--no-store-on-disk"]
-
-    def _datastore(self) -> list[str]:
-        return [
-            "start",
-            f"--host={self.host}",
-            f"--port={self.port}",
-            "--firestore_in_datastore_mode",  # strong consistency, no 25-group limit
-            "--store_index_configuration_on_disk=false",
-            *self._storage(),
-        ]
-
     def _storage(self) -> list[str]:
+        """Return the flags that say where the Datastore emulator keeps its data."""
         return ["--store_on_disk=false", "--testing"]
-
-    def _firestore(self) -> list[str]:
-        return [
-            f"--host={self.host}",
-            f"--port={self.port}",
-            "--database-mode=datastore-mode",
-        ]
-
-    def _is_ready(self) -> bool:
-        if self.product == "datastore-emulator":
-            return ports.answers(self.host, self.port)
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/", timeout=2) as response:
-                return bool(response.status == 200)
-        except (OSError, http.client.HTTPException):
-            return False
-
-    def _post(self, path: str) -> None:
-        request = urllib.request.Request(f"http://{self.address}{path}", data=b"", method="POST")
-        with urllib.request.urlopen(request, timeout=_READY_S) as response:
-            response.read()
 
 
 class _Reader(DatastoreEmulator):
@@ -371,6 +321,16 @@ class _Reader(DatastoreEmulator):
     def _note(self, line: str) -> None:
         if _NOT_LOADED in line:
             self._is_readable = False
+
+
+def _is_ready(product: str, host: str, port: int) -> bool:
+    if product == PROGRAM:
+        return ports.answers(host, port)
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/", timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def _why_it_ended(process: GuardedProcess) -> str:

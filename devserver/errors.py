@@ -2,7 +2,9 @@
 
 
 class DevserverError(Exception):
-    """What the local platform cannot do, in a sentence that says how to mend it."""
+    """What the local platform cannot do, in a sentence that says how to fix it."""
+
+    exit_code = 1
 
 
 class ServiceMissingError(DevserverError):
@@ -23,3 +25,13 @@ class PortTakenError(DevserverError):
 
 class NotLocalError(DevserverError):
     """A setting points at something that is not on this machine."""
+
+
+class BrokenAppError(ServiceFailedError):
+    """The app runs, but each of its pages says only why it cannot be loaded."""
+
+
+class UsageError(DevserverError):
+    """What was asked for on the command line is not there, or makes no sense."""
+
+    exit_code = 2

@@ -20,7 +20,7 @@ _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34
 _WIDTH = 10
 
 
-class LoudnessFilter:
+class LevelFilter:
     """Decides line by line what of one service is worth showing."""
 
     def __init__(self) -> None:
@@ -59,12 +59,16 @@ class Terminal:
             self.stream.write(text)
             self.stream.flush()
 
+    def about(self, service: str) -> Callable[[str], None]:
+        """Return what to call with each line of ours about a service."""
+        return lambda text: self.say(service, text)
+
     def sink(self, service: str) -> Callable[[str], None]:
         """Return what to call with each line of a service."""
-        filter_ = LoudnessFilter()
+        levels = LevelFilter()
 
         def on_line(line: str) -> None:
-            if self.verbose or filter_.shows(line):
+            if self.verbose or levels.shows(line):
                 self.say(service, line)
 
         return on_line

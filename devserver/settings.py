@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from devserver import ports
+from devserver import ports, target
 from devserver.datastore import KINDS
-from devserver.errors import DevserverError, NotLocalError
+from devserver.errors import DevserverError, NotLocalError, UsageError
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
 TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
@@ -37,6 +38,10 @@ class Settings:
 
     Attributes:
         dev_dir: Keeps data, logs and the secret key; None keeps nothing.
+        root: The current folder, where the app runs.
+        target: What is served, `module:callable`.
+        queues: The queue.yaml that was asked for; None looks for one.
+        cron: The same for cron.yaml.
         datastore_port: 0 draws an address, too, when the emulator starts.
         datastore_host: An emulator that somebody else runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
@@ -44,6 +49,9 @@ class Settings:
     """
 
     root: Path
+    target: str
+    queues: Path | None
+    cron: Path | None
     dev_dir: Path | None
     project: str
     app_port: int
@@ -74,11 +82,12 @@ def read(
     Args:
         arguments: The command line, without the program.
         env: The environment.
-        root: The folder of main.py; the working directory if not given.
+        root: The current folder, if it is another than the process's.
 
     Raises:
         NotLocalError: the project is not one of a laptop.
         PortTakenError: somebody listens where we were told to.
+        UsageError: an argument is unknown, or lacks its value.
         DevserverError: a setting is no number, or no known name.
     """
     options = _parser().parse_args(arguments)
@@ -88,6 +97,9 @@ def read(
         raise DevserverError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
     return Settings(
         root=root,
+        target=options.target,
+        queues=options.queues,
+        cron=options.cron,
         dev_dir=None if options.memory else root / ".dev",
         project=_project(env),
         app_port=_main_port(env, "APP_PORT", APP_PORT),
@@ -161,14 +173,34 @@ def _number(env: Mapping[str, str], name: str, usual: int) -> int:
     return int(text)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with an argument as every other error is said."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. {self.prog} --help lists the options.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m devserver",
         description="Start the app and everything it needs, on this machine only.",
         epilog="Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, "
         "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=firestore chooses the locking "
         "emulator; DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs.",
     )
+    parser.add_argument(
+        "--target",
+        default=target.DEFAULT,
+        metavar="MODULE:CALLABLE",
+        help="what returns the Flask app (%(default)s)",
+    )
+    parser.add_argument(
+        "--queues",
+        type=Path,
+        metavar="PATH",
+        help="the queue.yaml; else that of the target's package, else that of this folder",
+    )
+    parser.add_argument("--cron", type=Path, metavar="PATH", help="the cron.yaml; the same")
     parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
     parser.add_argument("--no-reload", action="store_true", help="do not reload on save")
     parser.add_argument("--json", action="store_true", help="print the addresses as one JSON line")

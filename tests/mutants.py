@@ -139,7 +139,10 @@ PACKAGES = {
         ],
     ),
     "engine": Package(
-        ["devserver/cloudtasks/engine.py"],
+        [
+            f"devserver/cloudtasks/{name}.py"
+            for name in ("engine", "engine_state", "queues", "tasks", "attempts", "outcomes")
+        ],
         ["tests/devserver/test_cloudtasks_*", "tests/contracts"],
     ),
 }

@@ -17,10 +17,10 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 
-from devserver.cloudtasks import messages, refusals
-from devserver.cloudtasks.answers import code_number
+from devserver.cloudtasks import errors, messages
 from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.refusals import Refused
+from devserver.cloudtasks.errors import Refused
+from devserver.cloudtasks.statuses import code_number
 
 MAX_CREATES = 100
 MAX_DELETES = 1000
@@ -51,7 +51,7 @@ class Batches:
         if earlier := self._earlier(name):
             return earlier
         started_at = self._engine.clock.now()
-        outcomes = self._engine.create_tasks(request.parent, request.requests)
+        outcomes = self._engine.tasks.create_many(request.parent, request.requests)
         tasks = [outcome for outcome in outcomes if not isinstance(outcome, Refused)]
         metadata = CreateMetadata(state=_SUCCEEDED)
         if len(tasks) < len(outcomes):
@@ -70,7 +70,7 @@ class Batches:
         if earlier := self._earlier(name):
             return earlier
         started_at = self._engine.clock.now()
-        outcomes = self._engine.delete_tasks(request.names)
+        outcomes = self._engine.tasks.delete_many(request.names)
         metadata = DeleteMetadata(state=_SUCCEEDED)
         if any(outcomes):
             metadata.state = _PARTIALLY_DELETED
@@ -85,12 +85,12 @@ class Batches:
         """
         operation = self._earlier(name)
         if operation is None:
-            raise refusals.entity_unknown()
+            raise errors.entity_unknown()
         return operation
 
     def list(self) -> list[Any]:
         """Return all kept operations, oldest first."""
-        return [operations_pb2.Operation.FromString(raw) for raw in self._engine.kept_operations()]
+        return [operations_pb2.Operation.FromString(raw) for raw in self._engine.operations.all()]
 
     def delete_operation(self, name: str) -> None:
         """Forget an operation, not its effect.
@@ -99,17 +99,17 @@ class Batches:
             Refused: NOT_FOUND.
         """
         self.get(name)
-        self._engine.drop_operation(name)
+        self._engine.operations.delete(name)
 
     def _check_delete(self, request: Any) -> None:
-        self._engine.get_queue(request.parent)
+        self._engine.queues.get(request.parent)
         if not request.names:
-            raise refusals.invalid("BatchDeleteTasksRequest.names must not be empty.")
+            raise errors.invalid("BatchDeleteTasksRequest.names must not be empty.")
         if len(request.names) > MAX_DELETES:
-            raise refusals.invalid(f"At most {MAX_DELETES} tasks can be deleted in a batch.")
+            raise errors.invalid(f"At most {MAX_DELETES} tasks can be deleted in a batch.")
         for name in request.names:
             if not name.startswith(f"{request.parent}/tasks/"):
-                raise refusals.task_of_other_queue(request.parent, name.partition("/tasks/")[0])
+                raise errors.task_of_other_queue(request.parent, name.partition("/tasks/")[0])
 
     def _operation_name(self, verb: str, queue: str, request_id: str) -> str:
         """Return the operation's name: the same for the same request id."""
@@ -120,7 +120,7 @@ class Batches:
         return f"{self._engine.place.parent}/operations/{operation_id}"
 
     def _earlier(self, name: str) -> Any | None:
-        raw = self._engine.kept_operation(name)
+        raw = self._engine.operations.get(name)
         return operations_pb2.Operation.FromString(raw) if raw is not None else None
 
     def _finish_metadata(self, metadata: Any, outcomes: Sequence[Any], started_at: float) -> None:
@@ -144,18 +144,18 @@ class Batches:
             )
         else:
             operation.response.Pack(response)
-        self._engine.keep_operation(name, operation.SerializeToString())
+        self._engine.operations.put(name, operation.SerializeToString())
         return operation
 
 
 def _check_create(request: Any) -> None:
     if not request.requests:
-        raise refusals.invalid("BatchCreateTasksRequest.requests must not be empty.")
+        raise errors.invalid("BatchCreateTasksRequest.requests must not be empty.")
     if len(request.requests) > MAX_CREATES:
-        raise refusals.invalid(f"At most {MAX_CREATES} tasks can be created in a batch.")
+        raise errors.invalid(f"At most {MAX_CREATES} tasks can be created in a batch.")
     for index, member in enumerate(request.requests):
         if member.parent != request.parent:
-            raise refusals.invalid(
+            raise errors.invalid(
                 f"The parent of requests[{index}] ('{member.parent}') must be the same as "
                 f"the parent of the batch ('{request.parent}')."
             )

@@ -31,8 +31,8 @@ from aiohttp import web
 from devserver.cloudtasks import views
 from devserver.cloudtasks.dispatcher import KillWorker
 from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.errors import Refused
 from devserver.cloudtasks.faults import FaultRuleError
-from devserver.cloudtasks.refusals import Refused
 
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500
@@ -183,9 +183,9 @@ class Control:
         """Pause, resume or purge a queue."""
         name = self._queue_name(request.match_info["queue"])
         verbs = {
-            "pause": self._engine.pause_queue,
-            "resume": self._engine.resume_queue,
-            "purge": self._engine.purge_queue,
+            "pause": self._engine.queues.pause,
+            "resume": self._engine.queues.resume,
+            "purge": self._engine.queues.purge,
         }
         verbs[request.match_info["verb"]](name)
         queues = views.queues_json(self._engine)
@@ -200,7 +200,7 @@ class Control:
         limit = min(_whole(query.get("limit", "50")), MAX_PAGE)
         if limit < 1:
             raise ValueError("limit must be 1 or more")
-        tasks = self._engine.recent_tasks(
+        tasks = self._engine.history.newest(
             self._queue_name(query.get("queue", "")),
             state,
             _whole(query.get("after") or "0"),
@@ -223,9 +223,9 @@ class Control:
         """Run, retry or delete a task."""
         name = self._task_name(request)
         verbs: dict[str, Callable[[str], Any]] = {
-            "run": self._engine.run_task,
-            "retry": self._engine.retry_task,
-            "delete": self._engine.delete_task,
+            "run": self._engine.tasks.run,
+            "retry": self._engine.tasks.retry,
+            "delete": self._engine.tasks.delete,
         }
         verbs[request.match_info["verb"]](name)
         return web.json_response(views.task_with_attempts_json(self._engine, name))
@@ -320,7 +320,7 @@ async def until_idle(
         Refused: NOT_FOUND: no such queue.
     """
     if queue_name:
-        engine.get_queue(queue_name)
+        engine.queues.get(queue_name)
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + timeout_s
     while not engine.is_idle(

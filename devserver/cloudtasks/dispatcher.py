@@ -1,4 +1,4 @@
-"""Sends what the engine lets go, and brings the answers back.
+"""Sends what the engine lets go, and brings the responses back.
 
 One loop begins attempts when something changed or fell due; each attempt is a
 task of its own. The engine decides everything; here is only HTTP and waiting.
@@ -7,17 +7,17 @@ task of its own. The engine decides everything; here is only HTTP and waiting.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
 
-from devserver.cloudtasks.answers import DEADLINE_EXCEEDED
-from devserver.cloudtasks.engine import MAX_BODY_KEPT_BYTES, Engine
-from devserver.cloudtasks.records import Attempt
-from devserver.cloudtasks.rules import percent_encoded
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.outcomes import MAX_BODY_KEPT_BYTES
+from devserver.cloudtasks.records import Attempt, Response
+from devserver.cloudtasks.statuses import DEADLINE_EXCEEDED
+from devserver.cloudtasks.validation import percent_encoded
 
 KillWorker = Callable[[Attempt], Awaitable[None]]
 
@@ -31,16 +31,6 @@ _REDIRECTS = _SAME_REQUEST | {301, 302, 303}
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Answer:
-    """How an attempt ended, in the words of Engine.end_attempt."""
-
-    status: int | None = None
-    error: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
 
 
 class Dispatcher:
@@ -77,9 +67,9 @@ class Dispatcher:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
 
     def hold(self) -> None:
-        """Begin no attempt from now on; those under way go on, and their answers count.
+        """Begin no attempt from now on; those under way go on, and their responses count.
 
-        The workers are on their way out. An attempt that ends without an answer is theirs to
+        The workers are on their way out. An attempt that ends without a response is theirs to
         lose, not the task's: it is not noted as a failure, and begins again at the next start.
         """
         self._is_held = True
@@ -114,7 +104,7 @@ class Dispatcher:
     def _drop_forgotten(self) -> None:
         """Hang up on the attempts that a reset has forgotten."""
         for attempt_id, task in list(self._deliveries.items()):
-            if not self._engine.is_running(attempt_id):
+            if not self._engine.attempts.is_running(attempt_id):
                 task.cancel()
 
     async def _run(self) -> None:
@@ -176,25 +166,19 @@ class Dispatcher:
     async def _deliver(self, attempt: Attempt) -> None:
         try:
             if attempt.kills_worker and self._kill_worker is not None:
-                answer = await self._send_and_kill(attempt, self._kill_worker)
+                response = await self._send_and_kill(attempt, self._kill_worker)
             elif attempt.answers_500:
-                answer = Answer(500, body=b"Answered by the fault rule 'error'.")
+                response = Response(500, body=b"Answered by the fault rule 'error'.")
             else:
-                answer = await self._send_by_deadline(attempt)
+                response = await self._send_by_deadline(attempt)
         except Exception as error:
             log.exception("Attempt %s of %s failed", attempt.number, attempt.task.name)
-            answer = Answer(error=f"UNAVAILABLE: {error!r}")
-        if self._is_held and answer.status is None:
+            response = Response(error=f"UNAVAILABLE: {error!r}")
+        if self._is_held and response.status is None:
             return
-        self._engine.end_attempt(
-            attempt.id,
-            status=answer.status,
-            error=answer.error,
-            headers=answer.headers,
-            body=answer.body,
-        )
+        self._engine.attempts.end(attempt.id, response)
 
-    async def _send_by_deadline(self, attempt: Attempt) -> Answer:
+    async def _send_by_deadline(self, attempt: Attempt) -> Response:
         """Send; on the deadline drop the connection."""
         at = self._loop.time() + attempt.deadline_s
         try:
@@ -202,17 +186,17 @@ class Dispatcher:
                 self._deadlines[attempt.id] = (timeout, at)
                 return await self._send(attempt)
         except TimeoutError:
-            return Answer(error=DEADLINE_EXCEEDED)
+            return Response(error=DEADLINE_EXCEEDED)
         finally:
             self._deadlines.pop(attempt.id, None)
 
-    async def _send(self, attempt: Attempt) -> Answer:
+    async def _send(self, attempt: Attempt) -> Response:
         if self._session is None:
             raise RuntimeError("the dispatcher has not been started")
         try:
             return await self._ask(self._session, attempt, to_address(attempt.url), attempt.headers)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(error=f"UNAVAILABLE: {error or type(error).__name__}")
+            return Response(error=f"UNAVAILABLE: {error or type(error).__name__}")
 
     async def _ask(
         self,
@@ -221,20 +205,20 @@ class Dispatcher:
         url: URL,
         headers: dict[str, str],
         redirects_left: int = _MAX_REDIRECTS,
-    ) -> Answer:
-        """Make the request and return the answer, of the redirected worker if there is one."""
+    ) -> Response:
+        """Make the request and return the response, of the redirected worker if there is one."""
         async with session.request(
             attempt.method, url, headers=headers, data=attempt.body or None, allow_redirects=False
         ) as response:
             target = _redirected(attempt, response)
             if target is None or not redirects_left:
                 body = await _first_bytes(response)
-                return Answer(response.status, headers=_joined(response.headers), body=body)
+                return Response(response.status, headers=_joined(response.headers), body=body)
         if target.origin() != url.origin():
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
         return await self._ask(session, attempt, target, headers, redirects_left - 1)
 
-    async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Answer:
+    async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Response:
         """Kill the worker while it handles the request; whatever it says is lost."""
         sending = self._loop.create_task(self._send(attempt))
         try:
@@ -243,7 +227,7 @@ class Dispatcher:
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-        return Answer(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
+        return Response(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
 
 
 def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | None:
@@ -252,7 +236,7 @@ def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | Non
     The service documents that it may follow an HTTP target's redirect, and not which request it
     makes then. So only what HTTP leaves no choice in is followed. After another redirect a POST
     would go on as a GET without its body, and a 2xx for that would end the task undone: it is the
-    attempt's answer, a failure, as in the service when it does not follow.
+    attempt's response, a failure, as in the service when it does not follow.
     """
     keeps = _SAME_REQUEST if attempt.method not in ("GET", "HEAD") else _REDIRECTS
     location = response.headers.get("Location")

@@ -1,6 +1,7 @@
 """The emulator as a whole: engine, gRPC, dispatcher, queue.yaml.
 
-    emulator = Emulator(app_url="http://127.0.0.1:8080", queue_yaml="queue.yaml")
+    settings = EmulatorSettings(app_url="http://127.0.0.1:8080", queue_yaml="queue.yaml")
+    emulator = Emulator(settings)
     await emulator.start()
     ...
     await emulator.stop()
@@ -22,6 +23,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from aiohttp import web
 from devserver.cloudtasks import control, queue_yaml
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.dispatcher import Dispatcher, KillWorker
-from devserver.cloudtasks.engine import Engine, Retention
+from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.engine_state import Retention
 from devserver.cloudtasks.grpc_server import create_server
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
@@ -43,10 +46,11 @@ _START_TIMEOUT_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class Emulator:
-    """One Cloud Tasks, from start() to stop(), on the running event loop.
+@dataclass(frozen=True, kw_only=True)
+class EmulatorSettings:
+    """What can be chosen of one emulator.
 
-    Args:
+    Attributes:
         port: Of the gRPC server; 0 picks a free one, then in .port.
         store_path: The SQLite file; None keeps everything in memory.
         queue_yaml: The file that declares the queues, read again when it changes.
@@ -55,53 +59,64 @@ class Emulator:
         issuer: The `iss` claim of OIDC tokens.
         dispatching: False leaves the delivery of tasks to the caller.
         kill_worker: Kills the worker that handles an attempt (fault kill_worker).
+    """
+
+    app_url: str = "http://127.0.0.1:8080"
+    service_urls: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 0
+    store_path: str | Path | None = None
+    queue_yaml: str | Path | None = None
+    project: str = "demo-local"
+    location: str = "us-central1"
+    issuer: str = "https://accounts.google.com"
+    dispatching: bool = True
+    clock: Callable[[], float] = time.time
+    rng: random.Random | None = None
+    retention: Retention | None = None
+    kill_worker: KillWorker | None = None
+
+
+class Emulator:
+    """One Cloud Tasks, from start() to stop(), on the running event loop.
 
     Raises:
-        ValueError: host is not of the loopback interface.
+        ValueError: the host is not of the loopback interface.
         QueueYamlError: queue.yaml cannot be used.
     """
 
-    def __init__(
-        self,
-        *,
-        app_url: str = "http://127.0.0.1:8080",
-        service_urls: Mapping[str, str] | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        store_path: str | Path | None = None,
-        queue_yaml: str | Path | None = None,
-        project: str = "demo-local",
-        location: str = "us-central1",
-        issuer: str = "https://accounts.google.com",
-        dispatching: bool = True,
-        clock: Callable[[], float] = time.time,
-        chance: random.Random | None = None,
-        retention: Retention | None = None,
-        kill_worker: KillWorker | None = None,
-    ) -> None:
+    def __init__(self, settings: EmulatorSettings) -> None:
+        host = settings.host
         if not _is_loopback(host):
             raise ValueError(f"the emulator listens on the loopback interface only, not on {host}")
         self.host = host
-        self.port = port
-        self.kill_worker = kill_worker
+        self.port = settings.port
+        self.kill_worker = settings.kill_worker
         self.queue_yaml_problem = ""
         self.engine = Engine(
-            Store(store_path),
-            Place(project, location),
-            AppEngineApp(app_url, service_urls or {}),
-            clock=Clock(clock),
-            chance=chance,
-            issuer=issuer,
-            retention=retention,
-            in_memory=store_path is None,
+            Store(settings.store_path),
+            Place(settings.project, settings.location),
+            AppEngineApp(settings.app_url, settings.service_urls),
+            clock=Clock(settings.clock),
+            rng=settings.rng,
+            issuer=settings.issuer,
+            retention=settings.retention,
+            in_memory=settings.store_path is None,
         )
-        self._yaml_path = Path(queue_yaml) if queue_yaml is not None else None
+        self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None
         if self._yaml_path is not None:
             self._apply_yaml(self._yaml_path)
-        self._dispatcher = Dispatcher(self.engine, kill_worker) if dispatching else None
+        self._dispatcher: Dispatcher | None = None
+        if settings.dispatching:
+            self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
         self._is_dispatching = False
         self._server: Any = None
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether listen() has been called."""
+        return self._server is not None
 
     @property
     def grpc_address(self) -> str:
@@ -233,22 +248,23 @@ class RunningEmulator:
             with_retrying=with_retrying,
         )
         if not asyncio.run_coroutine_threadsafe(waiting, self._loop).result():
-            left = {name: dict(counts) for name, counts in engine.counts().items()}
+            left = {name: dict(counts) for name, counts in engine.history.counts().items()}
             raise TimeoutError(f"not idle after {timeout_s} s: {left}")
 
 
 @contextlib.contextmanager
-def running(*, control_port: int = 0, **arguments: Any) -> Iterator[RunningEmulator]:
+def running(*, control_port: int = 0, **settings: Any) -> Iterator[RunningEmulator]:
     """Run an Emulator and a server of its control API on a thread of their own.
 
     Args:
         control_port: Of the control API; 0 picks a free one.
-        arguments: Those of Emulator.
+        settings: Those of EmulatorSettings.
     """
+    chosen = EmulatorSettings(**settings)
     started: concurrent.futures.Future[RunningEmulator] = concurrent.futures.Future()
     stop: concurrent.futures.Future[None] = concurrent.futures.Future()
     thread = threading.Thread(
-        target=lambda: asyncio.run(_serve(control_port, arguments, started, stop)),
+        target=lambda: asyncio.run(_serve(control_port, chosen, started, stop)),
         name="cloud-tasks-emulator",
         daemon=True,
     )
@@ -262,12 +278,12 @@ def running(*, control_port: int = 0, **arguments: Any) -> Iterator[RunningEmula
 
 async def _serve(
     control_port: int,
-    arguments: dict[str, Any],
+    settings: EmulatorSettings,
     started: "concurrent.futures.Future[RunningEmulator]",
     stop: "concurrent.futures.Future[None]",
 ) -> None:
     try:
-        emulator = Emulator(**arguments)
+        emulator = Emulator(settings)
         await emulator.start()
         runner, url = await _serve_control(emulator, control_port)
     except BaseException as error:

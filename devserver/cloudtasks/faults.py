@@ -66,8 +66,8 @@ class FaultRule:
 class FaultBook:
     """The rules in force. Callers hold the engine's lock."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._rules: dict[str, FaultRule] = {}
         self._last_id = 0
 
@@ -108,7 +108,7 @@ class FaultBook:
                 continue
             if rule.max_count is not None and rule.fired >= rule.max_count:
                 continue
-            if rule.rate >= 1 or self._chance.random() < rule.rate:
+            if rule.rate >= 1 or self._rng.random() < rule.rate:
                 rule.fired += 1
                 return rule
         return None
@@ -119,7 +119,7 @@ class FaultBook:
 
     def pick(self, count: int) -> int:
         """Return a random index below count."""
-        return self._chance.randrange(count)
+        return self._rng.randrange(count)
 
 
 def _check(rule: FaultRule) -> None:

@@ -20,11 +20,11 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 
-from devserver.cloudtasks import messages, refusals
-from devserver.cloudtasks.answers import code_number
+from devserver.cloudtasks import errors, messages
 from devserver.cloudtasks.batches import Batches
 from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.refusals import Refused
+from devserver.cloudtasks.errors import Refused
+from devserver.cloudtasks.statuses import code_number
 
 # A batch may hold 100 tasks of 1 MiB.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
@@ -95,30 +95,30 @@ def _queue_methods(engine: Engine) -> dict[str, tuple[Handler, Any, Any]]:
     page = of("ListQueuesResponse")
 
     def list_queues(r: Any) -> Any:
-        queues, token = engine.list_queues(r.parent, r.filter, r.page_size, r.page_token)
+        queues, token = engine.queues.page(r.parent, r.filter, r.page_size, r.page_token)
         return page(queues=queues, next_page_token=token)
 
     def delete_queue(r: Any) -> Any:
-        engine.delete_queue(r.name)
+        engine.queues.delete(r.name)
         return empty()
 
     return {
         "ListQueues": (list_queues, of("ListQueuesRequest"), page),
-        "GetQueue": (lambda r: engine.get_queue(r.name), of("GetQueueRequest"), queue),
+        "GetQueue": (lambda r: engine.queues.get(r.name), of("GetQueueRequest"), queue),
         "CreateQueue": (
-            lambda r: engine.create_queue(r.parent, r.queue),
+            lambda r: engine.queues.create(r.parent, r.queue),
             of("CreateQueueRequest"),
             queue,
         ),
         "UpdateQueue": (
-            lambda r: engine.update_queue(r.queue, r.update_mask.paths),
+            lambda r: engine.queues.update(r.queue, r.update_mask.paths),
             of("UpdateQueueRequest"),
             queue,
         ),
         "DeleteQueue": (delete_queue, of("DeleteQueueRequest"), empty),
-        "PurgeQueue": (lambda r: engine.purge_queue(r.name), of("PurgeQueueRequest"), queue),
-        "PauseQueue": (lambda r: engine.pause_queue(r.name), of("PauseQueueRequest"), queue),
-        "ResumeQueue": (lambda r: engine.resume_queue(r.name), of("ResumeQueueRequest"), queue),
+        "PurgeQueue": (lambda r: engine.queues.purge(r.name), of("PurgeQueueRequest"), queue),
+        "PauseQueue": (lambda r: engine.queues.pause(r.name), of("PauseQueueRequest"), queue),
+        "ResumeQueue": (lambda r: engine.queues.resume(r.name), of("ResumeQueueRequest"), queue),
     }
 
 
@@ -127,28 +127,28 @@ def _task_methods(engine: Engine, batches: Batches) -> dict[str, tuple[Handler, 
     operation, page = operations_pb2.Operation, of("ListTasksResponse")
 
     def list_tasks(r: Any) -> Any:
-        tasks, token = engine.list_tasks(r.parent, r.response_view, r.page_size, r.page_token)
+        tasks, token = engine.tasks.page(r.parent, r.response_view, r.page_size, r.page_token)
         return page(tasks=tasks, next_page_token=token)
 
     def delete_task(r: Any) -> Any:
-        engine.delete_task(r.name)
+        engine.tasks.delete(r.name)
         return empty()
 
     return {
         "ListTasks": (list_tasks, of("ListTasksRequest"), page),
         "GetTask": (
-            lambda r: engine.get_task(r.name, r.response_view),
+            lambda r: engine.tasks.get(r.name, r.response_view),
             of("GetTaskRequest"),
             task,
         ),
         "CreateTask": (
-            lambda r: engine.create_task(r.parent, r.task, r.response_view),
+            lambda r: engine.tasks.create(r.parent, r.task, r.response_view),
             of("CreateTaskRequest"),
             task,
         ),
         "DeleteTask": (delete_task, of("DeleteTaskRequest"), empty),
         "RunTask": (
-            lambda r: engine.run_task(r.name, r.response_view),
+            lambda r: engine.tasks.run(r.name, r.response_view),
             of("RunTaskRequest"),
             task,
         ),
@@ -218,7 +218,7 @@ def _locations(engine: Engine) -> dict[str, tuple[Handler, Any, Any]]:
 
     def list_locations(r: Any) -> Any:
         if r.name != f"projects/{place.project}":
-            raise refusals.permission_denied(r.name.removeprefix("projects/"))
+            raise errors.permission_denied(r.name.removeprefix("projects/"))
         return pb.ListLocationsResponse(locations=[location])
 
     def get_location(r: Any) -> Any:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from devserver.cloudtasks import refusals
+from devserver.cloudtasks import errors
 from devserver.cloudtasks.messages import Queue, seconds_of
 
 _TERM = re.compile(r'\s*([a-z_A-Z.]+)\s*(<=|>=|!=|=|<|>|:)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)\s*')
@@ -33,7 +33,7 @@ class QueueFilter:
         while position < len(text.rstrip()):
             match = _TERM.match(text, position)
             if match is None:
-                raise refusals.invalid(f"The filter is not understood at: '{text[position:]}'.")
+                raise errors.invalid(f"The filter is not understood at: '{text[position:]}'.")
             self._terms.append((_snake(match[1]), match[2], match[3].strip('"')))
             position = match.end()
             if text.startswith("AND ", position):
@@ -60,7 +60,7 @@ def _value(queue: Any, path: str) -> Any:
     for part in path.split("."):
         fields = getattr(getattr(value, "DESCRIPTOR", None), "fields_by_name", {})
         if part not in fields:
-            raise refusals.invalid(f"The filter names no field of a queue: '{path}'.")
+            raise errors.invalid(f"The filter names no field of a queue: '{path}'.")
         value = getattr(value, part)
     if path == "state":
         return _STATES.values_by_number[value].name
@@ -75,5 +75,5 @@ def _holds(value: Any, operator: str, word: str) -> bool:
     try:
         number = float(word.removesuffix("s"))
     except ValueError:
-        raise refusals.invalid(f"The filter compares a number with '{word}'.") from None
+        raise errors.invalid(f"The filter compares a number with '{word}'.") from None
     return _COMPARE["=" if operator == ":" else operator](value, number)

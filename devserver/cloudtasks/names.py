@@ -6,7 +6,7 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 import re
 from dataclasses import dataclass
 
-from devserver.cloudtasks import refusals
+from devserver.cloudtasks import errors
 
 _QUEUE_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,500}")
@@ -55,8 +55,8 @@ class Place:
             return
         match = _PARENT.fullmatch(parent)
         if match is None or match[1] != self.project:
-            raise refusals.permission_denied(match[1] if match else parent)
-        raise refusals.invalid(f"Location '{match[2]}' is not served here: use '{self.location}'.")
+            raise errors.permission_denied(match[1] if match else parent)
+        raise errors.invalid(f"Location '{match[2]}' is not served here: use '{self.location}'.")
 
     def check_new_queue_name(self, name: str, parent: str = "") -> None:
         """Refuse a name under which no queue may be created.
@@ -70,7 +70,7 @@ class Place:
         self.check_queue_name(name)
         named = name.partition("/queues/")[0]
         if parent and named != parent:
-            raise refusals.queue_of_other_parent(name, parent)
+            raise errors.queue_of_other_parent(name, parent)
         self.check_parent(named)
 
     def check_queue_name(self, name: str) -> None:
@@ -84,9 +84,9 @@ class Place:
             return
         match = _PARENT.fullmatch(parent)
         if match is None or not is_queue_id(queue_id):
-            raise refusals.queue_name_malformed()
+            raise errors.queue_name_malformed()
         if match[1] != self.project:
-            raise refusals.permission_denied(match[1])
+            raise errors.permission_denied(match[1])
 
     def check_task_name(self, name: str) -> None:
         """Refuse what is no task's name.
@@ -96,7 +96,7 @@ class Place:
         """
         queue_name, found, task_id = name.partition("/tasks/")
         if not found:
-            raise refusals.task_name_malformed()
+            raise errors.task_name_malformed()
         if not _TASK_ID.fullmatch(task_id):
-            raise refusals.task_id_malformed(task_id)
+            raise errors.task_id_malformed(task_id)
         self.check_queue_name(queue_name)

@@ -14,8 +14,8 @@ from urllib.parse import SplitResult, urlsplit
 from devserver.cloudtasks.messages import HttpMethod, UriOverride
 from devserver.cloudtasks.names import short
 from devserver.cloudtasks.records import TaskRecord
-from devserver.cloudtasks.rules import is_reserved
 from devserver.cloudtasks.tokens import TokenIssuer
+from devserver.cloudtasks.validation import is_reserved
 
 _SCHEMES = {UriOverride.Scheme.HTTP: "http"}
 _DEFAULT_SCOPE = "https://www.googleapis.com/auth/cloud-platform"

@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 
-from devserver.cloudtasks import refusals
+from devserver.cloudtasks import errors
+from devserver.cloudtasks.clock import Clock
 
 LIFETIME_S = 2 * 3600
 _MAC_BYTES = 16
@@ -27,16 +28,44 @@ def position_of(secret: bytes, listing: str, token: str, now: float) -> str:
     try:
         raw = base64.b64decode(token.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise refusals.invalid("Invalid page token.") from None
+        raise errors.invalid("Invalid page token.") from None
     mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(secret, payload)):
-        raise refusals.invalid("Invalid page token.")
+        raise errors.invalid("Invalid page token.")
     token_listing, position, expires_at = json.loads(payload)
     if token_listing != listing:
-        raise refusals.invalid("Invalid page token: it belongs to another list or filter.")
+        raise errors.invalid("Invalid page token: it belongs to another list or filter.")
     if now > expires_at:
-        raise refusals.invalid("Invalid page token: it has expired.")
+        raise errors.invalid("Invalid page token: it has expired.")
     return str(position)
+
+
+class PageTokens:
+    """The page tokens of one store.
+
+    Args:
+        secret: Signs them; kept with the store.
+    """
+
+    def __init__(self, secret: bytes, clock: Clock) -> None:
+        self._secret = secret
+        self._clock = clock
+
+    def start(self, listing: str, size: int, token: str, max_size: int) -> tuple[str, int]:
+        """Return after which position a page begins, "" for the first, and how long it may be.
+
+        Raises:
+            Refused: INVALID_ARGUMENT: the size is negative, or the token not one for this list.
+        """
+        if size < 0:
+            raise errors.invalid("page_size must not be negative.")
+        now = self._clock.now()
+        after = position_of(self._secret, listing, token, now) if token else ""
+        return after, min(size or max_size, max_size)
+
+    def next(self, listing: str, position: str) -> str:
+        """Return the token of the page after this position."""
+        return sign(self._secret, listing, position, self._clock.now())
 
 
 def _mac(secret: bytes, payload: bytes) -> bytes:

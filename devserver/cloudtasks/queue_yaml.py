@@ -35,7 +35,6 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smhd])")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _TARGET = re.compile(r"(?:([a-z0-9][a-z0-9-]*)\.)?([a-z0-9][a-z0-9-]*)")
 _MAX_RATE = 500.0
-_APPLIED = "queue_yaml_digest"
 
 _TOP_FIELDS = {"queue", "total_storage_limit", "resume_paused_queues"}
 _QUEUE_FIELDS = {
@@ -87,19 +86,19 @@ def apply(engine: Engine, file: QueueYaml) -> bool:
 
     So a restart keeps a queue paused that was paused by hand.
     """
-    if engine.kept(_APPLIED) == file.digest:
+    if engine.queues.yaml_digest() == file.digest:
         return False
-    states = {lane.name: lane.queue.state for lane in engine.lanes()}
+    states = {queue.name: queue.message.state for queue in engine.queues.all()}
     for queue in file.queues:
         was_paused = states.get(queue.name) == messages.PAUSED
         if was_paused and not file.resumes_paused:
             queue.state = messages.PAUSED
-        engine.put_yaml_queue(queue)
+        engine.queues.put_from_yaml(queue)
     named = {queue.name for queue in file.queues}
     for name in states:
         if name not in named and short(name) != "default":
-            engine.pause_queue(name)
-    engine.keep(_APPLIED, file.digest)
+            engine.queues.pause(name)
+    engine.queues.set_yaml_digest(file.digest)
     return True
 
 

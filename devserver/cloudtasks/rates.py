@@ -1,6 +1,6 @@
-"""How fast a queue may dispatch: its token bucket, and the brake on it.
+"""How fast a queue may dispatch: its token bucket, and the throttle on it.
 
-The brake is what the documentation calls system throttling: answers of 429 or
+The throttle is what the documentation calls system throttling: answers of 429 or
 503 slow the whole queue down, and it comes back step by step. The service does
 not publish its numbers; these are ours, and small enough to be seen at work.
 It also slows a queue whose "rate of errors is high". How high is not published
@@ -11,16 +11,16 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimi
 
 from dataclasses import dataclass
 
-PRESS_STEP_S = 1.0
-RELEASE_STEP_S = 2.0
-LOWEST_FACTOR = 1 / 64
+SLOW_STEP_S = 1.0
+RECOVERY_STEP_S = 2.0
+MIN_FACTOR = 1 / 64
 # A token that rounding has shaved counts, or a clock that stands still would
 # never let it go.
 _WHOLE_TOKEN = 1.0 - 1e-6
 
 
 @dataclass(slots=True)
-class Brake:
+class Throttle:
     """A factor on the queue's rate.
 
     Halved by a bad answer, at most once a second; doubled after two calm ones.
@@ -30,20 +30,20 @@ class Brake:
     changed_at: float = 0.0
     calm_from: float = 0.0
 
-    def press(self, now: float, retry_after_s: float) -> None:
+    def slow_down(self, now: float, retry_after_s: float) -> None:
         """Note an answer that asks for less traffic."""
-        self.release(now)
-        if self.factor == 1.0 or now - self.changed_at >= PRESS_STEP_S:
-            self.factor = max(LOWEST_FACTOR, self.factor / 2)
+        self.recover(now)
+        if self.factor == 1.0 or now - self.changed_at >= SLOW_STEP_S:
+            self.factor = max(MIN_FACTOR, self.factor / 2)
             self.changed_at = now
-        # A worker that names a time is not pressed again before that time.
-        self.calm_from = max(self.calm_from, now + max(retry_after_s, RELEASE_STEP_S))
+        # A worker that names a time is not asked for more before that time.
+        self.calm_from = max(self.calm_from, now + max(retry_after_s, RECOVERY_STEP_S))
 
-    def release(self, now: float) -> None:
+    def recover(self, now: float) -> None:
         """Take one step back for each calm step since the last answer like that."""
         while self.factor < 1.0 and now >= self.calm_from:
             self.factor = min(1.0, self.factor * 2)
-            self.calm_from += RELEASE_STEP_S
+            self.calm_from += RECOVERY_STEP_S
             self.changed_at = now
 
 

@@ -1,5 +1,6 @@
 """What the engine remembers of tasks, attempts and deliveries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ class TaskRecord:
         sequence: Rises with each task ever created.
         spec: The serialized Task message as it was stored at creation.
         due_at: When it may be dispatched: schedule_at, or later by a fault.
-        execution_count: Answers so far, as the ExecutionCount header counts them.
+        execution_count: Responses so far, as the ExecutionCount header counts them.
         retry_reason: What the RetryReason header says on the next attempt.
         entry: Its place in the queue's heap, None while it has none.
     """
@@ -53,17 +54,18 @@ class TaskRecord:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One delivery of a task, from its request to its answer.
+    """One delivery of a task, from its request to its response.
 
     Attributes:
         number: What the RetryCount header says: earlier attempts of the task.
         kind: normal, forced (RunTask), duplicate or overlap (faults).
         faults: Kinds of the fault rules that touched this attempt.
-        answers_500: The handler is not to be called; the answer is 500.
+        answers_500: The handler is not to be called; the response is 500.
         kills_worker: The worker is to be killed after kill_after_s seconds.
-        loses_response: Whatever the handler answers is lost on the way back.
+        loses_response: The handler's response is lost on the way back.
         started_real: Its start by the clock that nobody advances.
-        status: The HTTP status of the answer, None if none came.
+        queue: The QueueState that the task is in.
+        status: The HTTP status of the response, None if none came.
     """
 
     id: int
@@ -78,7 +80,7 @@ class Attempt:
     follows_redirects: bool
     started_at: float
     started_real: float
-    lane: Any
+    queue: Any
     faults: list[str] = field(default_factory=list)
     answers_500: bool = False
     kills_worker: bool = False
@@ -95,6 +97,26 @@ class Attempt:
     def is_copy(self) -> bool:
         """Whether this delivery repeats another one."""
         return self.kind in COPIES
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether a response came that ends the task."""
+        return self.error is None and self.status is not None and 200 <= self.status <= 299
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How an attempt ended: the handler's response, or the lack of one.
+
+    Attributes:
+        status: The HTTP status, None when no response came.
+        error: Why none came, such as DEADLINE_EXCEEDED.
+    """
+
+    status: int | None = None
+    error: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

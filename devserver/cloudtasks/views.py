@@ -7,9 +7,9 @@ from typing import Any
 
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.lanes import Lane
 from devserver.cloudtasks.messages import HttpMethod, seconds_of
 from devserver.cloudtasks.names import short
+from devserver.cloudtasks.queue_state import QueueState
 from devserver.cloudtasks.records import TaskRecord
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
@@ -22,20 +22,20 @@ _QUEUE_STATES = {
 
 def queues_json(engine: Engine) -> list[dict[str, Any]]:
     """Return all queues: settings, load, and how many tasks are in each state."""
-    counts = engine.counts()
-    return [_queue_json(lane, counts[lane.name]) for lane in engine.lanes()]
+    counts = engine.history.counts()
+    return [_queue_json(queue, counts[queue.name]) for queue in engine.queues.all()]
 
 
-def _queue_json(lane: Lane, counts: Mapping[str, int]) -> dict[str, Any]:
-    limits, retries = lane.queue.rate_limits, lane.queue.retry_config
+def _queue_json(queue: QueueState, counts: Mapping[str, int]) -> dict[str, Any]:
+    limits, retries = queue.message.rate_limits, queue.message.retry_config
     return {
-        "id": short(lane.name),
-        "name": lane.name,
-        "state": _QUEUE_STATES[lane.queue.state],
-        "from_queue_yaml": lane.from_yaml,
+        "id": short(queue.name),
+        "name": queue.name,
+        "state": _QUEUE_STATES[queue.message.state],
+        "from_queue_yaml": queue.from_yaml,
         "counts": {state: counts.get(state, 0) for state in STATES},
-        "running": lane.running,
-        "speed_factor": lane.brake.factor,
+        "running": queue.running,
+        "speed_factor": queue.throttle.factor,
         "rate_per_s": limits.max_dispatches_per_second,
         "burst": limits.max_burst_size,
         "max_concurrent": limits.max_concurrent_dispatches,
@@ -54,7 +54,7 @@ def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
         "name": task.name,
         "queue": short(task.queue),
         "sequence": task.sequence,
-        "state": engine.state_of(task),
+        "state": engine.history.state_of(task),
         "target": "app_engine" if task.is_app_engine else "http",
         "path": task.path,
         "named": task.is_named,
@@ -73,7 +73,7 @@ def task_with_attempts_json(engine: Engine, name: str) -> dict[str, Any]:
     Raises:
         Refused: NOT_FOUND.
     """
-    task, rows = engine.task_history(name)
+    task, rows = engine.history.of_task(name)
     spec = messages.Task.FromString(task.spec)
     request = spec.app_engine_http_request if task.is_app_engine else spec.http_request
     body = body_json(request.body)

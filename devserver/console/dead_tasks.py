@@ -12,7 +12,7 @@ from typing import Any
 
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.engine import Engine
-from devserver.console.stored import CALL_OPTIONS, Stored
+from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
 from devserver.console.words import Body, body
 
 KIND = "DeadTask"
@@ -41,9 +41,9 @@ class DeadTask:
 class DeadTasks:
     """Reads dead tasks from the emulator."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, reader: DatastoreReader) -> None:
         """Read through this connection."""
-        self._stored = stored
+        self._reader = reader
 
     async def newest(self, address: str, *, unresolved_only: bool = False) -> list[DeadTask]:
         """Return the newest dead tasks of the Datastore at this address.
@@ -55,7 +55,7 @@ class DeadTasks:
 
     def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
-        query = self._stored.client(address).query(kind=KIND)
+        query = self._reader.client(address).query(kind=KIND)
         rows = query.fetch(limit=_MAX_READ, **CALL_OPTIONS)
         found = [_dead_task(row) for row in rows]
         if unresolved_only:
@@ -68,7 +68,7 @@ def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str
     """Ask the app, through Cloud Tasks, to run a dead task again; return the task's id.
 
     Raises:
-        devserver.cloudtasks.refusals.Refused: there is no queue for it.
+        devserver.cloudtasks.errors.Refused: there is no queue for it.
     """
     task = messages.Task()
     request = task.http_request
@@ -78,7 +78,7 @@ def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str
     request.body = json.dumps({"dead_task_id": dead_task_id}).encode()
     request.oidc_token.service_account_email = account
     request.oidc_token.audience = app_url
-    created = engine.create_task(engine.place.queue_name(REPLAY_QUEUE), task)
+    created = engine.tasks.create(engine.place.queue_name(REPLAY_QUEUE), task)
     return str(created.name).rpartition("/")[2]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from devserver.console.stored import CALL_OPTIONS, Stored
+from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
 from devserver.console.words import Body, body
 
 KIND = "OutboxTask"
@@ -71,9 +71,9 @@ class Shown:
 class Outbox:
     """Reads the outbox of the emulator."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, reader: DatastoreReader) -> None:
         """Read through this connection."""
-        self._stored = stored
+        self._reader = reader
 
     async def late(self, address: str) -> list[Waiting]:
         """Return what has waited too long, oldest first.
@@ -94,13 +94,13 @@ class Outbox:
         return await asyncio.to_thread(self._oldest, address)
 
     def _waiting(self, address: str) -> list[Waiting]:
-        query = self._stored.client(address).query(kind=KIND)
+        query = self._reader.client(address).query(kind=KIND)
         query.keys_only()
         rows = query.fetch(limit=MAX_COUNTED, **CALL_OPTIONS)
         return sorted((_waiting(row.key) for row in rows), key=lambda row: row.created)
 
     def _oldest(self, address: str) -> Shown:
-        client, waiting = self._stored.client(address), self._waiting(address)
+        client, waiting = self._reader.client(address), self._waiting(address)
         keys = [client.key(KIND, row.id) for row in waiting[:PAGE_ROWS]]
         found = client.get_multi(keys, **CALL_OPTIONS) if keys else []
         rows = sorted((_row(entity) for entity in found), key=lambda row: row.created)

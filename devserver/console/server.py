@@ -9,14 +9,13 @@ import jinja2
 from aiohttp import web
 
 from devserver import ports
-from devserver.console import words
+from devserver.console import pages, words
 from devserver.console.api import Api
+from devserver.console.datastore_reader import DatastoreReader
 from devserver.console.dead_tasks import DeadTasks
 from devserver.console.guards import Guards
 from devserver.console.outbox import Outbox
-from devserver.console.pages import Pages
 from devserver.console.platform import Context, Platform
-from devserver.console.stored import Stored
 from devserver.console.work import Samples
 from devserver.errors import PortTakenError
 
@@ -34,9 +33,9 @@ class Console:
         self.port = port
         self.guards = Guards()
         self.samples = Samples(platform.tasks.engine)
-        self._stored = Stored(platform.settings.project)
-        self.dead_tasks = DeadTasks(self._stored)
-        self.outbox = Outbox(self._stored)
+        self._reader = DatastoreReader(platform.settings.project)
+        self.dead_tasks = DeadTasks(self._reader)
+        self.outbox = Outbox(self._reader)
         self._templates = _templates()
         self._runner: web.AppRunner | None = None
         self._sampler: asyncio.Task[None] | None = None
@@ -74,7 +73,7 @@ class Console:
         await self.end_sampling()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._stored.close()
+        self._reader.close()
 
     def begin_sampling(self) -> None:
         """Begin to watch depth and flow; Cloud Tasks must run for as long."""
@@ -94,7 +93,7 @@ class Console:
         app = web.Application(
             middlewares=self.guards.middlewares, client_max_size=_FORM_LIMIT_BYTES
         )
-        app.add_routes(Pages(self).routes())
+        app.add_routes(pages.routes(self))
         app.add_routes(Api(self.platform).routes())
         app.add_routes(self.platform.tasks.routes())
         app.add_routes([web.static("/static", _HERE / "static")])

@@ -33,7 +33,7 @@ def queue_rows(engine: Engine) -> list[dict[str, Any]]:
     """Return every queue with its load; adds `waiting` and `oldest_at`."""
     with engine.lock:
         rows = views.queues_json(engine)
-        tasks_by_queue = {lane.name: lane.tasks for lane in engine.lanes()}
+        tasks_by_queue = {queue.name: queue.tasks for queue in engine.queues.all()}
         for row in rows:
             tasks = tasks_by_queue[row["name"]].values()
             row["waiting"] = row["counts"]["scheduled"] + row["counts"]["queued"]
@@ -60,7 +60,7 @@ def find_tasks(
     """
     queue_name = engine.place.queue_name(queue) if queue else ""
     if not text:
-        found = engine.recent_tasks(queue_name, state, before, PAGE_TASKS + 1)
+        found = engine.history.newest(queue_name, state, before, PAGE_TASKS + 1)
     else:
         found = list(_matching(engine, queue_name, state, text, before))
     page = found[:PAGE_TASKS]
@@ -87,7 +87,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
         if row["speed_factor"] < 1:
             text = f"{name} is slowed down by 429 or 503 answers"
             found.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
-    retrying = engine.recent_tasks("", "retrying", 0, 1000)
+    retrying = engine.history.newest("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
     if stubborn:
         text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
@@ -109,8 +109,8 @@ class Samples:
     def take(self, now: float | None = None) -> None:
         """Take a sample; rates are since the one before."""
         now = time.monotonic() if now is None else now
-        depth = sum(sum(lane.phases.values()) for lane in self.engine.lanes())
-        newest = self.engine.recent_tasks(limit=1)
+        depth = sum(sum(queue.phases.values()) for queue in self.engine.queues.all())
+        newest = self.engine.history.newest(limit=1)
         sequence = newest[0].sequence if newest else 0
         if self._last is not None and now > self._last[0]:
             span_s = now - self._last[0]
@@ -134,7 +134,7 @@ def _matching(
     """Yield a page of tasks that hold the text, and one more if there is one."""
     wanted, found = text.lower(), 0
     for _ in range(_MAX_SCANNED // _SCAN_PAGE):
-        tasks = engine.recent_tasks(queue_name, state, before, _SCAN_PAGE)
+        tasks = engine.history.newest(queue_name, state, before, _SCAN_PAGE)
         for task in tasks:
             if _holds(task, wanted):
                 yield task

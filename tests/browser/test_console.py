@@ -48,7 +48,7 @@ def test_a_stranded_row_is_seen_and_swept(page: Page, stack: Stack, problems: li
     expect(row).to_contain_text(drain.path)
     width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     page.get_by_role("button", name="Sweep now").click()
-    expect(page.get_by_role("status")).to_contain_text("SweepResult")
+    expect(page.get_by_role("status")).to_contain_text("Swept")
 
     expect(row).to_have_count(0)
     assert width <= 0, "the page is wider than the window"

@@ -18,6 +18,9 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
+from devserver.cloudtasks import messages
+from tests.devserver.engines import PLACE, QUEUE, make_engine
+
 STANDIN = """
 import os
 from flask import Flask, request
@@ -203,3 +206,12 @@ def loop_thread() -> Iterator[LoopThread]:
     thread = LoopThread()
     yield thread
     thread.close()
+
+
+@pytest.fixture
+def engine():
+    """An engine with one queue."""
+    made = make_engine()
+    made.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    yield made
+    made.close()

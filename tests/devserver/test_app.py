@@ -1,23 +1,34 @@
 """The app's gunicorn: kept running, reloaded on save, killed on request."""
 
 import asyncio
+import html
 import os
 
 import psutil
 import pytest
 
 from devserver import ports
-from devserver.app import AppKeeper, AppServer, syntax_fault
-from devserver.errors import ServiceFailedError
+from devserver.app import AppServer
+from devserver.errors import BrokenAppError, UsageError
+from devserver.keeper import AppKeeper
+from devserver.wsgi import FIRST_LINE, LAST_LINE
 from tests.devserver.conftest import ask, eventually, is_gone
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def app(app_folder, loop_thread):
+def lines():
+    """What the app printed, as it is handed to the terminal."""
+    return []
+
+
+@pytest.fixture
+def app(app_folder, loop_thread, lines):
     """A running app with two workers."""
-    server = AppServer(app_folder, port=ports.free_port(), env=dict(os.environ))
+    server = AppServer(
+        app_folder, port=ports.free_port(), env=dict(os.environ), on_line=lines.append
+    )
     loop_thread.run(server.start())
     both_have_loaded(server)
     yield server
@@ -58,6 +69,11 @@ def keeper(app, loop_thread, reports):
     loop_thread.run(kept.stop())
 
 
+def ask_twice(app, reason):
+    """Return of a few answers whether each holds the reason."""
+    return [reason in html.unescape(home(app)) for _ in range(6)]
+
+
 def home(app):
     """Return the home page's text, "" while nobody answers."""
     try:
@@ -90,17 +106,37 @@ def test_a_saved_file_is_served_without_a_restart(app, keeper, app_folder):
     assert app.process.process().pid == master
 
 
-def test_a_file_with_a_syntax_error_is_reported_and_not_loaded(app, keeper, app_folder, reports):
-    """The app goes on with the code it has."""
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def broken(:\n", "SyntaxError: invalid syntax"),
+        ("import nowhere\n", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("raise SystemExit('no key')\n", "SystemExit: no key"),
+        ("serve = 3\n", "main:serve is 3: name a function that returns the app."),
+    ],
+)
+def test_an_error_in_a_saved_file_is_shown_on_every_page_and_in_the_terminal(
+    app, keeper, app_folder, lines, reports, code, reason
+):
+    """The app lives on with a page of the reason, shown once a reload, and loads the fixed file."""
     main = app_folder / "main.py"
     good = main.read_text()
+    master = app.process.process().pid
 
-    main.write_text(good + "\ndef broken(:\n")
-    eventually(lambda: any("not reloaded" in line for line in reports), "the report")
+    main.write_text(f"{good}\n{code}")
 
-    eventually(lambda: home(app) == "one", "the page as it was")
-    main.write_text(good.replace('"one"', '"mended"'))
-    eventually(lambda: home(app) == "mended", "the mended page")
+    eventually(lambda: reason in html.unescape(home(app)), "the page with the reason")
+    eventually(lambda: all(ask_twice(app, reason)), "the page of both workers")
+    broken = ask(app.address, "GET", "/worker")
+    main.write_text(good.replace('"one"', '"fixed"'))
+    eventually(lambda: home(app) == "fixed", "the fixed page")
+    assert broken.status == 500
+    assert "reload by themselves" in broken.text
+    assert [line for line in lines if reason in line and "ERROR" in line] != []
+    reloads = sum(line.startswith("reload: ") for line in reports)
+    assert sum(FIRST_LINE in line for line in lines) <= reloads - 1
+    assert app.process.process().pid == master
+    assert app.reports.latest == ""
 
 
 def test_an_app_that_ends_is_started_again(app, keeper, reports):
@@ -112,15 +148,64 @@ def test_an_app_that_ends_is_started_again(app, keeper, reports):
     assert any("the app ended" in line for line in reports)
 
 
-def test_an_app_that_cannot_start_says_why(app_folder, loop_thread):
-    """The reason is the last line of the traceback, not the whole of it."""
+def test_an_app_that_cannot_start_says_why(app_folder, loop_thread, lines):
+    """The reason is file, line and error; the terminal has ten lines of the traceback, once."""
     (app_folder / "main.py").write_text("raise ValueError('no settings')\n")
+    server = AppServer(
+        app_folder, port=ports.free_port(), env=dict(os.environ), on_line=lines.append
+    )
+
+    with pytest.raises(BrokenAppError, match=r"main\.py, line 1: ValueError: no settings"):
+        loop_thread.run(server.start())
+
+    eventually(lambda: LAST_LINE in lines, "the report")
+    page = ask(server.address, "GET", "/any/page")
+    loop_thread.run(server.stop())
+    report = lines[lines.index(f"{FIRST_LINE}main.py, line 1: ValueError: no settings") :]
+    assert page.status == 500
+    assert "ValueError: no settings" in html.unescape(page.text)
+    assert len(report[: report.index(LAST_LINE)]) <= 11
+
+
+def test_a_target_that_makes_no_app_is_a_mistake_of_the_caller(app_folder, loop_thread):
+    """What is no app is not an app that fails: the sentence says what to name instead."""
+    (app_folder / "main.py").write_text("def serve():\n    return None\n")
     server = AppServer(app_folder, port=ports.free_port(), env=dict(os.environ))
 
-    with pytest.raises(ServiceFailedError, match="ValueError: no settings"):
+    with pytest.raises(UsageError, match="it must return the Flask app"):
         loop_thread.run(server.start())
 
     loop_thread.run(server.stop())
+
+
+def test_an_app_that_is_made_already_is_served(app_folder, loop_thread):
+    """`module:app` is as good as a function that returns it."""
+    with (app_folder / "main.py").open("a") as main:
+        main.write("\nready = serve()\n")
+    server = AppServer(
+        app_folder, port=ports.free_port(), env=dict(os.environ), target="main:ready"
+    )
+
+    loop_thread.run(server.start())
+
+    text = home(server)
+    loop_thread.run(server.stop())
+    assert text == "one"
+
+
+def test_a_folder_that_comes_while_the_app_runs_is_watched_too(app, keeper, app_folder):
+    """Code in a package that was made a moment ago is reloaded as all other code is."""
+    main = app_folder / "main.py"
+    package = app_folder / "parts"
+    package.mkdir()
+    (package / "__init__.py").write_text("TEXT = 'parts'\n")
+    main.write_text("from parts import TEXT\n" + main.read_text().replace('"one"', "TEXT"))
+    eventually(lambda: home(app) == "parts", "the page of the package")
+    eventually(lambda: package in keeper._watched, "the package is watched")
+
+    (package / "__init__.py").write_text("TEXT = 'more parts'\n")
+
+    eventually(lambda: home(app) == "more parts", "the page of the changed package")
 
 
 def test_an_app_that_stands_still_goes_on_afterwards(app):
@@ -150,15 +235,6 @@ def test_no_worker_no_kill(app_folder):
 
     assert server.kill_worker() is None
     assert not server.running
-
-
-def test_syntax_faults_name_file_and_line(tmp_path):
-    """What is wrong is said so that an editor can jump to it."""
-    path = tmp_path / "broken.py"
-    path.write_text("ok = 1\nok ok\n")
-
-    assert syntax_fault(path).startswith("broken.py:2: ")
-    assert syntax_fault(tmp_path / "deleted.py") is None
 
 
 def test_the_keeper_can_be_stopped_at_any_time(app, reports):

@@ -1,63 +1,14 @@
-"""The JSON control API, and the faults that only a dispatcher can carry out."""
+"""The control API: what the service hides, and who may use it."""
 
-import json
 import socket
-import threading
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
-from devserver.cloudtasks import messages
 from devserver.cloudtasks.control import is_loopback_host
-from devserver.cloudtasks.emulator import Emulator, RunningEmulator, running
-from devserver.cloudtasks.records import Attempt
-
-JSON = {"Content-Type": "application/json"}
-
-
-def call(
-    emulator: RunningEmulator,
-    method: str,
-    path: str,
-    body: Any = None,
-    headers: dict[str, str] | None = None,
-) -> tuple[int, Any]:
-    """Call the control API; return status and JSON."""
-    data = None if method == "GET" else json.dumps(body if body is not None else {}).encode()
-    request = urllib.request.Request(
-        emulator.control_url + path, data, JSON if headers is None else headers, method=method
-    )
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
-def queue_name(emulator: RunningEmulator) -> str:
-    """Return the full name of the queue `work`."""
-    return emulator.engine.place.queue_name("work")
-
-
-def add(emulator: RunningEmulator, task_id: str = "", url: str = "http://127.0.0.1:9/") -> None:
-    """Create a task in the queue `work`."""
-    queue = queue_name(emulator)
-    task = messages.Task(name=f"{queue}/tasks/{task_id}" if task_id else "")
-    task.http_request.url = url
-    task.http_request.body = b'{"n": 1}'
-    emulator.engine.create_task(queue, task)
-
-
-def with_queue(emulator: RunningEmulator) -> RunningEmulator:
-    """Create the queue `work`."""
-    emulator.engine.create_queue(
-        emulator.engine.place.parent, messages.Queue(name=queue_name(emulator))
-    )
-    return emulator
+from devserver.cloudtasks.emulator import Emulator, EmulatorSettings, running
+from tests.devserver.control_calls import JSON, add, call, with_queue
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +25,7 @@ def emulator(shared):
     return shared
 
 
-# --- queues and tasks -----------------------------------------------------
+# --- queues and tasks ------------------------------------------------------
 
 
 def test_queues_with_their_counts(emulator):
@@ -189,7 +140,7 @@ def test_task_is_run_retried_deleted(emulator):
     assert call(emulator, "POST", "/api/v1/tasks/work/a/retry")[0] == 409
 
 
-# --- faults, reset, clock, idle -------------------------------------------
+# --- faults, reset, clock, idle --------------------------------------------
 
 
 def test_faults_are_added_counted_removed(emulator):
@@ -254,7 +205,25 @@ def test_wait_idle_times_out_in_words(emulator):
         emulator.wait_idle(0)
 
 
-# --- who may --------------------------------------------------------------
+@pytest.mark.parametrize("path", ["/api/v1/clock/advance", "/api/v1/wait-idle"])
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "9" * 400])
+def test_a_time_that_is_none_moves_no_clock(emulator, path, seconds):
+    """A clock that is no number any more would never be one again."""
+    before = emulator.engine.clock.now()
+    field = "seconds" if path.endswith("advance") else "timeout_s"
+    request = urllib.request.Request(
+        emulator.control_url + path, f'{{"{field}": {seconds}}}'.encode(), JSON
+    )
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+
+    refused.value.close()
+    assert refused.value.code == 400
+    assert emulator.engine.clock.now() - before < 60
+
+
+# --- who may ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,7 +282,7 @@ def test_loopback_hosts(host, is_ours):
 def test_emulator_listens_on_loopback_only(host):
     """The emulator refuses to listen where others could reach it."""
     with pytest.raises(ValueError, match="loopback"):
-        Emulator(host=host)
+        Emulator(EmulatorSettings(host=host))
 
 
 def test_taken_port():
@@ -322,136 +291,3 @@ def test_taken_port():
         port = taken.getsockname()[1]
         with pytest.raises(RuntimeError, match=str(port)), running(port=port):
             pass
-
-
-# --- faults at a handler --------------------------------------------------
-
-
-class SlowHandler(BaseHTTPRequestHandler):
-    """Answers at once; only /slow waits until its client hangs up."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.seen.append(self.path)  # type: ignore[attr-defined]
-        if self.path == "/slow":
-            self.server.entered.set()  # type: ignore[attr-defined]
-            self.connection.settimeout(20)
-            if self.connection.recv(1) == b"":
-                self.server.hung_up.set()  # type: ignore[attr-defined]
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Stay silent."""
-
-
-class SlowServer(ThreadingHTTPServer):
-    """TransactionalInserts silent about connections that are dropped."""
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stay silent."""
-
-
-@pytest.fixture
-def server():
-    """A handler process that can be slow."""
-    with SlowServer(("127.0.0.1", 0), SlowHandler) as made:
-        made.seen, made.entered, made.hung_up = [], threading.Event(), threading.Event()
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
-
-
-def url(server: Any, path: str) -> str:
-    """Return an address at the handler."""
-    return f"http://127.0.0.1:{server.server_port}{path}"
-
-
-def test_fault_kill_worker(server):
-    """The owner's callback is called while the handler runs; the attempt is then broken."""
-    killed: list[Attempt] = []
-
-    async def kill(attempt: Attempt) -> None:
-        killed.append(attempt)
-
-    with running(kill_worker=kill) as emulator:
-        with_queue(emulator)
-        rule = {"kind": "kill_worker", "max_count": 1, "param": 0.05}
-        assert call(emulator, "POST", "/api/v1/faults", rule)[0] == 201
-        add(emulator, "a", url(server, "/quick"))
-        emulator.wait_idle(20)
-        _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
-
-    assert [attempt.number for attempt in killed] == [0]
-    assert "killed" in task["attempts"][0]["error"]
-    assert task["attempts"][0]["faults"] == ["kill_worker"]
-    assert task["state"] == "done"
-    assert server.seen == ["/quick", "/quick"]
-
-
-def test_fault_error_does_not_reach_the_handler(server):
-    """The fault `error` answers 500 by itself."""
-    with running() as emulator:
-        with_queue(emulator)
-        emulator.engine.faults.add(kind="error", max_count=2)
-        add(emulator, "a", url(server, "/quick"))
-        emulator.wait_idle(20)
-        _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
-
-    assert [a["response"]["status"] for a in task["attempts"]] == [500, 500, 200]
-    assert server.seen == ["/quick"]
-
-
-def test_faults_duplicate_and_overlap_reach_the_handler(server):
-    """Copies are delivered, and are marked in the attempts."""
-    with running() as emulator:
-        with_queue(emulator)
-        for kind in ("duplicate", "overlap"):
-            emulator.engine.faults.add(kind=kind, max_count=1)
-        add(emulator, "a", url(server, "/quick"))
-        emulator.wait_idle(20)
-        _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
-
-    assert server.seen == ["/quick"] * 3
-    assert sorted(a["kind"] for a in task["attempts"]) == ["duplicate", "normal", "overlap"]
-    assert sum(a["is_copy"] for a in task["attempts"]) == 2
-
-
-def test_reset_hangs_up(server):
-    """A reset drops the attempts under way, so that they disturb nothing that follows."""
-    with running() as emulator:
-        with_queue(emulator)
-        add(emulator, "a", url(server, "/slow"))
-        assert server.entered.wait(20)
-
-        call(emulator, "POST", "/api/v1/reset")
-
-        assert server.hung_up.wait(20)
-        add(emulator, "a", url(server, "/quick"))
-        emulator.wait_idle(20)
-        _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
-    assert len(task["attempts"]) == 1
-
-
-@pytest.mark.parametrize("path", ["/api/v1/clock/advance", "/api/v1/wait-idle"])
-@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "9" * 400])
-def test_a_time_that_is_none_moves_no_clock(emulator, path, seconds):
-    """A clock that is no number any more would never be one again."""
-    before = emulator.engine.clock.now()
-    field = "seconds" if path.endswith("advance") else "timeout_s"
-    request = urllib.request.Request(
-        emulator.control_url + path, f'{{"{field}": {seconds}}}'.encode(), JSON
-    )
-
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request)
-
-    refused.value.close()
-    assert refused.value.code == 400
-    assert emulator.engine.clock.now() - before < 60

@@ -11,10 +11,10 @@ from devserver.cloudtasks import messages, queue_yaml
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.emulator import running
 from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.errors import Refused
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.outgoing import AppEngineApp
 from devserver.cloudtasks.queue_yaml import QueueYamlError
-from devserver.cloudtasks.refusals import Refused
 from devserver.cloudtasks.store import Store
 
 PLACE = Place("demo-local", "us-central1")
@@ -196,7 +196,7 @@ def deploy(engine: Engine, tmp_path: Path, text: str) -> bool:
 
 def state(engine: Engine, queue_id: str) -> int:
     """Return a queue's state."""
-    return engine.get_queue(PLACE.queue_name(queue_id)).state
+    return engine.queues.get(PLACE.queue_name(queue_id)).state
 
 
 A, B, DEFAULT = (f"- name: {name}\n  rate: 5/s\n" for name in ("a", "b", "default"))
@@ -239,15 +239,15 @@ def test_names_of_yaml_queues_are_blocked_for_9_days(engine, tmp_path):
     deploy(engine, tmp_path, f"queue:\n{A}")
     task = messages.Task(name=f"{PLACE.queue_name('a')}/tasks/t")
     task.http_request.url = "http://handler.invalid"
-    engine.create_task(PLACE.queue_name("a"), task)
-    engine.delete_task(task.name)
+    engine.tasks.create(PLACE.queue_name("a"), task)
+    engine.tasks.delete(task.name)
     engine.advance(9 * 86400 - 1)
     with pytest.raises(Refused, match="already exists"):
-        engine.create_task(PLACE.queue_name("a"), task)
+        engine.tasks.create(PLACE.queue_name("a"), task)
 
     engine.advance(1)
 
-    assert engine.create_task(PLACE.queue_name("a"), task).name == task.name
+    assert engine.tasks.create(PLACE.queue_name("a"), task).name == task.name
 
 
 def test_tasks_of_yaml_queues_are_kept_for_10_years(engine, tmp_path):
@@ -257,7 +257,7 @@ def test_tasks_of_yaml_queues_are_kept_for_10_years(engine, tmp_path):
     engine.pause_queue(queue)
     task = messages.Task(name=f"{queue}/tasks/t")
     task.http_request.url = "http://handler.invalid"
-    engine.create_task(queue, task)
+    engine.tasks.create(queue, task)
 
     engine.advance(3650 * 86400)
     assert engine.get_task(task.name).name == task.name
@@ -271,11 +271,11 @@ def test_update_resets_the_burst(engine, tmp_path):
     """UpdateQueue on a queue of queue.yaml resets its burst (RateLimits.max_burst_size)."""
     deploy(engine, tmp_path, f"queue:\n{A}")
     name = PLACE.queue_name("a")
-    assert engine.get_queue(name).rate_limits.max_burst_size == 5
+    assert engine.queues.get(name).rate_limits.max_burst_size == 5
 
-    engine.update_queue(engine.get_queue(name), ["retry_config.max_attempts"])
+    engine.queues.update(engine.queues.get(name), ["retry_config.max_attempts"])
 
-    assert engine.get_queue(name).rate_limits.max_burst_size == 10
+    assert engine.queues.get(name).rate_limits.max_burst_size == 10
 
 
 def test_file_is_read_again_when_it_changes(tmp_path):
@@ -285,14 +285,14 @@ def test_file_is_read_again_when_it_changes(tmp_path):
     with running(queue_yaml=path) as emulator:
         path.write_text(f"queue:\n{A}{B}")
         os.utime(path, (1, 1))
-        wait_until(lambda: len(emulator.engine.lanes()) == 2)
+        wait_until(lambda: len(emulator.engine.queues.all()) == 2)
 
         path.write_text("queue: [")
         os.utime(path, (2, 2))
         wait_until(lambda: bool(emulator.emulator.queue_yaml_problem))
 
         assert "queue.yaml" in emulator.emulator.queue_yaml_problem
-        assert len(emulator.engine.lanes()) == 2
+        assert len(emulator.engine.queues.all()) == 2
 
 
 def wait_until(is_so: Any) -> None:

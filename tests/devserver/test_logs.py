@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from devserver.logs import LoudnessFilter, Terminal
+from devserver.logs import LevelFilter, Terminal
 
 TRACEBACK = [
     "[2026-11-20 12:00:00 +0000] [7] [ERROR] Exception in worker process",
@@ -30,7 +30,7 @@ TRACEBACK = [
 )
 def test_warnings_and_what_belongs_to_them_are_shown(lines, shown):
     """A traceback goes with its error; chatter stays in the log file."""
-    loud = LoudnessFilter()
+    loud = LevelFilter()
 
     assert sum(loud.shows(line) for line in lines) == shown
 

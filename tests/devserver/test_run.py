@@ -1,5 +1,6 @@
 """python -m devserver as a person meets it: one command up, nothing left behind."""
 
+import html
 import json
 import os
 import re
@@ -225,15 +226,105 @@ def test_a_taken_port_is_named_with_its_setting_and_holder(app_folder):
     assert f"CONSOLE_PORT={port + 1}" in errors
 
 
-def test_an_app_that_cannot_start_stops_the_rest(app_folder):
-    """A broken app gives its reason and leaves no emulator running."""
-    (app_folder / "main.py").write_text("raise ValueError('no settings')\n")
+def test_an_app_that_cannot_be_loaded_says_so_and_the_platform_lives_on(start, app_folder):
+    """Ten lines at the terminal, the same on each page; once it is fixed, it is there."""
+    main = app_folder / "main.py"
+    good = main.read_text()
+    main.write_text(f"raise ValueError('no settings')\n{good}")
+
+    process, addresses = start("--memory")
+    page = ask(host(addresses["app"]), "GET", "/any/page")
+    services = ask(host(addresses["console"]), "GET", "/api/v1/services").json()["services"]
+    main.write_text(good)
+    eventually(lambda: ask(host(addresses["app"]), "GET", "/").text == "one", "the fixed app")
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+
+    assert page.status == 500
+    assert "main.py, line 1: ValueError: no settings" in html.unescape(page.text)
+    assert "cannot be loaded" in next(row["note"] for row in services if row["name"] == "App")
+    assert "main.py, line 1: ValueError: no settings" in errors
+    assert len([line for line in errors.splitlines() if line.startswith("app")]) <= 14
+
+
+SHOP = """
+from flask import Flask
+
+def serve():
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: "the shop")
+    return app
+"""
+
+
+def test_any_app_runs_in_a_folder_of_its_own(start, app_folder):
+    """The module, queue.yaml and data are those of the folder where one stands."""
+    (app_folder / "shop.py").write_text(SHOP)
+    (app_folder / "main.py").unlink()
+
+    _, addresses = start("--target", "shop:serve")
+
+    console = ask(host(addresses["console"]), "GET", "/api/v1/queues").json()
+    assert ask(host(addresses["app"]), "GET", "/").text == "the shop"
+    assert [queue["id"] for queue in console["queues"]] == ["default", "mails"]
+    assert (app_folder / ".dev" / "lock").exists()
+
+
+def test_a_package_brings_its_own_queues(start, app_folder):
+    """`--target` alone is enough: queue.yaml and cron.yaml beside the module are taken."""
+    package = app_folder / "examples" / "shop"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(SHOP)
+    (package / "queue.yaml").write_text("queue:\n- name: orders\n  rate: 5/s\n")
+    (package / "cron.yaml").write_text("cron:\n- url: /cron/bill\n  schedule: every 1 hours\n")
+
+    _, addresses = start("--memory", "--target", "examples.shop:serve")
+
+    queues = ask(host(addresses["console"]), "GET", "/api/v1/queues").json()["queues"]
+    assert ask(host(addresses["app"]), "GET", "/").text == "the shop"
+    assert [queue["id"] for queue in queues] == ["orders"]
+    assert "/cron/bill" in ask(host(addresses["console"]), "GET", "/cron").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target", "nowhere:serve"], "There is no module 'nowhere'"),
+        (["--target", "main:nothing"], "There is no 'nothing' in"),
+        (["--target", "main"], "The target is written module:callable"),
+        (["--target", "main:number"], "name a function that returns the app"),
+        (["--queues", "absent.yaml"], "absent.yaml. Name the queue.yaml"),
+        (["--cron", "absent.yaml"], "absent.yaml. Name the cron.yaml"),
+        (["--frobnicate"], "--help lists the options"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_sentence(app_folder, arguments, said):
+    """Exit code 2, no traceback, and no process that stays."""
+    with (app_folder / "main.py").open("a") as main:
+        main.write("\nnumber = 3\n")
+
+    process = run(app_folder, "--memory", *arguments)
+    everybody = psutil.Process(process.pid)
+    printed, errors = process.communicate(timeout=60)
+
+    last = [line for line in errors.splitlines() if line.strip()][-1]
+    assert process.returncode == 2
+    assert said in last
+    assert printed == ""
+    assert "Traceback" not in errors
+    wait_gone([everybody])
+
+
+def test_a_missing_queue_yaml_is_named(app_folder):
+    """Without queues no task can be created: the sentence says what to write or name."""
+    (app_folder / "queue.yaml").unlink()
 
     process = run(app_folder, "--memory")
     _, errors = process.communicate(timeout=60)
 
-    assert process.returncode == 1
-    assert "The app does not start: ValueError: no settings" in errors
+    assert process.returncode == 2
+    assert f"There is no queue.yaml in {app_folder}. Write one" in errors
+    assert "--queues path/queue.yaml" in errors
 
 
 def test_a_wrong_queue_yaml_is_one_clear_message(app_folder):

@@ -144,7 +144,7 @@ def _row(row: RowId, number: int, changes: dict[str, Any]) -> OutboxTask:
 
 def sent(world: World, queue: str = "default") -> list[Any]:
     """Return the arguments of the tasks that wait in a queue."""
-    [lane] = [lane for lane in world.engine.lanes() if lane.name.endswith(f"/{queue}")]
+    [lane] = [lane for lane in world.engine.queues.all() if lane.name.endswith(f"/{queue}")]
     specs = [messages.Task.FromString(task.spec) for task in lane.tasks.values()]
     return [json.loads(spec.http_request.body) for spec in specs]
 
@@ -192,7 +192,7 @@ def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> 
             )
         )
 
-    [lane] = [lane for lane in world.engine.lanes() if lane.name.endswith("/default")]
+    [lane] = [lane for lane in world.engine.queues.all() if lane.name.endswith("/default")]
     direct, relayed = [messages.Task.FromString(task.spec) for task in lane.tasks.values()]
     assert relayed.http_request == direct.http_request
     assert relayed.schedule_time == direct.schedule_time
@@ -816,7 +816,7 @@ def missing_queue(world: World) -> Iterator[str]:
     name = f"forgotten-{uuid.uuid4().hex[:8]}"
     yield name
     full = world.engine.place.queue_name(name)
-    if any(lane.name == full for lane in world.engine.lanes()):
+    if any(lane.name == full for lane in world.engine.queues.all()):
         world.engine.delete_queue(full)
 
 

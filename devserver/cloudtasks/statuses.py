@@ -1,4 +1,4 @@
-"""What an attempt's end means: the status it leaves, the brake it presses."""
+"""What an attempt's end means: the status it leaves, the headers of the next one, throttling."""
 
 import email.utils
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def attempt_status(http_status: int | None, error: str | None) -> tuple[int, str
     return number, f"{name}({number}): HTTP status code {http_status}"
 
 
-def presses_brake(is_app_engine: bool, http_status: int | None) -> bool:
+def throttles(is_app_engine: bool, http_status: int | None) -> bool:
     """Return whether an answer slows the whole queue: 429 does for HTTP targets only."""
     return http_status == 503 or (http_status == 429 and not is_app_engine)
 

@@ -12,7 +12,7 @@ from google.cloud import datastore
 CALL_OPTIONS = {"timeout": 5.0, "retry": Retry(predicate=lambda error: False)}
 
 
-class Stored:
+class DatastoreReader:
     """A client of the Datastore at whatever address it has by now."""
 
     def __init__(self, project: str) -> None:

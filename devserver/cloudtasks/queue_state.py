@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from devserver.cloudtasks import messages
-from devserver.cloudtasks.rates import Brake, TokenBucket
+from devserver.cloudtasks.rates import Throttle, TokenBucket
 from devserver.cloudtasks.records import LIVE, TaskRecord
 
 # Reordering looks this far down the queue: enough to mix any test's tasks,
@@ -17,48 +17,48 @@ _REORDER_DEPTH = 64
 WAITING, RETRYING, RUNNING = "waiting", "retrying", "running"
 
 
-class Lane:
+class QueueState:
     """One queue. Callers hold the engine's lock.
 
     Attributes:
-        queue: The Queue message, as the API shows it.
+        message: The Queue message, as the API shows it.
         tasks: The live tasks by name, oldest first.
         extras: Deliveries outside the order and the limits: (task, kind).
         running: Deliveries under way, copies included.
         phases: How many live tasks wait, retry or run.
     """
 
-    def __init__(self, queue: Any, from_yaml: bool, now: float) -> None:
-        self.queue = queue
+    def __init__(self, message: Any, from_yaml: bool, now: float) -> None:
+        self.message = message
         self.from_yaml = from_yaml
         self.tasks: dict[str, TaskRecord] = {}
         self.extras: deque[tuple[TaskRecord, str]] = deque()
         self.running = 0
         self.phases: Counter[str] = Counter()
-        self.brake = Brake()
+        self.throttle = Throttle()
         self.bucket = TokenBucket(0.0, 0, 0.0, now)
         self._heap: list[tuple[float, int, int, TaskRecord]] = []
         self._pushes = itertools.count()
-        self.configure(queue, from_yaml, now)
+        self.configure(message, from_yaml, now)
         self.bucket.tokens = float(self.bucket.burst)
 
     @property
     def name(self) -> str:
         """The queue's full name."""
-        return str(self.queue.name)
+        return str(self.message.name)
 
     @property
     def is_paused(self) -> bool:
         """Whether the queue dispatches nothing until it is resumed."""
-        return bool(self.queue.state != messages.RUNNING)
+        return bool(self.message.state != messages.RUNNING)
 
-    def configure(self, queue: Any, from_yaml: bool, now: float) -> None:
+    def configure(self, message: Any, from_yaml: bool, now: float) -> None:
         """Take new settings; tokens that are already there stay."""
-        self.bucket.fill(now, self.brake.factor)
-        self.queue = queue
+        self.bucket.fill(now, self.throttle.factor)
+        self.message = message
         self.from_yaml = from_yaml
-        self.bucket.rate_per_s = queue.rate_limits.max_dispatches_per_second
-        self.bucket.burst = queue.rate_limits.max_burst_size
+        self.bucket.rate_per_s = message.rate_limits.max_dispatches_per_second
+        self.bucket.burst = message.rate_limits.max_burst_size
 
     # --- the live tasks ---------------------------------------------------
 
@@ -89,14 +89,14 @@ class Lane:
 
     def has_slot(self) -> bool:
         """Return whether one more delivery may run at the same time."""
-        return self.running < self.queue.rate_limits.max_concurrent_dispatches
+        return self.running < self.message.rate_limits.max_concurrent_dispatches
 
     def is_open(self, now: float) -> bool:
         """Return whether pause, concurrency and rate allow a dispatch now."""
         if self.is_paused or not self.has_slot():
             return False
-        self.brake.release(now)
-        self.bucket.fill(now, self.brake.factor)
+        self.throttle.recover(now)
+        self.bucket.fill(now, self.throttle.factor)
         return self.bucket.has_token()
 
     def head(self) -> TaskRecord | None:
@@ -139,9 +139,9 @@ class Lane:
         head = self.head()
         if head is None or self.is_paused or not self.has_slot():
             return None
-        self.brake.release(now)
-        self.bucket.fill(now, self.brake.factor)
-        token_at = self.bucket.next_token_at(self.brake.factor)
+        self.throttle.recover(now)
+        self.bucket.fill(now, self.throttle.factor)
+        token_at = self.bucket.next_token_at(self.throttle.factor)
         return None if token_at is None else max(head.due_at, token_at)
 
     def is_idle(self, now: float, *, with_scheduled: bool, with_retrying: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Every refusal of the API, with the status code and the words of the service.
+"""Every error of the API, with the status code and the words of the service.
 
 The texts marked "recorded" were recorded from the real service by the
 conformance suite of aertje/cloud-tasks-emulator (2026). The others say what

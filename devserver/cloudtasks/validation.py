@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from devserver.cloudtasks import refusals
+from devserver.cloudtasks import errors
 from devserver.cloudtasks.messages import RUNNING, HttpMethod, Queue, Task, seconds_of, set_seconds
 
 MAX_SCHEDULE_AHEAD_S = 30 * 86400
@@ -60,14 +60,14 @@ def default_burst(rate_per_s: float) -> int:
     return int(max(10, min(100, rate_per_s / 5)))
 
 
-def complete_queue(given: Any) -> Any:
+def complete_queue(request: Any) -> Any:
     """Return a new queue message: what the caller set, and defaults for the rest."""
-    queue = Queue(name=given.name, state=RUNNING)
+    queue = Queue(name=request.name, state=RUNNING)
     for field in _SETTABLE:
-        if given.HasField(field):
-            getattr(queue, field).CopyFrom(getattr(given, field))
-    queue.rate_limits.CopyFrom(given.rate_limits)
-    queue.retry_config.CopyFrom(given.retry_config)
+        if request.HasField(field):
+            getattr(queue, field).CopyFrom(getattr(request, field))
+    queue.rate_limits.CopyFrom(request.rate_limits)
+    queue.retry_config.CopyFrom(request.retry_config)
     _fill_rate_limits(queue.rate_limits)
     _fill_retry_config(queue.retry_config)
     return queue
@@ -91,8 +91,8 @@ def _fill_retry_config(config: Any) -> None:
     set_seconds(config.max_retry_duration, seconds_of(config.max_retry_duration))
 
 
-def updated_queue(current: Any, given: Any, paths: Iterable[str]) -> Any:
-    """Return current with the fields named by paths taken from given.
+def updated_queue(current: Any, request: Any, paths: Iterable[str]) -> Any:
+    """Return current with the fields named by paths taken from request.
 
     No paths means every field. A path may reach into a message, such as
     retry_config.max_attempts; output-only fields are passed over.
@@ -103,7 +103,7 @@ def updated_queue(current: Any, given: Any, paths: Iterable[str]) -> Any:
     queue = Queue()
     queue.CopyFrom(current)
     for path in list(paths) or [*_SETTABLE, "rate_limits", "retry_config"]:
-        _copy_path(queue, given, path)
+        _copy_path(queue, request, path)
     complete = complete_queue(queue)
     _keep_explicit_zeros(complete, queue, paths)
     complete.state = current.state
@@ -130,7 +130,7 @@ def _copy_path(target: Any, source: Any, path: str) -> None:
 def _check_field(message: Any, field: str, path: str) -> Any:
     descriptor = getattr(message, "DESCRIPTOR", None)
     if descriptor is None or field not in descriptor.fields_by_name:
-        raise refusals.invalid(f"The update mask names no field of a queue: '{path}'.")
+        raise errors.invalid(f"The update mask names no field of a queue: '{path}'.")
     return descriptor.fields_by_name[field]
 
 
@@ -155,11 +155,11 @@ def check_queue(queue: Any) -> None:
         _check_http_target(queue.http_target)
 
 
-def _check_bounds(field: str, value: float, most: float = math.inf) -> None:
+def _check_bounds(field: str, value: float, limit: float = math.inf) -> None:
     if value < 0:
-        raise refusals.invalid(f"{field} cannot be negative.")
-    if value > most:
-        raise refusals.invalid(f"{field} must be less than or equal to {most}.")
+        raise errors.invalid(f"{field} cannot be negative.")
+    if value > limit:
+        raise errors.invalid(f"{field} must be less than or equal to {limit}.")
 
 
 def check_retry_config(config: Any) -> None:
@@ -169,14 +169,14 @@ def check_retry_config(config: Any) -> None:
         Refused: INVALID_ARGUMENT, naming the field.
     """
     if config.max_attempts < -1:
-        raise refusals.invalid("RetryConfig.maxAttempts must be greater or equal to -1.")
+        raise errors.invalid("RetryConfig.maxAttempts must be greater or equal to -1.")
     min_s, max_s = seconds_of(config.min_backoff), seconds_of(config.max_backoff)
     _check_bounds("RetryConfig.maxDoublings", config.max_doublings)
     _check_bounds("RetryConfig.maxRetryDuration", seconds_of(config.max_retry_duration))
     _check_bounds("RetryConfig.minBackoff", min_s)
     _check_bounds("RetryConfig.maxBackoff", max_s)
     if config.HasField("min_backoff") and config.HasField("max_backoff") and min_s > max_s:
-        raise refusals.invalid(
+        raise errors.invalid(
             "RetryConfig.minBackoff must be less than or equal to RetryConfig.maxBackoff."
         )
 
@@ -184,19 +184,19 @@ def check_retry_config(config: Any) -> None:
 def _check_http_target(target: Any) -> None:
     override = target.uri_override
     if override.HasField("host") and not override.host:
-        raise refusals.invalid("Queue.http_target.uri_override.host must not be empty.")
+        raise errors.invalid("Queue.http_target.uri_override.host must not be empty.")
     if override.HasField("port") and override.port < 0:
-        raise refusals.invalid("Queue.http_target.uri_override.port must not be negative.")
+        raise errors.invalid("Queue.http_target.uri_override.port must not be negative.")
     if target.HasField("oidc_token") and not (
         target.oidc_token.service_account_email and target.oidc_token.audience
     ):
-        raise refusals.invalid(
+        raise errors.invalid(
             "Queue.http_target.oidc_token needs both service_account_email and audience."
         )
     if target.HasField("oauth_token") and not (
         target.oauth_token.service_account_email and target.oauth_token.scope
     ):
-        raise refusals.invalid(
+        raise errors.invalid(
             "Queue.http_target.oauth_token needs both service_account_email and scope."
         )
 
@@ -204,57 +204,57 @@ def _check_http_target(target: Any) -> None:
 # --- tasks ----------------------------------------------------------------
 
 
-def complete_task(given: Any, task: Any, project: str) -> None:
-    """Write into task what the service stores of given: request, deadline, retries.
+def complete_task(request: Any, task: Any, project: str) -> None:
+    """Write into task what the service stores of a request: address, body, deadline, retries.
 
     Raises:
         Refused: INVALID_ARGUMENT: a rule of the reference is broken.
     """
-    kind = given.WhichOneof("message_type")
+    kind = request.WhichOneof("message_type")
     if kind == "http_request":
-        _complete_http(given, task)
+        _complete_http(request, task)
     elif kind == "app_engine_http_request":
-        _complete_app_engine(given, task, project)
+        _complete_app_engine(request, task, project)
     else:
-        raise refusals.invalid("Task must have an http_request or an app_engine_http_request.")
-    if given.HasField("retry_config"):
-        check_retry_config(given.retry_config)
-        task.retry_config.CopyFrom(given.retry_config)
+        raise errors.invalid("Task must have an http_request or an app_engine_http_request.")
+    if request.HasField("retry_config"):
+        check_retry_config(request.retry_config)
+        task.retry_config.CopyFrom(request.retry_config)
 
 
-def _complete_http(given: Any, task: Any) -> None:
-    request = given.http_request
-    if not request.url:
-        raise refusals.invalid("HttpRequest.url is required.")
-    if not request.url.startswith(("http://", "https://")):
-        raise refusals.invalid("HttpTarget.url must start with 'http://' or 'https://'.")
-    _check_url(request.url, "HttpRequest.url")
-    _check_host(request.url)
-    _check_body(request, _HTTP_BODY_METHODS, "POST, PUT, or PATCH")
-    _check_token(request)
-    task.http_request.CopyFrom(request)
-    task.http_request.http_method = request.http_method or HttpMethod.POST
-    _store_headers(task.http_request.headers, request.headers)
+def _complete_http(request: Any, task: Any) -> None:
+    http = request.http_request
+    if not http.url:
+        raise errors.invalid("HttpRequest.url is required.")
+    if not http.url.startswith(("http://", "https://")):
+        raise errors.invalid("HttpTarget.url must start with 'http://' or 'https://'.")
+    _check_url(http.url, "HttpRequest.url")
+    _check_host(http.url)
+    _check_body(http, _HTTP_BODY_METHODS, "POST, PUT, or PATCH")
+    _check_token(http)
+    task.http_request.CopyFrom(http)
+    task.http_request.http_method = http.http_method or HttpMethod.POST
+    _store_headers(task.http_request.headers, http.headers)
     _drop_header(task.http_request.headers, "user-agent")
     task.http_request.headers["User-Agent"] = HTTP_USER_AGENT
-    _set_deadline(given, task, HTTP_DEADLINES)
+    _set_deadline(request, task, HTTP_DEADLINES)
 
 
-def _complete_app_engine(given: Any, task: Any, project: str) -> None:
-    request = given.app_engine_http_request
-    uri = request.relative_uri or "/"
+def _complete_app_engine(request: Any, task: Any, project: str) -> None:
+    http = request.app_engine_http_request
+    uri = http.relative_uri or "/"
     if not uri.startswith("/"):
-        raise refusals.invalid("AppEngineHttpRequest.relative_uri must start with '/'.")
+        raise errors.invalid("AppEngineHttpRequest.relative_uri must start with '/'.")
     _check_url(uri, "AppEngineHttpRequest.relative_uri")
-    _check_body(request, _APP_ENGINE_BODY_METHODS, "POST or PUT")
+    _check_body(http, _APP_ENGINE_BODY_METHODS, "POST or PUT")
     stored = task.app_engine_http_request
-    stored.CopyFrom(request)
+    stored.CopyFrom(http)
     stored.relative_uri = uri
-    stored.http_method = request.http_method or HttpMethod.POST
-    stored.app_engine_routing.host = app_engine_host(request.app_engine_routing, project)
-    _store_headers(stored.headers, request.headers)
+    stored.http_method = http.http_method or HttpMethod.POST
+    stored.app_engine_routing.host = app_engine_host(http.app_engine_routing, project)
+    _store_headers(stored.headers, http.headers)
     _add_app_engine_headers(stored)
-    _set_deadline(given, task, APP_ENGINE_DEADLINES)
+    _set_deadline(request, task, APP_ENGINE_DEADLINES)
 
 
 def app_engine_host(routing: Any, project: str) -> str:
@@ -274,14 +274,14 @@ def _add_app_engine_headers(stored: Any) -> None:
         stored.headers["Content-Type"] = "application/octet-stream"
 
 
-def _store_headers(stored: Any, given: Any) -> None:
-    """Replace stored by the given headers without those only the service may set."""
-    if sum(len(name) + len(value) for name, value in given.items()) > MAX_HEADERS_BYTES:
-        raise refusals.invalid("The size of the headers must be less than 80KB.")
+def _store_headers(stored: Any, requested: Any) -> None:
+    """Replace stored by the requested headers without those only the service may set."""
+    if sum(len(name) + len(value) for name, value in requested.items()) > MAX_HEADERS_BYTES:
+        raise errors.invalid("The size of the headers must be less than 80KB.")
     stored.clear()
-    for name, value in given.items():
+    for name, value in requested.items():
         if any(ord(character) < 0x20 for character in name + value) or not name:
-            raise refusals.invalid(f"Header '{name}' holds a character that HTTP does not allow.")
+            raise errors.invalid(f"Header '{name}' holds a character that HTTP does not allow.")
         if not is_reserved(name):
             stored[name] = value
 
@@ -300,7 +300,7 @@ def _drop_header(headers: Any, low_name: str) -> str:
     return value
 
 
-def check_size(given: Any, task: Any, schedule_at: float) -> None:
+def check_size(request: Any, task: Any, schedule_at: float) -> None:
     """Refuse a task whose stored form is too large, as the service counts it.
 
     All that is stored counts, what the service adds as well. Of an App Engine task's routing only
@@ -320,17 +320,17 @@ def check_size(given: Any, task: Any, schedule_at: float) -> None:
         host = routing.host.replace(_APP_ENGINE_DOMAIN, f".uc.r{_APP_ENGINE_DOMAIN}")
         routing.Clear()
         routing.host = host
-        if not given.HasField("dispatch_deadline"):
+        if not request.HasField("dispatch_deadline"):
             stored.ClearField("dispatch_deadline")
     if stored.ByteSize() > MAX_STORED_TASK_BYTES:
-        raise refusals.task_too_large()
+        raise errors.task_too_large()
 
 
 def _check_url(url: str, field: str) -> None:
     if len(percent_encoded(url)) > MAX_URL_CHARACTERS:
-        raise refusals.invalid(f"{field} must not be longer than {MAX_URL_CHARACTERS} characters.")
+        raise errors.invalid(f"{field} must not be longer than {MAX_URL_CHARACTERS} characters.")
     if any(character.isspace() for character in url):
-        raise refusals.invalid(f"{field} must not contain spaces.")
+        raise errors.invalid(f"{field} must not contain spaces.")
 
 
 def percent_encoded(url: str) -> str:
@@ -345,40 +345,40 @@ def _check_host(url: str) -> None:
     except ValueError:
         is_right = False
     if not is_right:
-        raise refusals.invalid("HttpRequest.url has no host or port that a request could go to.")
+        raise errors.invalid("HttpRequest.url has no host or port that a request could go to.")
 
 
-def _check_body(request: Any, methods: set[int], said: str) -> None:
-    method = request.http_method or HttpMethod.POST
-    if request.body and method not in methods:
-        raise refusals.invalid(f"HTTP body is only allowed with HTTP methods {said}.")
+def _check_body(http: Any, methods: set[int], said: str) -> None:
+    method = http.http_method or HttpMethod.POST
+    if http.body and method not in methods:
+        raise errors.invalid(f"HTTP body is only allowed with HTTP methods {said}.")
 
 
-def _check_token(request: Any) -> None:
+def _check_token(http: Any) -> None:
     """Refuse a token for nobody; who is there, and for whom, only the service knows."""
-    kind = request.WhichOneof("authorization_header")
-    if kind and not getattr(request, kind).service_account_email:
-        raise refusals.invalid(f"HttpRequest.{kind} needs a service_account_email.")
+    kind = http.WhichOneof("authorization_header")
+    if kind and not getattr(http, kind).service_account_email:
+        raise errors.invalid(f"HttpRequest.{kind} needs a service_account_email.")
 
 
-def _set_deadline(given: Any, task: Any, bounds: tuple[float, float, str]) -> None:
+def _set_deadline(request: Any, task: Any, bounds: tuple[float, float, str]) -> None:
     """Store the dispatch deadline, 10 minutes when the caller set none."""
-    deadline_s = seconds_of(given.dispatch_deadline)
-    least_s, most_s, said = bounds
-    if deadline_s and not least_s <= deadline_s <= most_s:
-        raise refusals.invalid(f"Task.dispatchDeadline must be between {said}.")
+    deadline_s = seconds_of(request.dispatch_deadline)
+    min_s, max_s, interval = bounds
+    if deadline_s and not min_s <= deadline_s <= max_s:
+        raise errors.invalid(f"Task.dispatchDeadline must be between {interval}.")
     set_seconds(task.dispatch_deadline, deadline_s or DEFAULT_DEADLINE_S)
 
 
-def schedule_of(given: Any, now: float) -> float:
+def schedule_of(request: Any, now: float) -> float:
     """Return when a new task is due: never before now.
 
     Raises:
         Refused: INVALID_ARGUMENT: more than 30 days ahead.
     """
-    if not given.HasField("schedule_time"):
+    if not request.HasField("schedule_time"):
         return now
-    schedule_at = seconds_of(given.schedule_time)
+    schedule_at = seconds_of(request.schedule_time)
     if schedule_at > now + MAX_SCHEDULE_AHEAD_S:
-        raise refusals.schedule_too_late(schedule_at, MAX_SCHEDULE_AHEAD_S)
+        raise errors.schedule_too_late(schedule_at, MAX_SCHEDULE_AHEAD_S)
     return max(now, schedule_at)

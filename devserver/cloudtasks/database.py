@@ -1,0 +1,90 @@
+"""One SQLite file, write-ahead log, one process: what the tables of the store are written to.
+
+Writes gather in one transaction until commit(). An answered call was committed before, so it
+survives kill -9 (a power cut may cost the last ones: the log is not synced to the disk on each
+commit).
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_BUSY_TIMEOUT_S = 2.0  # A predecessor that was killed may still be on its way out.
+
+
+class StoreInUseError(Exception):
+    """Another process holds the store: two emulators would deliver each task twice."""
+
+
+class Database:
+    """A connection. Callers hold the engine's lock.
+
+    Args:
+        path: The file; None keeps everything in memory.
+        schema: SQL that makes the tables that are missing.
+
+    Raises:
+        StoreInUseError: another process has opened the file.
+    """
+
+    def __init__(self, path: str | Path | None, schema: str) -> None:
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(
+            str(path) if path is not None else ":memory:",
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self._connection.row_factory = sqlite3.Row
+        try:
+            self._prepare(schema)
+        except sqlite3.OperationalError as error:
+            self._connection.close()
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise StoreInUseError(f"{path} is in use by another emulator") from error
+        self._is_open = False
+
+    def _prepare(self, schema: str) -> None:
+        """Take the file for ourselves until we end, and make the tables."""
+        execute = self._connection.execute
+        execute("PRAGMA locking_mode = EXCLUSIVE")
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = NORMAL")
+        execute("BEGIN EXCLUSIVE")
+        execute("COMMIT")
+        self._connection.executescript(schema)
+
+    def close(self) -> None:
+        """Commit and close."""
+        self.commit()
+        self._connection.close()
+
+    def commit(self) -> None:
+        """Make the writes since the last commit durable."""
+        if self._is_open:
+            self._connection.execute("COMMIT")
+            self._is_open = False
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """Execute a statement that changes something."""
+        if not self._is_open:
+            self._connection.execute("BEGIN")
+            self._is_open = True
+        self._connection.execute(sql, values)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Return the rows of a query, as they are read."""
+        return self._connection.execute(sql, values)
+
+    def row(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
+        """Return the first row of a query, None if there is none."""
+        row: sqlite3.Row | None = self._connection.execute(sql, values).fetchone()
+        return row
+
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Return the first column of the first row, None if there is none."""
+        row = self.row(sql, values)
+        return row[0] if row else None

@@ -1,0 +1,45 @@
+"""The console's pages: each a GET that shows and POSTs that act and redirect back.
+
+| page      | shows                                     | acts                        |
+| /         | services, load, what needs attention      |                             |
+| /queues   | state, load and limits of each queue      | pause, resume, purge        |
+| /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
+| /outbox   | tasks committed and not created yet       | sweep now                   |
+| /dead     | what the app parked                       | replay                      |
+| /mail     | received mail                             | clear                       |
+| /cron     | schedules and last results                | run now, pause, resume      |
+| /faults   | fault rules, mail faults                  | add, remove, kill a worker  |
+"""
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from devserver.console.pages.cron import CronJobs
+from devserver.console.pages.dead_tasks import DeadTasks
+from devserver.console.pages.faults import Faults
+from devserver.console.pages.frame import Section
+from devserver.console.pages.mail import Mail
+from devserver.console.pages.outbox import Outbox
+from devserver.console.pages.overview import Overview
+from devserver.console.pages.queues import Queues
+from devserver.console.pages.tasks import Tasks
+
+if TYPE_CHECKING:
+    from devserver.console.server import Console
+
+_SECTIONS: list[type[Section]] = [
+    Overview,
+    Queues,
+    Tasks,
+    Outbox,
+    DeadTasks,
+    Mail,
+    CronJobs,
+    Faults,
+]
+
+
+def routes(console: "Console") -> list[web.RouteDef]:
+    """Return the routes of all pages of a console."""
+    return [route for section in _SECTIONS for route in section(console).routes()]

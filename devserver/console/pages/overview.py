@@ -1,0 +1,88 @@
+"""The first page: services, load, and what needs attention."""
+
+import asyncio
+import time
+from typing import Any
+
+from aiohttp import web
+
+from devserver.console import words, work
+from devserver.console.dead_tasks import DeadTask
+from devserver.console.outbox import Waiting
+from devserver.console.pages.frame import Route, Section, in_time
+from devserver.console.words import counted
+from devserver.console.work import Attention
+
+_AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
+
+
+class Overview(Section):
+    """The first page: services, load, and what needs attention."""
+
+    def table(self) -> list[Route]:
+        """Return method, path and handler of each route."""
+        return [
+            ("GET", "/", self.overview),
+        ]
+
+    async def overview(self, request: web.Request) -> web.Response:
+        """Show services, load, and what needs attention."""
+        rows = work.queue_rows(self.engine)
+        dead, late = await asyncio.gather(self._dead_or_none(), self._late_or_none())
+        samples = self.console.samples
+        graphs = [
+            ("Depth", "tasks", list(samples.depth)),
+            ("Created", "per second", list(samples.created)),
+            ("Ended", "per second", list(samples.ended)),
+        ]
+        return self.page(
+            request,
+            "overview.html",
+            services=self.platform.services(),
+            totals=work.totals(rows),
+            graphs=graphs,
+            dead_count=None if dead is None else len(dead),
+            mail_count=self.platform.mail.count(),
+            attention=self._attention(rows, dead, late),
+            environment=self.platform.shell_environment(),
+        )
+
+    def _attention(
+        self,
+        rows: list[dict[str, Any]],
+        dead: list[DeadTask] | None,
+        late: list[Waiting] | None,
+    ) -> list[Attention]:
+        found = [
+            Attention("✕", "failed", f"{service.name} {_AILMENTS[service.state]}", "/")
+            for service in self.platform.services()
+            if service.state in _AILMENTS
+        ]
+        found += work.attention(self.engine, rows)
+        if dead:
+            text = f"{counted(len(dead), 'dead task')} to be decided on"
+            found.append(Attention("✕", "failed", text, "/dead"))
+        if late:
+            since = words.age(time.time() - late[0].created)
+            text = f"{counted(len(late), 'row')} in the outbox, the oldest for {since}"
+            found.append(Attention("◷", "retrying", text, "/outbox"))
+        for job in self.platform.cron.jobs.values():
+            if job.last_run is not None and not job.last_run.ok:
+                text = f"Cron {job.url} failed last time"
+                found.append(Attention("✕", "failed", text, "/cron"))
+        if problem := self.platform.tasks.queue_yaml_problem:
+            found.append(Attention("✕", "failed", f"queue.yaml not applied: {problem}", "/queues"))
+        with self.engine.lock:
+            rules = self.engine.faults.all()
+        if rules or self.platform.mail.faults.on:
+            found.append(Attention("↻", "retrying", "Faults are switched on", "/faults"))
+        return found
+
+    async def _late_or_none(self) -> list[Waiting] | None:
+        """Return what has waited too long, None if Datastore does not say in time."""
+        return await in_time(self.console.outbox.late(self.platform.datastore_address))
+
+    async def _dead_or_none(self) -> list[DeadTask] | None:
+        """Return the unresolved dead tasks, None if Datastore does not say in time."""
+        address = self.platform.datastore_address
+        return await in_time(self.console.dead_tasks.newest(address, unresolved_only=True))

@@ -1,0 +1,46 @@
+"""How each service of a run is asked whether it answers, and what a person does if not."""
+
+from devserver import watch
+from devserver.app import READY_PATH, AppServer
+from devserver.autosave import SAVE_EVERY_S
+from devserver.backing import Backing
+from devserver.cloudtasks.emulator import Emulator
+from devserver.datastore import DatastoreEmulator
+from devserver.datastore_command import PROGRAM
+from devserver.watch import Probe
+
+_HANGS = "Stop with Ctrl-C and start again"
+
+
+def probes_of(app: AppServer, tasks: Emulator, backing: Backing) -> list[Probe]:
+    """Return how the services are asked that we know how to ask."""
+    found = [_app(app), _cloud_tasks(tasks)]
+    mail, datastore, memcached = backing.mail, backing.datastore, backing.memcached
+    found.append(Probe("Mail", lambda: watch.ask_mail(mail.address), f"{_HANGS}."))
+    if datastore is not None and datastore.product != PROGRAM:
+        found.append(Probe("Datastore", datastore.admin.ping, _datastore_advice(datastore)))
+    if memcached is not None:
+        advice = "The app goes on without a cache, in smaller batches."
+        found.append(Probe("memcached", lambda: watch.ask_memcached(memcached.address), advice))
+    return found
+
+
+def _app(app: AppServer) -> Probe:
+    log = " .dev/logs/app.log says more." if app.log_dir else ""
+    advice = "All its threads wait, perhaps for a service." + log
+    return Probe("App", lambda: watch.ask_app(app.port, READY_PATH), advice)
+
+
+def _cloud_tasks(tasks: Emulator) -> Probe:
+    queue = tasks.engine.place.queue_name("default")
+    return Probe(
+        "Cloud Tasks",
+        lambda: watch.ask_cloud_tasks(tasks.grpc_address, queue),
+        f"{_HANGS}: it keeps its tasks.",
+    )
+
+
+def _datastore_advice(datastore: DatastoreEmulator) -> str:
+    if not datastore.is_kept:
+        return f"{_HANGS}: it keeps nothing."
+    return f"{_HANGS}: it goes back to its last save, {SAVE_EVERY_S:.0f} s or a little older."

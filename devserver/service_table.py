@@ -1,0 +1,97 @@
+"""The table of services, as the terminal and the console show it."""
+
+from dataclasses import dataclass
+
+from devserver.app import AppServer
+from devserver.autosave import clock_time
+from devserver.backing import Backing
+from devserver.cloudtasks.emulator import Emulator
+from devserver.console.server import Console
+from devserver.cron import Cron
+from devserver.watch import Watch
+
+RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"
+SILENT = "silent"  # It runs and does not answer.
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """One row of the table."""
+
+    name: str
+    state: str
+    address: str
+    url: str  # "" where a browser has nothing to see
+    note: str
+
+
+@dataclass(frozen=True)
+class ServiceTable:
+    """The services of one run; rows() says how they are now."""
+
+    app: AppServer
+    backing: Backing
+    tasks: Emulator
+    console: Console
+    cron: Cron
+    watch: Watch
+    is_kept: bool
+
+    def rows(self) -> list[ServiceState]:
+        """Return the state of every service, as of now."""
+        mail, tasks = self.backing.mail.address, self.tasks
+        tasks_note = tasks.queue_yaml_problem or f"gRPC only, {self._kept()}"
+        cron_note = self.cron.note or "from cron.yaml"
+        return [
+            self._app_row(),
+            ServiceState("Console", RUNNING, self.console.address, self.console.url, ""),
+            self._datastore_row(),
+            self._judged("Cloud Tasks", _up(tasks.is_listening), tasks.grpc_address, tasks_note),
+            self._cache_row(),
+            self._judged("Mail", RUNNING, mail, "kept here, delivered to nobody"),
+            ServiceState("Cron", _up(not self.cron.note), "", "", cron_note),
+        ]
+
+    def _app_row(self) -> ServiceState:
+        app = self.app
+        note = f"{len(app.workers())} workers"
+        if app.restarts:
+            note += f", restarted {app.restarts} times"
+        if app.reports.latest:
+            note += ", cannot be loaded: each of its pages says why"
+        return self._judged("App", _up(app.running), app.address, note, url=app.url)
+
+    def _datastore_row(self) -> ServiceState:
+        datastore, address = self.backing.datastore, self.backing.datastore_address
+        if datastore is None:
+            return ServiceState("Datastore", EXTERNAL, address, "", "not ours")
+        kept = self._kept() if datastore.is_kept else "in memory"
+        if datastore.is_kept and datastore.saved is not None:
+            kept += f", saved at {clock_time(datastore.saved.real_time)}"
+        state = _up(datastore.process is not None and datastore.process.running)
+        return self._judged("Datastore", state, address, f"{datastore.product}, {kept}")
+
+    def _cache_row(self) -> ServiceState:
+        memcached, address = self.backing.memcached, self.backing.memcache_address
+        if memcached is None and address:
+            return ServiceState("memcached", EXTERNAL, address, "", "not ours")
+        if memcached is None:
+            return ServiceState("memcached", OFF, "", "", self.backing.cache_note)
+        state = _up(memcached.process is not None and memcached.process.running)
+        return self._judged("memcached", state, address, "in memory")
+
+    def _kept(self) -> str:
+        return "kept in .dev/" if self.is_kept else "in memory"
+
+    def _judged(
+        self, name: str, state: str, address: str, note: str, *, url: str = ""
+    ) -> ServiceState:
+        """Return a service's row: one that runs and does not answer is silent."""
+        if state == RUNNING and (silent_s := self.watch.silent_s(name)):
+            state = SILENT
+            note = f"has not answered for {silent_s:.0f} s. {self.watch.advice(name)}"
+        return ServiceState(name, state, address, url, note)
+
+
+def _up(running: bool) -> str:
+    return RUNNING if running else STOPPED

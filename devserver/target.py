@@ -1,0 +1,143 @@
+"""What is served: `module:callable`, found without running any of it, and its two YAML files.
+
+The module is looked for where Python would: in the current folder first, then on PYTHONPATH. What
+it lacks on sight (the module itself, the name in it) is said before anything starts; the rest
+shows when a worker loads it (wsgi.py).
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from devserver.errors import UsageError
+
+DEFAULT = "main:serve"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is served.
+
+    Attributes:
+        text: As given, `module:callable`.
+        folder: Where its module lies.
+        queue_yaml: Declares the queues.
+        cron_yaml: Declares the cron jobs; it need not be there.
+    """
+
+    text: str
+    folder: Path
+    queue_yaml: Path
+    cron_yaml: Path
+
+
+def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Target:
+    """Return the target, with the files that go with it.
+
+    Args:
+        text: `module:callable`.
+        root: The current folder.
+        queues: The queue.yaml that was asked for; None takes that of the target's package, or else
+            that of the current folder.
+        cron: The same for cron.yaml.
+
+    Raises:
+        UsageError: the target or a file is not there; says what to do.
+    """
+    module, colon, name = text.removesuffix("()").partition(":")
+    if not colon or not all(map(str.isidentifier, [*module.split("."), name])):
+        raise UsageError(
+            f"The target is written module:callable, for example {DEFAULT}, not {text!r}."
+        )
+    source, folder = _look_for(module, root)
+    _check_name(source, folder, module, name)
+    is_in_package = "." in module or source is None or source.name == "__init__.py"
+    package = folder if is_in_package else root
+    return Target(
+        f"{module}:{name}",
+        folder,
+        _queue_yaml(queues, package, root),
+        _cron_yaml(cron, package, root),
+    )
+
+
+def _look_for(module: str, root: Path) -> tuple[Path | None, Path]:
+    """Return a module's file (None for a folder without __init__.py) and folder.
+
+    By hand: Python's own search would run the packages above it.
+    """
+    source, folders = None, [root, *map(Path, sys.path)]
+    for part in module.split("."):
+        source, folders = _step(part, folders)
+        if source is None and not folders:
+            raise UsageError(
+                f"There is no module {module!r} in {root} or on PYTHONPATH. Start this where it "
+                "lies, or name the right one: --target module:callable."
+            )
+    return source, (source.parent if source is not None else folders[0]).resolve()
+
+
+def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
+    """Return the file of one part of a module's name, and where the next part may be."""
+    for folder in folders:
+        if (package := folder / part / "__init__.py").is_file():
+            return package, [folder / part]
+        if (plain := folder / f"{part}.py").is_file():
+            return plain, []
+    return None, [folder / part for folder in folders if (folder / part).is_dir()]
+
+
+def _check_name(source: Path | None, folder: Path, module: str, name: str) -> None:
+    """Refuse a name that a module plainly does not have; what it imports or makes is not known."""
+    try:
+        tree = ast.parse(source.read_bytes()) if source is not None else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):
+        return  # A worker says what is wrong with it.
+    if {*_names(tree)} & {name, "*", "__getattr__"}:
+        return
+    raise UsageError(
+        f"There is no {name!r} in {source or folder}. Write a function `def {name}() -> Flask:` "
+        f"there, or name another: --target {module}:callable."
+    )
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module binds anywhere outside of functions and classes."""
+    todo: list[ast.AST] = [*tree.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        else:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            todo += ast.iter_child_nodes(node)
+
+
+def _queue_yaml(asked: Path | None, package: Path, root: Path) -> Path:
+    found = _file("queue.yaml", asked, package, root)
+    if found.is_file():
+        return found
+    if asked is not None:
+        raise UsageError(f"There is no {found}. Name the queue.yaml: --queues path/queue.yaml.")
+    raise UsageError(
+        f"There is no queue.yaml in {root}. Write one that declares the queues, or name it: "
+        "--queues path/queue.yaml."
+    )
+
+
+def _cron_yaml(asked: Path | None, package: Path, root: Path) -> Path:
+    found = _file("cron.yaml", asked, package, root)
+    if asked is not None and not found.is_file():
+        raise UsageError(f"There is no {found}. Name the cron.yaml: --cron path/cron.yaml.")
+    return found
+
+
+def _file(name: str, asked: Path | None, package: Path, root: Path) -> Path:
+    if asked is not None:
+        return (root / asked).resolve()
+    return next((path for path in (package / name, root / name) if path.is_file()), root / name)

@@ -1,0 +1,152 @@
+"""What gunicorn serves here: the target's app or, if it cannot be loaded, a page that says why.
+
+gunicorn ends when a worker cannot load the app, and the browser sees a refused connection. So a
+worker of the local platform loads it through `load`, which never fails. The app is loaded again
+when a file is saved. This module runs in the app's workers and imports nothing of the platform.
+"""
+
+import html
+import importlib
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+PROBLEM_HEADER = "X-Devserver-Problem"
+"""Carries WRONG or BROKEN and, percent-encoded, the reason."""
+
+WRONG, BROKEN = "wrong", "broken"
+"""The target is not what `module:callable` must be; or its own code fails."""
+
+FIRST_LINE, LAST_LINE = "ERROR the app cannot be loaded: ", "It is loaded again on save."
+"""What stands around each report on standard error."""
+
+_SHOWN_LINES = 10
+_MAX_LINE = 200
+_STDLIB = sysconfig.get_path("stdlib")
+_FOR_STRANGERS = "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
+_LOCAL_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
+
+WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class WrongTargetError(Exception):
+    """The target is not what `module:callable` must be."""
+
+
+def load(target: str) -> WsgiApp:
+    """Return the target's app, or one that answers each request with why there is none."""
+    try:
+        return _app_of(target)
+    except WrongTargetError as error:
+        page = ErrorPage(WRONG, str(error), [])
+    except (Exception, SystemExit) as error:
+        page = ErrorPage(BROKEN, *describe(error))
+    page.report()
+    return page
+
+
+def _app_of(target: str) -> WsgiApp:
+    module_name, _, name = target.removesuffix("()").partition(":")
+    module = importlib.import_module(module_name)
+    made = getattr(module, name, None)
+    if made is None:
+        raise WrongTargetError(f"There is no {name!r} in {module.__file__ or module_name}.")
+    if not hasattr(made, "wsgi_app"):  # It is no Flask app, but makes one.
+        if not callable(made):
+            raise WrongTargetError(f"{target} is {made!r}: name a function that returns the app.")
+        made = made()
+    if not callable(made):
+        raise WrongTargetError(f"{target} returned {made!r}: it must return the Flask app.")
+    app: WsgiApp = made
+    return app
+
+
+def describe(error: BaseException) -> tuple[str, list[str]]:
+    """Return file, line and error in a sentence, and the traceback's last ten lines."""
+    ours = error.with_traceback(_from_the_app_on(error.__traceback__))
+    said = traceback.format_exception_only(ours)[-1].strip()
+    lines = [line for part in traceback.format_exception(ours) for line in part.splitlines()]
+    shown = [line[:_MAX_LINE] for line in lines[-_SHOWN_LINES:]]
+    return f"{_place(ours)}: {said}"[:_MAX_LINE], shown
+
+
+def _from_the_app_on(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without what led to the app's own code."""
+    while trace is not None and not _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _place(error: BaseException) -> str:
+    """Return where it happened: the last line of the app's own on the way."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(frame.filename)]
+    return f"{_short(own[-1].filename)}, line {own[-1].lineno}" if own else "outside the app"
+
+
+def _is_own(filename: str) -> bool:
+    """Return whether a file is neither Python's, nor a library's, nor this one."""
+    path = Path(filename)
+    is_library = "site-packages" in path.parts or path.is_relative_to(_STDLIB)
+    return path.is_absolute() and not is_library and filename != __file__
+
+
+def _short(filename: str) -> str:
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
+
+
+class ErrorPage:
+    """Answers every request with 500 and the reason."""
+
+    def __init__(self, kind: str, summary: str, lines: list[str]) -> None:
+        self.kind = kind
+        self.summary = summary
+        self.lines = lines
+
+    def report(self) -> None:
+        """Write the reason to standard error, in one piece: another worker writes there, too."""
+        text = "\n".join([FIRST_LINE + self.summary, *self.lines, LAST_LINE])
+        sys.stderr.flush()
+        os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer a request; what the code says is for this machine's own names alone."""
+        is_local = _is_local(str(environ.get("HTTP_HOST", "")))
+        body = (self._html() if is_local else _FOR_STRANGERS).encode(errors="replace")
+        problem = f"{self.kind} {quote(self.summary)}" if is_local else self.kind
+        headers = [
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", "default-src 'none'"),
+            (PROBLEM_HEADER, problem),
+        ]
+        start_response("500 Internal Server Error", headers)
+        return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else body]
+
+    def _html(self) -> str:
+        lines = html.escape("\n".join(self.lines))
+        return (
+            '<!doctype html><html lang="en"><meta charset="utf-8">'
+            '<meta http-equiv="refresh" content="2"><title>The app cannot be loaded</title>'
+            f"<h1>The app cannot be loaded</h1><p>{html.escape(self.summary)}</p>"
+            f"<pre>{lines}</pre>"
+            "<p>Fix it and save: the app and this page reload by themselves.</p></html>\n"
+        )
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a Host header is this machine's.
+
+    A page of another site that has made its own name point here may read what we answer.
+    """
+    return host in _LOCAL_HOSTS or host.rpartition(":")[0] in _LOCAL_HOSTS

@@ -1,0 +1,126 @@
+"""What the console shows."""
+
+import re
+
+import pytest
+
+from devserver.cloudtasks import messages
+from tests.devserver.console.conftest import (
+    EVIL,
+    PAGES,
+    add_task,
+    path_of,
+)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_works_without_javascript(browser, path):
+    """Each page is whole HTML with a heading, a skip link and its place in the menu."""
+    page = browser.get(path)
+
+    assert page.status == 200
+    assert "<h1" in page.text
+    assert 'href="#main"' in page.text
+    assert page.text.count('aria-current="page"') == 1
+
+
+def test_output_is_escaped_everywhere(browser, engine, platform):
+    """Whatever a task, a mail or a service contains is shown as text."""
+    name = add_task(engine, path=f"/tasks/{EVIL}", body=EVIL.encode())
+    raw = f"Subject: {EVIL}\r\n\r\n{EVIL}".encode()
+    platform.mail.store.add(EVIL, [EVIL], raw)
+
+    for path in ("/", "/tasks", path_of(name), "/mail", "/mail/1", f"/tasks?q={EVIL}"):
+        page = browser.get(path.replace("<", "%3C").replace(">", "%3E"))
+        assert EVIL not in page.text, path
+        assert "&lt;script&gt;" in page.text, path
+
+
+def test_a_task_shows_its_decoded_body_and_every_attempt(browser, engine):
+    """Japanese is readable; each attempt has status, headers, answer and next retry."""
+    name = add_task(engine)
+    attempt = engine.begin_attempt(name)
+    engine.end_attempt(attempt.id, status=500, headers={"X-Why": "because"}, body="だめ".encode())
+
+    page = browser.get(path_of(name)).text
+
+    for part in ("山田", "500", "X-Why: because", "だめ", "X-CloudTasks-TaskRetryCount: 0"):
+        assert part in page
+    assert "Retrying" in page
+    assert "Next attempt" in page
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"\xff\x00binary", "00000000  ff 00 62"),
+        (b"plain text", "plain text"),
+        (b"", "Body: empty"),
+    ],
+)
+def test_a_body_is_shown_in_the_form_it_has(browser, engine, body, shown):
+    """Bytes that are no text are shown as hex."""
+    assert shown in browser.get(path_of(add_task(engine, body=body))).text
+
+
+def test_tasks_are_filtered_by_the_address(browser, engine):
+    """Queue, state and text narrow the list; the newest is on top."""
+    add_task(engine, "default", b"suzuki", "/tasks/first")
+    add_task(engine, "mails", b"sato", "/tasks/second")
+    done = add_task(engine, "mails", b"x", "/tasks/third")
+    engine.end_attempt(engine.begin_attempt(done).id, status=204)
+
+    def listed(query):
+        return re.findall(r">/tasks/(first|second|third)<", browser.get(f"/tasks?{query}").text)
+
+    assert listed("") == ["third", "second", "first"]
+    assert listed("queue=mails") == ["third", "second"]
+    assert listed("state=done") == ["third"]
+    assert listed("q=SUZUKI") == ["first"]
+    assert listed("queue=mails&state=queued&q=sato") == ["second"]
+    assert listed("q=nobody") == []
+
+
+@pytest.mark.parametrize("text", ["", "q=work&"])
+def test_pages_of_tasks_show_each_task_once(browser, engine, text):
+    """Following the Older link meets every task, none twice."""
+    names = {add_task(engine).rpartition("/")[2] for _ in range(120)}
+    seen, path = [], f"/tasks?{text}"
+    while path:
+        page = browser.get(path).text
+        seen += re.findall(r'<span class="sub mono">(\d+)</span>', page)
+        older = re.search(r'<a href="([^"]+)" rel="next"', page)
+        path = older[1].replace("&amp;", "&") if older else ""
+
+    assert sorted(seen) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "path", ["/tasks?state=odd", "/tasks?before=x", "/mail?before=x", "/mail/9"]
+)
+def test_a_bad_address_is_never_a_server_error(browser, path):
+    """What cannot be understood is passed over or refused."""
+    assert browser.get(path).status in {200, 400, 404}
+
+
+def test_the_overview_says_what_needs_attention(browser, engine, platform):
+    """A stopped service, a failed task, a paused queue and faults are all pointed out."""
+    failed = add_task(engine)
+    message = messages.Queue()
+    message.CopyFrom(engine.queues.get(engine.place.queue_name("default")))
+    message.retry_config.max_attempts = 1
+    engine.queues.update(message, ["retry_config.max_attempts"])
+    engine.end_attempt(engine.begin_attempt(failed).id, status=500)
+    add_task(engine, "mails")
+    engine.pause_queue(engine.place.queue_name("mails"))
+    platform.mail.set_faults(latency_ms=5)
+
+    page = browser.get("/").text
+
+    for part in (
+        "App has stopped",
+        "default: 1 task out of retries",
+        "mails is paused, 1 wait",
+        "Faults are switched on",
+    ):
+        assert part in page
