@@ -32,7 +32,7 @@ from pipelines.fork_join.queue import OutcomeUnknownError
 from pipelines.outbox.outbox import BackgroundRelay
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from pipelines.tasks.declaration import CloudTaskQueue
+from pipelines.tasks.cloud_tasks import CloudTaskQueue
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipelines.tasks.declaration import AppEngineTarget, UrlTarget
+from pipelines.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
 LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
 DEMO_PREFIX = "demo-"

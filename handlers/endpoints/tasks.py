@@ -30,15 +30,8 @@ from models.transactions import TRANSIENT
 from pipelines.fork_join.queue import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
 from pipelines.tasks.attempts import Delivery
-from pipelines.tasks.declaration import (
-    MAX_BODY_BYTES,
-    BadArgumentsError,
-    Reject,
-    Retry,
-    Task,
-    TooLargeError,
-    Unavailable,
-)
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
+from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,8 @@ from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.rpc import Cost
 from pipelines.runtime.wakes import CLOCK_SKEW_S
-from pipelines.tasks.declaration import Reject, Retry, Task, Unavailable
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

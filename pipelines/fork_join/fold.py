@@ -35,7 +35,7 @@ from models.transactions import TRANSIENT, transact
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Reject, Retry, Unavailable
+from pipelines.tasks.errors import Reject, Retry, Unavailable
 
 if TYPE_CHECKING:
     from pipelines.fork_join.queue import ForkJoin

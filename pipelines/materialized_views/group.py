@@ -78,7 +78,8 @@ from pipelines.materialized_views.updates import (
 )
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Reject, Retry, Task
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Reject, Retry
 
 __all__ = ["BadContributionError", "ConsistencyToken", "Contributions", "Row", "View", "ViewGroup"]
 

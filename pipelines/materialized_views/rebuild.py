@@ -70,7 +70,8 @@ from pipelines.materialized_views.rows import RowEntry, add_entry, empty_row, ra
 from pipelines.materialized_views.transport import has_pending
 from pipelines.materialized_views.updates import source_key, source_name
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Retry, hashed_name
+from pipelines.tasks.declaration import hashed_name
+from pipelines.tasks.errors import Retry
 
 log = logging.getLogger(__name__)
 

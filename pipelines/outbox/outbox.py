@@ -32,13 +32,9 @@ from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.messages import Message
 from pipelines.runtime.wakes import CLOCK_SKEW_S, Round
 from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import (
-    MAX_PER_CALL,
-    REFUSALS,
-    Task,
-    hashed_name,
-    task,
-)
+from pipelines.tasks.cloud_tasks import MAX_PER_CALL
+from pipelines.tasks.declaration import Task, hashed_name, task
+from pipelines.tasks.errors import PERMANENT_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -350,8 +346,8 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
     failed = [(row, answer) for row, answer in told if isinstance(answer, Exception)]
     if failed:
         log.warning("%d of %d rows stay in the outbox: %s", len(failed), len(rows), failed[0][1])
-    refused = [(row, error) for row, error in failed if isinstance(error, REFUSALS)]
-    unanswered = [row for row, error in failed if not isinstance(error, REFUSALS)]
+    refused = [(row, error) for row, error in failed if isinstance(error, PERMANENT_ERRORS)]
+    unanswered = [row for row, error in failed if not isinstance(error, PERMANENT_ERRORS)]
     return RelayResult(created, refused, unanswered)
 
 

@@ -18,7 +18,8 @@ from models.transactions import transact
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import MAX_BODY_BYTES, Reject, Task, hashed_name
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
+from pipelines.tasks.errors import Reject
 
 MAX_REASON_CHARS = 8_000
 MAX_LISTED = 1_000

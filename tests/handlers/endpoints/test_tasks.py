@@ -16,14 +16,8 @@ from pipelines.fork_join.queue import OutcomeUnknownError
 from pipelines.runtime import Clients
 from pipelines.tasks import attempts
 from pipelines.tasks.attempts import Delivery
-from pipelines.tasks.declaration import (
-    MAX_BODY_BYTES,
-    BadArgumentsError,
-    Reject,
-    Retry,
-    Task,
-    Unavailable,
-)
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
+from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, Unavailable
 from tests.faults import Crash
 from tests.handlers.conftest import Queue, app_with
 from tests.pipelines.outbox.test_outbox import ahead

@@ -21,9 +21,10 @@ from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
 from pipelines.continuations.progress import Progress, Totals, item_issues, progress
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.messages import Message
 from pipelines.runtime.rpc import Cost
 from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Message, Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.pipelines.walks import (
     APPLY,
     Item,

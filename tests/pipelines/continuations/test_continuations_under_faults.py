@@ -17,7 +17,7 @@ from pipelines.continuations import runs as continuations
 from pipelines.continuations.errors import UnknownRunError
 from pipelines.continuations.progress import progress
 from pipelines.runtime import Clients
-from pipelines.tasks.declaration import Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.explorer import ALL, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.walks import (

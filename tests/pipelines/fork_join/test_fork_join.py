@@ -43,7 +43,7 @@ from pipelines.fork_join.queue import (
 )
 from pipelines.fork_join.sweep import Forget, forget, sweep_all
 from pipelines.runtime.cache import NoCache
-from pipelines.tasks.declaration import Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.pipelines.tallies import (
     AT_ONCE,
     SHARDED,

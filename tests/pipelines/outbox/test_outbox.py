@@ -31,14 +31,10 @@ from pipelines.outbox import outbox
 from pipelines.outbox.outbox import LINGER_S, BackgroundRelay, Drain, by_timer, drain, sweep
 from pipelines.runtime import Clients, Clock, naive_utc, open_cloud_tasks
 from pipelines.runtime.messages import Message, TaskQueue
+from pipelines.tasks.cloud_tasks import CloudTaskQueue
 from pipelines.tasks.dead_tasks import Replay, replay_task
-from pipelines.tasks.declaration import (
-    MAX_BODY_BYTES,
-    BadArgumentsError,
-    CloudTaskQueue,
-    TooLargeError,
-    hashed_name,
-)
+from pipelines.tasks.declaration import MAX_BODY_BYTES, hashed_name
+from pipelines.tasks.errors import BadArgumentsError, TooLargeError
 from tests.faults import ERROR, KINDS, REPLY_LOST, UNKNOWN_OUTCOMES, Crash
 from tests.models.test_transactions import break_call, no_pause
 from tests.pipelines.orders import (

@@ -17,7 +17,7 @@ from models.transactions import Transaction, transact
 from pipelines.outbox import outbox
 from pipelines.outbox.outbox import BackgroundRelay
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Message
+from pipelines.runtime.messages import Message
 from tests.explorer import ALL, Explorer
 from tests.faults import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.orders import STEPS, TASKS, Order, place, ran_here, rows_here
