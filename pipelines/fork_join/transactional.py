@@ -65,17 +65,17 @@ class TransactionalInserts:
     def _stays(self) -> list[tuple[Admission, PackId]]:
         return [(entry, self._packs[key]) for key, entry in self._entries.items()]
 
-    def retried(self, cause: Exception) -> None:
+    def on_retry(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
         self._puts = 0
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         self._queue.start(self._clients, list(self._entries.values()))
         self._queue.leave(self._clients, self._stays())
 
-    def given_up(self) -> None:
+    def on_give_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""
-        self.committed()
+        self.on_commit()
         if self._transaction.doubt is not None:
             self._queue.look_again(self._clients, self._stays())
 
@@ -87,6 +87,6 @@ def current_inserts(clients: Clients, queue: ForkJoin[Any]) -> TransactionalInse
         NoTransactionError: it runs in none.
     """
     transaction = current_transaction()
-    return transaction.listener(
+    return transaction.hook(
         f"fork-join:{queue.name}", lambda: TransactionalInserts(clients, queue, transaction)
     )

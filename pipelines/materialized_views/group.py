@@ -232,7 +232,7 @@ class ViewGroup:
                 raise BadContributionError(f"the key of {identity.kind()} is too long for a view")
         *markers, copy = ndb.get_multi([*map(marker_key, identities), self._copy(clients)])
         catalog = Catalog.of(copy)
-        pending = current_transaction().listener(f"views:{self.group}", Pending).markers
+        pending = current_transaction().hook(f"views:{self.group}", Pending).markers
         updates: dict[tuple[str, str], list[Update]] = defaultdict(list)
         changes: list[MarkerUpdate] = []
         for identity, (_, source), marker in zip(identities, writes, markers, strict=True):

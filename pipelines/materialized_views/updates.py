@@ -85,13 +85,13 @@ class Pending:
 
     markers: dict[Any, SourceMarker | None] = field(default_factory=dict)
 
-    def retried(self, cause: Exception) -> None:
+    def on_retry(self, cause: Exception) -> None:
         self.markers.clear()
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         """Nothing follows from the commit."""
 
-    def given_up(self) -> None:
+    def on_give_up(self) -> None:
         """Nothing was put that anybody would go on from."""
 
 

@@ -55,7 +55,7 @@ LINGER_S = 0.02
 # What Cloud Tasks or Datastore did not answer for, and what may be committed late, is tried again
 # after so long; then it is left to the sweep.
 AGAIN_S = (1, 3, 5)
-_LISTENER = _SWEEP = "outbox"
+_HOOK = _SWEEP = "outbox"
 _NOWHERE = "/tasks/nowhere"
 
 
@@ -282,17 +282,17 @@ class _Outgoing:
         self.rows.append(entity)
         return row
 
-    def retried(self, cause: Exception) -> None:
+    def on_retry(self, cause: Exception) -> None:
         self.doubtful += self.rows
         self.rows = []
 
-    def given_up(self) -> None:
+    def on_give_up(self) -> None:
         """Look for what may be committed all the same."""
         rows = {row.key: row for row in (*self.doubtful, *self.rows)}
         if rows and self.transaction.doubt is not None:
             self.clients.relay.look(self.clients, list(rows.values()))
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         rows = {row.key: row for row in self.rows}
         doubtful = {row.key: row for row in self.doubtful if row.key not in rows}
         if rows:
@@ -310,7 +310,7 @@ def _digest(message: Message, tag: str | None) -> str:
 def _outgoing(clients: Clients) -> _Outgoing:
     transaction = current_transaction()
     now = naive_utc(clients.clock.now())
-    return transaction.listener(_LISTENER, lambda: _Outgoing(clients, transaction, now))
+    return transaction.hook(_HOOK, lambda: _Outgoing(clients, transaction, now))
 
 
 # Relay, after the commit

@@ -36,7 +36,7 @@ from pipelines.tasks.dead_tasks import Replay, replay_task
 from pipelines.tasks.declaration import MAX_BODY_BYTES, hashed_name
 from pipelines.tasks.errors import BadArgumentsError, TooLargeError
 from tests.faults import ERROR, KINDS, REPLY_LOST, UNKNOWN_OUTCOMES, Crash
-from tests.models.test_transactions import break_call, no_pause
+from tests.models.counters import break_call, no_pause
 from tests.pipelines.orders import (
     STEPS,
     TASKS,
@@ -296,7 +296,7 @@ def test_a_body_that_runs_again_writes_the_same_rows(here: World) -> None:
 
 def current_rows() -> list[OutboxTask]:
     """Return the rows of the transaction under way."""
-    outgoing: Any = current_transaction().listeners["outbox"]
+    outgoing: Any = current_transaction().hooks["outbox"]
     rows: list[OutboxTask] = outgoing.rows
     return rows
 
