@@ -29,7 +29,7 @@ from handlers.problems import problem
 from handlers.settings import Settings
 from models.transactions import TRANSIENT
 from pipelines.fork_join.queue import OutcomeUnknownError
-from pipelines.outbox.outbox import BackgroundRelay
+from pipelines.outbox import BackgroundRelay
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks.cloud_tasks import CloudTaskQueue

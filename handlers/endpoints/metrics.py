@@ -14,7 +14,7 @@ from flask.typing import ResponseReturnValue
 from handlers.endpoints.auth import cron_only
 from handlers.endpoints.context import clients
 from pipelines import outbox
-from pipelines.outbox.outbox import MAX_COUNTED
+from pipelines.outbox.depth import MAX_COUNTED
 from pipelines.tasks import dead_tasks
 
 bp = Blueprint("metrics", __name__)

@@ -106,7 +106,7 @@ def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
 
 def _park(delivery: Delivery, reason: str) -> ResponseReturnValue:
     log.error("parked %r: %s", delivery.path[:100], reason)
-    dead_tasks.park(
+    dead_tasks.dead_letter(
         clients(),
         path=delivery.path,
         queue=delivery.queue,

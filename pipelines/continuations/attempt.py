@@ -40,9 +40,8 @@ from pipelines.continuations.jobs import (
 from pipelines.continuations.progress import keep_totals
 from pipelines.continuations.sources import Slice, Span
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
 from pipelines.runtime.rpc import Cost
-from pipelines.runtime.wakes import CLOCK_SKEW_S
 from pipelines.tasks.declaration import Task
 from pipelines.tasks.errors import Reject, Retry, Unavailable
 

@@ -258,7 +258,7 @@ def _blame(
         if stored.failures < most and not isinstance(error, Reject):
             stored.put()
             return False
-        dead_tasks.park_in_transaction(
+        dead_tasks.dead_letter_in_transaction(
             clients,
             dead_id=dead_id,
             path=queue.replay_task.path,

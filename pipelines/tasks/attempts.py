@@ -25,8 +25,7 @@ from google.cloud import ndb
 from models.attempts import TaskAttempts, attempts_key, expired_attempts
 from models.transactions import transact
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.wakes import CLOCK_SKEW_S
+from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
 from pipelines.tasks.declaration import hashed_name
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from pipelines.tasks import attempts
 from pipelines.tasks.attempts import Delivery
 from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
 from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, Unavailable
+from tests.clocks import ahead
 from tests.faults import Crash
 from tests.handlers.conftest import Queue, app_with
-from tests.pipelines.outbox.test_outbox import ahead
 from tests.world import World
 
 PATH = "/tasks/tests/act"
