@@ -38,7 +38,7 @@ def sweep_outbox() -> ResponseReturnValue:
     swept = outbox.sweep(clients())
     if swept.created or swept.partitions:
         log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
-    forgotten = attempts.forget(clients())
+    forgotten = attempts.delete_expired(clients())
     return jsonify(created=swept.created, partitions=swept.partitions, forgotten=forgotten)
 
 

@@ -114,7 +114,7 @@ def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:
         body=delivery.body,
         reason=reason,
     )
-    attempts.forget_one(delivery)
+    attempts.discard(delivery)
     return "", 204
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.runtime.each import each
+from pipelines.runtime.each import run_each
 
 AWAY = rpc_errors.ServiceUnavailable("away")
 BUG = KeyError("a bug")
@@ -26,7 +26,7 @@ def acting(*ends: Exception | int) -> list[tuple[str, Callable[[], int]]]:
 
 def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -> None:
     """All are tried; errors are logged, each by its own words, and collected."""
-    results = each(acting(1, BUG, 2, AWAY, 3))
+    results = run_each(acting(1, BUG, 2, AWAY, 3))
 
     assert (results.returned, results.errors, results.tried) == ([1, 2, 3], [BUG, AWAY], 5)
     assert caplog.messages == ["1 failed", "3 failed"]
@@ -36,14 +36,14 @@ def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -
 
 def test_the_first_error_of_a_kind_rises() -> None:
     """By default of any kind; without one nothing rises."""
-    results = each(acting(BUG, AWAY))
+    results = run_each(acting(BUG, AWAY))
 
     with pytest.raises(KeyError):
         results.raise_first()
     with pytest.raises(rpc_errors.ServiceUnavailable):
         results.raise_first(rpc_errors.GoogleAPIError)
     results.raise_first(ValueError)
-    each(acting(1)).raise_first()
+    run_each(acting(1)).raise_first()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_a_service_that_does_not_answer_ends_it(
     ends: tuple[Exception | int, ...], tried: int, is_cut_short: bool
 ) -> None:
     """Transient errors in a row are the service's, and more of them are of no use."""
-    results = each(acting(*ends), max_unavailable=2)
+    results = run_each(acting(*ends), max_unavailable=2)
 
     assert (results.tried, results.is_cut_short) == (tried, is_cut_short)
