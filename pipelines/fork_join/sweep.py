@@ -11,6 +11,7 @@ import datetime
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from google.cloud import ndb
@@ -27,6 +28,7 @@ from models.fork_join import (
 )
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.each import run_each
 from pipelines.runtime.wakes import Round
 from pipelines.tasks.declaration import task
 
@@ -87,16 +89,12 @@ def sweep_all(
     Raises:
         Exception: what the first one to fail raised, when all have had their turn.
     """
-    swept, errors = SweepResult(), list[Exception]()
-    for queue in queues:
-        try:
-            swept += sweep(clients, queue, stale_s=stale_s)
-        except Exception as error:
-            log.exception("the sweep of %s failed", queue.name)
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return swept
+    results = run_each(
+        (f"the sweep of {queue.name} failed", partial(sweep, clients, queue, stale_s=stale_s))
+        for queue in queues
+    )
+    results.raise_first()
+    return sum(results.returned, SweepResult())
 
 
 def sweep(clients: Clients, queue: ForkJoin[Any], *, stale_s: float = STALE_S) -> SweepResult:

@@ -70,6 +70,7 @@ from pipelines.materialized_views.rows import RowEntry, add_entry, empty_row, ra
 from pipelines.materialized_views.transport import has_pending
 from pipelines.materialized_views.updates import source_key, source_name
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.each import run_each
 from pipelines.tasks.declaration import hashed_name
 from pipelines.tasks.errors import Retry
 
@@ -609,16 +610,8 @@ def _each(acts: Sequence[Callable[[], Any]]) -> None:
     Raises:
         google.api_core.exceptions.GoogleAPIError: a service was unwell; said when all are done.
     """
-    unwell = None
-    for act in acts:
-        try:
-            act()
-        except TRANSIENT as error:
-            unwell = error
-        except Exception:
-            log.exception("a step of a build is left to the next sweep")
-    if unwell is not None:
-        raise unwell
+    complaint = "a step of a build is left to the next sweep"
+    run_each((complaint, act) for act in acts).raise_first(*TRANSIENT)
 
 
 def _is_ours(catalog: Catalog, view: type[View], table: str) -> bool:
