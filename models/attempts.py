@@ -2,9 +2,10 @@
 
 TaskAttempts
     Key: hash of the queue and the task's name, as of a dead task.
-    Queries: expires <= a time, by expires: those that nobody needs. Single-property index.
+    Queries: expires <= a time, by expires: those that are not needed any more. Single-property
+    index.
     Growth: a row for each task that has failed by itself, or begins its fourth delivery. It goes
-    when the task is done or parked, and otherwise two days after its last change.
+    when the task is done or dead, and otherwise two days after its last change.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class TaskAttempts(ndb.Model):
     """What is known of the deliveries of a task."""
 
     failures = ndb.IntegerProperty(indexed=False, default=0)
-    # The numbers of the deliveries that began and were not heard of since.
+    # The numbers of the deliveries that began and have not ended.
     begun = ndb.IntegerProperty(indexed=False, repeated=True)
     first = ndb.DateTimeProperty(indexed=False, required=True)
     expires = ndb.DateTimeProperty(required=True)
-    counted_by = ndb.TextProperty()  # The last count: proof that it was made.
+    counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
 
 
 def attempts_key(attempts_id: str) -> Any:
@@ -32,5 +33,5 @@ def attempts_key(attempts_id: str) -> Any:
 
 
 def expired_attempts(now: datetime.datetime) -> Any:
-    """Return the query for the rows that nobody needs any more."""
+    """Return the query for the rows that are not needed any more."""
     return TaskAttempts.query(TaskAttempts.expires <= now).order(TaskAttempts.expires)

@@ -1,7 +1,7 @@
-"""Tasks that can never work, kept so that somebody can look and replay.
+"""Tasks that can never work, kept to be looked at and replayed.
 
 DeadTask
-    Key: hash of queue and task name: a repeated delivery parks in the same row.
+    Key: hash of queue and task name: a repeated delivery is kept in the same row.
     Queries: resolved = False, by key: the list and the count. Single-property index.
     Growth: one row a task given up. `body` is at most 100 KB.
 """
@@ -22,7 +22,7 @@ class DeadTask(ndb.Model):
     body = ndb.TextProperty(required=True)
     reason = ndb.TextProperty(required=True)
     count = ndb.IntegerProperty(indexed=False, default=0)
-    parked_by = ndb.TextProperty()  # The last parking: proof that it was counted.
+    counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
     replays = ndb.IntegerProperty(indexed=False, default=0)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)
@@ -30,5 +30,5 @@ class DeadTask(ndb.Model):
 
 
 def open_dead_tasks() -> Any:
-    """Return the query for the dead tasks that nobody has dealt with."""
+    """Return the query for the dead tasks that have not been dealt with."""
     return DeadTask.query(DeadTask.resolved == False).order(DeadTask._key)  # noqa: E712

@@ -4,12 +4,12 @@ OutboxTask
     Key: "<partition>|<created>|<h or o>|<transaction>|<number>|<digest>". The partition is the
     first hex digit of the transaction's random id, so writes spread over 16 ranges; within a
     range rows stand in the order of time. The digest is of what the task is asked to do; all
-    other parts are chosen before the transaction's first try. So a body that runs again
+    other parts are chosen before the transaction's first attempt. So a body that runs again
     writes the same rows, and one that decides otherwise then writes others.
     Queries: ranges of keys: the sweep, and the oldest row. tag = "..." or a range of tags, by
     key: what still waits for one reader. Single-property index.
     Growth: one row for each task that is waiting. A row of kind "o" goes when its task was
-    created, one of kind "h" (held) in the transaction that does what the task asks for.
+    created, one of kind "h" (unacked) in the transaction that does what the task asks for.
 
 OutboxLease
     Key: the partition. Who drains it now, or was asked to, so that two sweeps do not do the same
@@ -52,7 +52,8 @@ class OutboxLease(ndb.Model):
 class RowId:
     """The parts of a row's key.
 
-    >>> row = RowId("c0ffee", datetime.datetime(2030, 5, 1, 12), 3, held=True, digest="1a2b3c4d")
+    >>> noon = datetime.datetime(2030, 5, 1, 12)
+    >>> row = RowId("c0ffee", noon, 3, is_unacked=True, digest="1a2b3c4d")
     >>> row.text
     'c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d'
     >>> RowId.parse(row.text) == row
@@ -62,12 +63,12 @@ class RowId:
     transaction: str
     created: datetime.datetime
     number: int
-    held: bool
+    is_unacked: bool
     digest: str = ""
 
     @property
     def text(self) -> str:
-        kind = "h" if self.held else "o"
+        kind = "h" if self.is_unacked else "o"
         time = f"{self.created:{_TIME}}"
         parts = (self.transaction[0], time, kind, self.transaction, f"{self.number:04d}")
         return "|".join((*parts, self.digest))
@@ -85,11 +86,11 @@ class RowId:
 
     @classmethod
     def read(cls, row: str | int) -> RowId:
-        """Return what the id of any key says; what it does not say is old, and not held.
+        """Return what the id of any key says; what it does not say is old, and needs no ack.
 
         Rows may be of another version, or made by hand: none of them may stop the others.
 
-        >>> RowId.read("c|20300501T120000000000|h|c0ffee|0003").held
+        >>> RowId.read("c|20300501T120000000000|h|c0ffee|0003").is_unacked
         True
         >>> RowId.read(5629499534213120).created
         datetime.datetime(1970, 1, 1, 0, 0)
@@ -124,12 +125,12 @@ def outbox_rows(partition: str = "", *, after: str = "") -> Any:
     return query
 
 
-def rows_of_topic(tag: str) -> Any:
+def rows_of_tag(tag: str) -> Any:
     """Return the query for the rows of a tag, by key."""
     return OutboxTask.query(OutboxTask.tag == tag).order(OutboxTask._key)
 
 
-def rows_of_topics(prefix: str) -> Any:
+def rows_of_tags(prefix: str) -> Any:
     """Return the query for the rows of all tags that begin with a prefix."""
     tag = OutboxTask.tag
     query = OutboxTask.query(tag >= prefix, tag < prefix + "\U0010ffff")

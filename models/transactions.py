@@ -1,18 +1,18 @@
 """The one door to Datastore transactions.
 
-A transaction body may run twice although its first run was committed: the reply was
-lost and nobody can tell. So every body must carry its own proof (a receipt, a marker
-with a sequence number, the deletion of the row that caused it), choose its keys before
-it starts, and do nothing but read and write entities.
+A transaction body may run twice although its first run was committed, because the service's reply
+was lost. So every body must carry its own idempotency guard (a receipt, a marker with a sequence
+number, the deletion of the row that caused it), choose its keys before it starts, and do nothing
+but read and write entities.
 
 ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
 up, and hides the real error in a RetryError. `transact` makes a few quick attempts, with pauses of
 about half a second in all, and raises what the service said.
 
-Inside the body, `current_transaction()` tells which call of `transact` it belongs to. Its id
-is the same in every try, so what a body names after it is written once. A listener hears of
-each try that failed, and of the commit or the giving up when it is over; what listens can delay
-the caller, but never fail it, nor make the body run again.
+Inside the body, `current_transaction()` returns the call of `transact` that it belongs to. Its id
+is the same in every attempt, so what a body names after it is written once. A hook is called after
+each attempt that failed, and after the commit or the last attempt. A hook can delay the caller, but
+never fail it, nor make the body run again.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.ndb.context import get_context
+from google.cloud.ndb.exceptions import ContextError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-L = TypeVar("L", bound="Listener")
+H = TypeVar("H", bound="TransactionHook")
 
-TRIES = 4
+MAX_ATTEMPTS = 4
 INITIAL_BACKOFF_S = 0.03
 BACKOFF_FACTOR = 3.0
 
-# No try begins later than this after the first one: a caller waits, and so may a lease.
-LAST_TRY_AFTER_S = 10.0
+# No attempt begins later than this after the first one: a caller waits, and so may a lease.
+LAST_ATTEMPT_AFTER_S = 10.0
 
 # Pauses are not drawn from the process's own numbers: a test that seeds those owns them.
 _DICE = random.Random()
@@ -66,22 +67,26 @@ TRANSIENT = (*RETRIED, rpc_errors.ResourceExhausted, rpc_errors.RetryError)
 
 
 class NoTransactionError(Exception):
-    """This belongs into the body of a transaction."""
+    """This must be called in the body of a transaction."""
 
 
-class Listener(Protocol):
-    """What follows a transaction from outside of it."""
+class NoContextError(Exception):
+    """This must be called in a context of Datastore."""
 
-    def retried(self, cause: Exception) -> None:
-        """A try failed, and the body runs again. Unless cause is Aborted it may be committed."""
+
+class TransactionHook(Protocol):
+    """Called at the ends of a transaction, outside of it."""
+
+    def on_retry(self, cause: Exception) -> None:
+        """An attempt failed, and the body runs again. Unless cause is Aborted it may stand."""
         ...
 
-    def committed(self) -> None:
-        """The last try is committed."""
+    def on_commit(self) -> None:
+        """The last attempt is committed."""
         ...
 
-    def given_up(self) -> None:
-        """There is no further try. The last one, or one before, may be committed all the same."""
+    def on_give_up(self) -> None:
+        """There is no further attempt. The last one, or one before, may be committed anyway."""
         ...
 
 
@@ -90,29 +95,27 @@ class Transaction:
     """One call of `transact`, through all attempts of its body."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
-    listeners: dict[str, Listener] = field(default_factory=dict)
-    doubt: Exception | None = None  # The last one that left the outcome of a try open.
+    hooks: dict[str, TransactionHook] = field(default_factory=dict)
+    doubt: Exception | None = None  # The last one that left an attempt's outcome unknown.
 
-    def listener(self, name: str, make: Callable[[], L]) -> L:
-        """Return this transaction's listener of a name; make it if there is none yet."""
-        return self.listeners.setdefault(name, make())  # type: ignore[return-value]
+    def hook(self, name: str, make: Callable[[], H]) -> H:
+        """Return this transaction's hook of a name; make it if there is none yet."""
+        return self.hooks.setdefault(name, make())  # type: ignore[return-value]
 
-    def retried(self, cause: Exception) -> None:
-        """Tell everybody that the body runs again."""
-        self._tell(lambda listener: listener.retried(cause))
+    def on_retry(self, cause: Exception) -> None:
+        self._call(lambda hook: hook.on_retry(cause))
 
-    def committed(self) -> None:
-        """Tell everybody. The commit stands, so nothing that they raise may look like a loss."""
-        self._tell(lambda listener: listener.committed())
+    def on_commit(self) -> None:
+        self._call(lambda hook: hook.on_commit())
 
-    def given_up(self) -> None:
-        """Tell everybody that the caller gets an error."""
-        self._tell(lambda listener: listener.given_up())
+    def on_give_up(self) -> None:
+        self._call(lambda hook: hook.on_give_up())
 
-    def _tell(self, news: Callable[[Listener], None]) -> None:
-        for name, listener in self.listeners.items():
+    def _call(self, end: Callable[[TransactionHook], None]) -> None:
+        """Call every hook; what one raises is logged: the commit stands, and the others go on."""
+        for name, hook in self.hooks.items():
             try:
-                news(listener)
+                end(hook)
             except Exception:
                 log.exception("%s failed to follow a transaction, which goes on", name)
 
@@ -128,14 +131,17 @@ def current_transaction() -> Transaction:
     """
     transaction: Transaction | None = getattr(_local, "transaction", None)
     if transaction is None:
-        raise NoTransactionError("call this in the body of models.transactions.transact")
+        raise NoTransactionError(
+            "there is no transaction here: call this in a function `body`, "
+            "and run that by models.transactions.transact(body)"
+        )
     return transaction
 
 
 def pending_writes() -> int:
     """Return how many writes wait for the commit of the transaction that this code runs in.
 
-    ndb tells nobody: this looks where it keeps them.
+    ndb has no public way to ask: this looks where it keeps them.
     """
     context = get_context()
     batch = context.commit_batches.get(context.transaction)
@@ -155,7 +161,7 @@ def _inside(transaction: Transaction) -> Iterator[None]:
 def transact(
     body: Callable[[], T],
     *,
-    attempts: int = TRIES,
+    attempts: int = MAX_ATTEMPTS,
     sleep: Callable[[float], None] = time.sleep,
     jitter: Callable[[float, float], float] = _DICE.uniform,
     elapsed_s: Callable[[], float] = time.monotonic,
@@ -163,14 +169,15 @@ def transact(
     """Run body in a transaction and return what it returned.
 
     Args:
-        body: Reads and writes entities, and proves to itself that it has not run before.
+        body: Reads and writes entities, guarded against a run after one that was committed.
         attempts: How often the body may run, at least 1.
         sleep: Waits between two attempts; its argument is in seconds.
-        jitter: Picks a pause between two bounds, so that rivals part ways.
-        elapsed_s: A clock that never goes back, in seconds: after 10 s there is no further try.
+        jitter: Picks a pause between two bounds, so that rivals do not collide again.
+        elapsed_s: A clock that never goes back, in seconds: after 10 s there is no further attempt.
 
     Raises:
-        google.api_core.exceptions.Aborted: every try lost its race; nothing was written.
+        NoContextError: this thread has no context of Datastore.
+        google.api_core.exceptions.Aborted: every attempt lost its race; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: what the service said. When its class is
             in OUTCOME_UNKNOWN, the body may have taken effect all the same.
     """
@@ -180,27 +187,36 @@ def transact(
     for retry in range(attempts):
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
         with _inside(transaction):
-            future = ndb.transaction_async(body, retries=0)
+            future = _begin(body)
             future.wait()
         error = future.exception()
         if error is None:
-            transaction.committed()
+            transaction.on_commit()
             return future.result()  # type: ignore[no-any-return]
         cause = _first_cause(error, before)
         if isinstance(cause, OUTCOME_UNKNOWN):
             transaction.doubt = cause
         if cause is None:
-            transaction.given_up()
+            transaction.on_give_up()
             raise error
-        if retry == attempts - 1 or elapsed_s() - began_s > LAST_TRY_AFTER_S:
-            transaction.given_up()
+        if retry == attempts - 1 or elapsed_s() - began_s > LAST_ATTEMPT_AFTER_S:
+            transaction.on_give_up()
             # Not "from error": cause stands in error's own chain, which would close on itself. And
-            # not the last one, Aborted, when the outcome of a try before it is unknown.
+            # not the last one, Aborted, when the outcome of an attempt before it is unknown.
             raise transaction.doubt or cause from None
-        transaction.retried(cause)
+        transaction.on_retry(cause)
         longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR**retry
         sleep(jitter(longest_s / 3, longest_s))
     raise ValueError(f"attempts must be at least 1, not {attempts}")
+
+
+def _begin(body: Callable[[], T]) -> Any:
+    try:
+        return ndb.transaction_async(body, retries=0)
+    except ContextError:
+        raise NoContextError(
+            "open Datastore's context first: `with clients.context(): ...`"
+        ) from None
 
 
 def _first_cause(error: Exception, before: BaseException | None = None) -> Exception | None:

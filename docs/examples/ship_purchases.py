@@ -39,7 +39,7 @@ class Ship:
 def ship(clients: Clients, args: Ship) -> None:
     def body() -> None:
         purchase = Purchase.get_by_id(args.purchase)
-        if not purchase.is_shipped:  # Else this was delivered before: the proof.
+        if not purchase.is_shipped:  # Else this was delivered before: the guard.
             purchase.is_shipped = True
             purchase.put()
 
@@ -49,7 +49,7 @@ def ship(clients: Clients, args: Ship) -> None:
 def buy(clients: Clients, what: str, *, in_stock: bool = True) -> None:
     def body() -> None:
         if Purchase.get_by_id(what) is not None:
-            return  # This ran before, and its task is enqueued: the proof.
+            return  # This ran before, and its task is enqueued: the guard.
         Purchase(id=what).put()
         outbox.enqueue(clients, ship, Ship(what))
         if not in_stock:

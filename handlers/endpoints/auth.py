@@ -17,7 +17,7 @@ from flask.typing import ResponseReturnValue
 from handlers.endpoints.context import settings, wiring
 from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError
 from handlers.endpoints.settings import APP_ENGINE
-from pipelines.tasks.declaration import UrlTarget
+from pipelines.tasks.cloud_tasks import UrlTarget
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,17 @@
-"""Deliveries of tasks: prove the caller, check the arguments, call the function, answer.
+"""Deliveries of tasks: authenticate the caller, check the arguments, call the function, answer.
 
 One endpoint for all, so that a stranger cannot tell a task that exists from one that does
 not. How a delivery ends:
 
     done                      204
-    can never work            parked as a dead task, 204
-    lost its race             429: come again
-    another version's task    429: come again; parked when nobody has known it for an hour
-    a service is unwell       503: come again, and slow down
-    anything else             500: come again
+    can never work            kept as a dead task, 204
+    lost its race             429: it is retried
+    another version's task    429: it is retried; a dead task when it was unknown for an hour
+    a service is unavailable  503: it is retried, and the queue slows down
+    anything else             500: it is retried
 
-After `max_attempts` failures of its own (500, or a worker that died over it) a task is parked
-instead of coming again. What was not its fault does not count, however often it happens.
+After `max_attempts` failures of its own (500, or a worker that died over it) a task becomes a dead
+task. What was not its fault does not count, however often it happens.
 """
 
 from __future__ import annotations
@@ -30,15 +30,8 @@ from models.transactions import TRANSIENT
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
 from pipelines.tasks.attempts import Delivery
-from pipelines.tasks.declaration import (
-    MAX_BODY_BYTES,
-    BadArgumentsError,
-    Reject,
-    Retry,
-    Task,
-    TooLargeError,
-    Unavailable,
-)
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
+from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +57,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     try:
         args = task.read(delivery.body)
     except TooLargeError as error:
-        return _park(delivery, f"TooLargeError: {error}; the rest is not kept")
+        return _dead_letter(delivery, f"TooLargeError: {error}; the rest is not kept")
     except BadArgumentsError as error:
         return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
     return _deliver(task, args, delivery)
@@ -73,17 +66,17 @@ def deliver(rest: str) -> ResponseReturnValue:
 def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
     failures = attempts.begin(clients(), delivery)
     if failures >= task.max_attempts:
-        return _park(delivery, f"{failures} deliveries failed, or ended without a word")
+        return _dead_letter(delivery, f"{failures} deliveries failed, or ended without a word")
     try:
         task.work(clients(), args)
     except (Reject, BadArgumentsError, TooLargeError) as error:
-        return _park(delivery, f"{type(error).__name__}: {error}")
+        return _dead_letter(delivery, f"{type(error).__name__}: {error}")
     except MUST_WAIT as error:
         log.info("%s waits: %s", task.path, error)
         attempts.end_later(clients(), delivery)
         return "", 429
     except UNAVAILABLE_ERRORS as error:
-        log.warning("%s: a service is unwell: %s", task.path, error)
+        log.warning("%s: a service is unavailable: %s", task.path, error)
         attempts.end_later(clients(), delivery)
         return "", 503
     except Exception:
@@ -96,7 +89,7 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
 def _failed(task: Task[Any], delivery: Delivery, reason: str) -> ResponseReturnValue:
     failures = attempts.fail(clients(), delivery)
     if failures >= task.max_attempts:
-        return _park(delivery, f"gave up after {failures} failures. {reason}")
+        return _dead_letter(delivery, f"gave up after {failures} failures. {reason}")
     return "", 500
 
 
@@ -106,14 +99,14 @@ def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
     Not by a 503: App Engine would slow down the whole queue, and with it the tasks that it knows.
     """
     if attempts.is_old(clients(), delivery):
-        return _park(delivery, reason)
+        return _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
     return "", 429
 
 
-def _park(delivery: Delivery, reason: str) -> ResponseReturnValue:
-    log.error("parked %r: %s", delivery.path[:100], reason)
-    dead_tasks.park(
+def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:
+    log.error("dead-lettered %r: %s", delivery.path[:100], reason)
+    dead_tasks.dead_letter(
         clients(),
         path=delivery.path,
         queue=delivery.queue,
@@ -121,7 +114,7 @@ def _park(delivery: Delivery, reason: str) -> ResponseReturnValue:
         body=delivery.body,
         reason=reason,
     )
-    attempts.forget_one(delivery)
+    attempts.discard(delivery)
     return "", 204
 
 
@@ -138,7 +131,7 @@ def _delivery(body: bytes) -> Delivery:
 
 
 def _header(name: str) -> str:
-    """Return what the queue says of this delivery; believable because the caller is proven."""
+    """Return what the queue says of this delivery; the caller is authenticated."""
     for prefix in ("X-CloudTasks-", "X-AppEngine-"):
         if value := request.headers.get(prefix + name):
             return value

@@ -35,10 +35,10 @@ from pipelines.continuations.lease import (
 from pipelines.continuations.receipts import Receipt, gone, receipt_of, record, unexpected
 from pipelines.continuations.sources import Slice, Span
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
 from pipelines.runtime.rpc import Cost
-from pipelines.runtime.wakes import CLOCK_SKEW_S
-from pipelines.tasks.declaration import Reject, Retry, Task, Unavailable
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from models.continuations import ContinuationHeartbeat, ContinuationPage, heartb
 from models.transactions import transact
 from pipelines.continuations.jobs import Job
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.wakes import CLOCK_SKEW_S
-from pipelines.tasks.declaration import Retry
+from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
+from pipelines.tasks.errors import Retry
 
 # How much work may be done before its receipts are committed: what a crash can repeat.
 MAX_UNRECEIPTED = 10

@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from google.cloud import ndb
@@ -35,11 +36,12 @@ from models.continuations import (
     untold_runs,
 )
 from models.demos.uploads import expired_chunks
-from models.transactions import TRANSIENT, transact
+from models.transactions import transact
 from pipelines.continuations.attempt import PageArgs, page_task
 from pipelines.continuations.jobs import Jobs
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.each import run_each
 
 log = logging.getLogger(__name__)
 
@@ -82,21 +84,14 @@ def _take_turns(
         seen = {run.key for run in runs}
         first = runs_after().fetch(SWEPT_RUNS - len(runs))
         runs += [run for run in first if run.key not in seen]
-    woken, failed = 0, 0
-    last = ""
-    for run in runs:
-        last = run.key.id()
-        try:
-            woken += wake(run)
-            failed = 0
-        except Exception as error:
-            log.exception("run %s could not be woken", last)
-            failed = failed + 1 if isinstance(error, TRANSIENT) else 0
-            if failed == MAX_FAILED_IN_A_ROW:
-                break
-    if failed == MAX_FAILED_IN_A_ROW or len(runs) == SWEPT_RUNS:
+    results = run_each(
+        [(f"run {run.key.id()} could not be woken", partial(wake, run)) for run in runs],
+        max_unavailable=MAX_FAILED_IN_A_ROW,
+    )
+    if results.is_cut_short or len(runs) == SWEPT_RUNS:
+        last = runs[results.tried - 1].key.id()
         ContinuationSweep(key=sweep_key(name), after=last).put()
-    return woken
+    return sum(results.returned)
 
 
 def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) -> int:

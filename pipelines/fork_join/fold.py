@@ -36,7 +36,8 @@ from models.transactions import TRANSIENT, transact
 from pipelines.fork_join.parked import Replay, park_in_transaction
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Reject, Retry, Task, Unavailable
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

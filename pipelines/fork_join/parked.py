@@ -40,7 +40,7 @@ def park_in_transaction(
     pack = PackId.parse(stored.key.id())
     (item,) = json.loads(stored.items)
     replay = Replay(pack.text, stored.batch_key, json.dumps(item, ensure_ascii=False))
-    dead_tasks.park_in_transaction(
+    dead_tasks.dead_letter_in_transaction(
         clients,
         dead_id=dead_id,
         path=replay_task.path,

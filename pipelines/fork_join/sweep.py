@@ -11,6 +11,7 @@ import datetime
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from google.cloud import ndb
@@ -28,6 +29,7 @@ from models.fork_join import (
 from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.each import run_each
 from pipelines.runtime.wakes import Round
 from pipelines.tasks.declaration import Task, task
 
@@ -93,16 +95,12 @@ def sweep_all(
     Raises:
         Exception: what the first one to fail raised, when all were swept.
     """
-    swept, errors = SweepResult(), list[Exception]()
-    for fork_join in fork_joins:
-        try:
-            swept += fork_join.sweep(clients, stale_s=stale_s)
-        except Exception as error:
-            log.exception("the sweep of %s failed", fork_join.name)
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return swept
+    results = run_each(
+        (f"the sweep of {queue.name} failed", partial(queue.sweep, clients, stale_s=stale_s))
+        for queue in fork_joins
+    )
+    results.raise_first()
+    return sum(results.returned, SweepResult())
 
 
 def sweep(

@@ -63,17 +63,17 @@ class TransactionalInserts:
     def _stays(self) -> list[tuple[Admission, PackId]]:
         return [(admission, self._packs[key]) for key, admission in self._admissions.items()]
 
-    def retried(self, cause: Exception) -> None:
+    def on_retry(self, cause: Exception) -> None:
         """Stay: the next try writes the same."""
         self._puts = 0
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         self._joiners.start(self._clients, list(self._admissions.values()))
         self._joiners.leave(self._clients, self._stays())
 
-    def given_up(self) -> None:
+    def on_give_up(self) -> None:
         """Leave all the same: a try may be committed, and others may have followed inside."""
-        self.committed()
+        self.on_commit()
         if self._transaction.doubt is not None:
             self._joiners.look_again(self._clients, self._stays())
 
@@ -85,7 +85,7 @@ def current_inserts(clients: Clients, joiners: Joiners) -> TransactionalInserts:
         NoTransactionError: it runs in none.
     """
     transaction = current_transaction()
-    return transaction.listener(
+    return transaction.hook(
         f"fork-join:{joiners.settings.name}",
         lambda: TransactionalInserts(clients, joiners, transaction),
     )

@@ -22,7 +22,8 @@ from pipelines.materialized_views.transport import QueuedUpdate
 from pipelines.materialized_views.updates import Apply, Propagate, newest_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Reject, Task
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Reject
 
 log = logging.getLogger(__name__)
 

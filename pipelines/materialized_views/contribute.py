@@ -102,7 +102,7 @@ class Contributor:
     def _pending(self) -> dict[Any, SourceMarker | None]:
         """Return the markers that this transaction has put before."""
         name = f"views:{self.definitions.group}"
-        return current_transaction().listener(name, PendingMarkers).markers
+        return current_transaction().hook(name, PendingMarkers).markers
 
     def _plan(
         self,

@@ -21,7 +21,7 @@ from pipelines.materialized_views.rows import (
 )
 from pipelines.materialized_views.updates import source_name
 from pipelines.materialized_views.view import View, check_views, kind_of
-from pipelines.tasks.declaration import Retry
+from pipelines.tasks.errors import Retry
 
 # In a row marker's key; Datastore takes 1,500 bytes.
 MAX_SOURCE_NAME_CHARS = 1_400

@@ -33,13 +33,13 @@ class PendingMarkers:
 
     markers: dict[Any, SourceMarker | None] = field(default_factory=dict)
 
-    def retried(self, cause: Exception) -> None:
+    def on_retry(self, cause: Exception) -> None:
         self.markers.clear()
 
-    def committed(self) -> None:
+    def on_commit(self) -> None:
         """Do nothing: no later save goes on from here."""
 
-    def given_up(self) -> None:
+    def on_give_up(self) -> None:
         """Do nothing: no later save goes on from here."""
 
 

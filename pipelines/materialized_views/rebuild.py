@@ -50,7 +50,8 @@ from pipelines.materialized_views.walks import (
     runs_of,
 )
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Retry
+from pipelines.runtime.each import run_each
+from pipelines.tasks.errors import Retry
 
 log = logging.getLogger(__name__)
 
@@ -327,13 +328,5 @@ def _each(acts: Sequence[Callable[[], Any]]) -> None:
     Raises:
         google.api_core.exceptions.GoogleAPIError: a service was unavailable; raised after the last.
     """
-    unavailable = None
-    for act in acts:
-        try:
-            act()
-        except TRANSIENT as error:
-            unavailable = error
-        except Exception:
-            log.exception("a step of a build is left to the next sweep")
-    if unavailable is not None:
-        raise unavailable
+    complaint = "a step of a build is left to the next sweep"
+    run_each((complaint, act) for act in acts).raise_first(*TRANSIENT)

@@ -18,7 +18,7 @@ from google.cloud import ndb
 
 from models import fork_join
 from models.fork_join import EpochId, PackId, WorkPack, packs_tagged, packs_tagged_under
-from models.outbox import OutboxTask, RowId, outbox_key, rows_of_topic, rows_of_topics
+from models.outbox import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
 from pipelines import outbox
 from pipelines.fork_join import Batch, ForkJoin
 from pipelines.materialized_views.pacing import paced_at
@@ -119,7 +119,7 @@ class UpdateTransport:
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
     """Return the keys of what waits for one row of a table."""
-    found: list[Any] = rows_of_topic(row).fetch(limit, keys_only=True)
+    found: list[Any] = rows_of_tag(row).fetch(limit, keys_only=True)
     if view.fan_in:
         found += packs_tagged(row).fetch(limit, keys_only=True)
     return found[:limit]
@@ -127,7 +127,7 @@ def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
 
 def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     """Return the keys of what waits for the rows of a table that begin alike."""
-    found: list[Any] = rows_of_topics(prefix).fetch(limit, keys_only=True)
+    found: list[Any] = rows_of_tags(prefix).fetch(limit, keys_only=True)
     if view.fan_in:
         found += packs_tagged_under(prefix).fetch(limit, keys_only=True)
     return found[:limit]
@@ -135,7 +135,7 @@ def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
 
 def has_pending(row: str) -> bool:
     """Return whether anything waits for a row, whichever way it travels."""
-    queries = (rows_of_topic(row), packs_tagged(row))
+    queries = (rows_of_tag(row), packs_tagged(row))
     return any(query.fetch(1, keys_only=True) for query in queries)
 
 
@@ -162,7 +162,7 @@ def check_update_key(name: str) -> None:
     """
     if _is_pack(name):
         EpochId.parse(PackId.parse(name).epoch)
-    elif not RowId.parse(name).held:
+    elif not RowId.parse(name).is_unacked:
         raise ValueError("a token names unacked rows")
 
 

@@ -13,7 +13,8 @@ from pipelines.continuations.sources import EntitySource, NumberSource
 from pipelines.materialized_views.catalog import Catalog, CatalogStore, TableSpec
 from pipelines.materialized_views.definitions import ViewDefinitions
 from pipelines.materialized_views.view import View, is_view, kind_of
-from pipelines.tasks.declaration import Retry, hashed_name
+from pipelines.tasks.declaration import hashed_name
+from pipelines.tasks.errors import Retry
 
 BACKFILL, CATCH_UP, DROP, VERIFY = "backfill", "catch-up", "drop", "verify"
 CONFIRM = "confirm"  # The walk of the catch-up once more.

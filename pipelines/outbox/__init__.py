@@ -7,39 +7,32 @@
     transact(body)
 
 Cloud Tasks cannot join a Datastore transaction. So the task is a row in the same commit.
-After the commit the process creates the task and deletes its row, after the response, as many
-at a time as have come together (at most 100 a call). What a crash left, the sweep creates:
-a row is deleted only after its task exists. So a task is created if and only if its
-transaction was committed, never before its data can be read, and mostly some milliseconds later.
+After the response the process creates the tasks of committed rows, up to 100 per call, and deletes
+the rows. The sweep does the same for what a crash left: a row is deleted only after its task
+exists. So a task is created if and only if its transaction was committed, never before its data
+can be read, and mostly some milliseconds later.
 
 The task's name is made of the row's key, so creating it twice makes one. A name of your own
-works as it does in `Task.enqueue`: "already exists" means that somebody enqueued it before.
+works as it does in `Task.enqueue`: "already exists" means that it was enqueued before.
 
-`enqueue_with_ack` keeps the row until the task's own transaction calls `ack`. Then
-what waits can be seen (`tag`), its age is known, and the effect commits with its proof.
+`enqueue_with_ack` keeps the row until the task's own transaction calls `ack`. Then what waits can
+be seen (`tag`), its age is known, and the effect commits with the ack.
 
 Lost on failure: nothing. A crash costs one period of the sweep. A process that lives on heals
-itself within seconds: it asks Cloud Tasks again, and looks for rows whose commit nobody answered
-for. A task that Cloud Tasks refuses blocks no other; after ten minutes it is parked as a dead task,
-with its reason. An unacked row stays even then.
+itself within seconds: it asks Cloud Tasks again, and looks for rows whose commit was not answered.
+A task that Cloud Tasks refuses blocks no other; after ten minutes it becomes a dead task, with its
+reason. An unacked row stays even then.
 
 Routes: POST /tasks/outbox/drain; GET /cron/outbox/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010:
 transactional tasks, which the platform had then. Why not its successors': docs/adr/0007.
 """
 
-from pipelines.outbox.outbox import (
-    BackgroundRelay,
-    Depth,
-    InlineRelay,
-    ack,
-    create_later,
-    depth,
-    drain,
-    enqueue,
-    enqueue_with_ack,
-    sweep,
-)
+from pipelines.outbox.background import BackgroundRelay
+from pipelines.outbox.depth import Depth, depth
+from pipelines.outbox.enqueue import ack, enqueue, enqueue_with_ack
+from pipelines.outbox.relay import InlineRelay, create_later
+from pipelines.outbox.sweep import drain, sweep
 
 __all__ = [
     "BackgroundRelay",

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never
 
-from pipelines.outbox import outbox
-from pipelines.outbox.outbox import MAX_COUNTED
+from pipelines.outbox.depth import MAX_COUNTED, depth
+from pipelines.outbox.sweep import STALE_S, drain, sweep
 from pipelines.runtime.clients import Clients
 from pipelines.tasks import attempts
 from pipelines.tasks.declaration import Task
@@ -22,38 +22,38 @@ class Outbox(Pattern[Never]):
     name = "outbox"
 
     def tasks(self, parts: Sequence[Never]) -> Iterable[Task[Any]]:
-        return [outbox.drain]
+        return [drain]
 
     def sweep(
         self, clients: Clients, parts: Sequence[Never], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
         """Create the tasks that were committed and never created."""
-        swept = outbox.sweep(clients, stale_s=outbox.STALE_S if stale_s is None else stale_s)
+        swept = sweep(clients, stale_s=STALE_S if stale_s is None else stale_s)
         if swept.created or swept.partitions:
             log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
         return {"created": swept.created, "partitions": swept.partitions}
 
     def delete_expired(self, clients: Clients) -> int:
         """Delete the attempts of tasks that came to no end: tasks themselves have no sweep."""
-        return attempts.forget(clients)
+        return attempts.delete_expired(clients)
 
     def gauges(self, clients: Clients) -> Sequence[Gauge]:
-        depth = outbox.depth(clients)
+        found = depth(clients)
         return [
-            Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", depth.waiting),
+            Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", found.waiting),
             Gauge(
                 "outbox_oldest_seconds",
                 "Age of the oldest row whose task is not known to exist.",
-                depth.oldest_s,
+                found.oldest_s,
             ),
             Gauge(
                 "outbox_oldest_unacked_seconds",
                 "Age of the oldest row that is kept until its task has done its work.",
-                depth.oldest_unacked_s,
+                found.oldest_unacked_s,
             ),
             Gauge(
                 "outbox_relayed_per_second",
                 "Tasks created from rows, over the last full minute; 0 without memcached.",
-                depth.relayed_per_s,
+                found.relayed_per_s,
             ),
         ]

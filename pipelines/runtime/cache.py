@@ -1,12 +1,12 @@
 """memcached, as a hint: every value may vanish, be old, or never have been stored.
 
 Only latency and batch size may depend on it. Each operation answers None or False when
-the server is away; nothing here raises because of the cache. A server that failed is left alone
-for half a second, so that an outage costs one time-out and not one a call.
+the server is away; nothing here raises because of the cache. A circuit breaker: a server that
+failed is not called for half a second, so an outage costs one time-out and not one per call.
 
 Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing
 is pickled. The client answers every write (`default_noreply=False`): with pymemcache's
-default, `add` says True to everybody and twenty holders share one lock.
+default, `add` returns True to every caller and twenty holders share one lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# After a failure nobody asks for so long: a server that hangs would cost every call its time-out.
+# No calls for so long after a failure: a server that hangs would cost each its time-out.
 COOLDOWN_S = 0.5
 MAX_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
 
@@ -41,11 +41,11 @@ class Cache(Protocol):
     def delete(self, key: str) -> bool: ...
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        """Add to a counter, which starts at 0; return what it is now, None: nobody knows."""
+        """Add to a counter, which starts at 0; return its value, None: unknown."""
         ...
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        """Add to a counter that exists, down to 0 at most; return what it is now, None: nothing.
+        """Add to a counter that exists, down to 0 at most; return its value, None: unknown.
 
         Its time to live stays as it was.
         """
@@ -130,11 +130,11 @@ class MemcachedCache:
         try:
             return operation()
         except OSError as error:
-            log.warning("memcached is away, and is left alone for a while: %s", error)
+            log.warning("memcached is away, and is not called for a while: %s", error)
             self._away_until = self._monotonic() + COOLDOWN_S
         except (MemcacheError, RuntimeError) as error:
             # This operation alone: a value too large, an empty pool, or a connection of the pool
-            # from before the server was started anew, of which each fails once.
+            # from before the server was restarted, of which each fails once.
             log.warning("memcached refuses: %s", error)
         return otherwise
 
@@ -172,15 +172,15 @@ def open_cache(host: str | None) -> Cache:
     return MemcachedCache(host) if host else NoCache()
 
 
-def counted(told: bytes | None) -> int | None:
+def counted(value: bytes | None) -> int | None:
     """Return what a counter holds; None for anything else that may stand in its place.
 
     >>> counted(b"7 "), counted(b"seven"), counted(b"9" * 5000), counted(None)
     (7, None, None, None)
     """
     # After a decrement memcached may leave a blank behind the number.
-    is_number = told is not None and len(told) <= 20 and told.strip().isdigit()
-    return int(told) if told is not None and is_number else None
+    is_number = value is not None and len(value) <= 20 and value.strip().isdigit()
+    return int(value) if value is not None and is_number else None
 
 
 def _hashed(key: str) -> str:

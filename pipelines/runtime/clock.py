@@ -6,6 +6,9 @@ import datetime
 import time
 from typing import Protocol
 
+# What lies further ahead is from a clock that was wrong.
+CLOCK_SKEW_S = 60.0
+
 
 class Clock(Protocol):
     """Tells the time and waits; tests own theirs."""

@@ -1,4 +1,4 @@
-"""What a process remembers from one request to the next: always a hint, never a proof.
+"""What a process remembers from one request to the next: always a hint, never relied on.
 
 A process may die at any moment, and there may be many. What is kept here may only save work.
 """

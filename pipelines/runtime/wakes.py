@@ -1,9 +1,7 @@
-"""Which of the rows that wait a sweep wakes again.
+"""A round of a sweep: which of the rows that wait it wakes.
 
-A row that has just become stale is woken by every sweep. One that stays is woken when it is 10, 20
-and 40 minutes old, and then each hour: its task mostly exists and waits in its queue. What has
-become due is counted from the last sweep that came to its end, so a pause of the sweep delays
-nothing beyond the first sweep after it.
+How often a row is woken says `backoff`. What has become due is counted from the last round that
+came to its end, so a pause of the sweep delays nothing beyond the first round after it.
 
     round = Round.begin(clients, "outbox")
     due = [row for row in rows if round.is_due(row.created, stale_s=15)]
@@ -20,16 +18,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from models.sweeps import SweepMark, mark_key
+from pipelines.runtime.backoff import PATIENT_AFTER_S, Backoff
 from pipelines.runtime.clock import naive_utc
 
 if TYPE_CHECKING:
     from pipelines.runtime.clients import Clients
-
-# A row that is younger is woken by every sweep; older ones when they have doubled their age.
-PATIENT_AFTER_S = 600.0
-HOUR_S = 3600.0
-# What lies further ahead is from a clock that was wrong, and counts as old.
-CLOCK_SKEW_S = 60.0
 
 
 @dataclass
@@ -70,13 +63,10 @@ class Round:
             stale_s: From which age on its own process should have cared for it.
         """
         age_s = (self.now - created).total_seconds()
-        if age_s < -CLOCK_SKEW_S:
-            return True
-        if age_s < PATIENT_AFTER_S:
-            return age_s >= stale_s
-        if self.since is None:
-            return True
-        return steps(age_s) > steps((self.since - created).total_seconds())
+        before_s: float | None = None
+        if age_s >= PATIENT_AFTER_S and self.since is not None:  # Younger rows cost no read.
+            before_s = (self.since - created).total_seconds()
+        return Backoff(stale_s).is_due(age_s, before_s)
 
     def end(self) -> None:
         """Note that everything that was due was woken, or handed to tasks that will.
@@ -85,15 +75,3 @@ class Round:
         """
         if self._is_read and self.since != self.now:
             SweepMark(key=mark_key(self.name), at=self.now).put()
-
-
-def steps(age_s: float) -> int:
-    """Return how often a row of an age was due to be woken after its first ten minutes.
-
-    >>> [steps(minutes * 60) for minutes in (9, 10, 19, 20, 40, 59, 60, 119, 120, 1440)]
-    [0, 1, 1, 2, 3, 3, 4, 4, 5, 27]
-    """
-    if age_s < 0:
-        return 0
-    doublings = int(min(age_s, HOUR_S - 1) / PATIENT_AFTER_S).bit_length()
-    return doublings + int(age_s / HOUR_S)

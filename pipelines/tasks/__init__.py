@@ -1,34 +1,38 @@
 """Tasks: declared once, enqueued through the same object, delivered by Cloud Tasks.
 
-    @task("/tasks/parties/remind", queue="default")
-    def remind(clients: Clients, args: Remind) -> None: ...
+    from dataclasses import dataclass
 
-    remind.enqueue(clients, Remind(party_id="p1"), name=("remind", "p1"), delay_s=60)
+    from pipelines.runtime import Clients
+    from pipelines.tasks import task
 
-`handlers/endpoints/tasks.py` mounts every declared task as an endpoint. A task may be delivered
-more than once, late, out of order and twice at the same time. The function ends in one of
-four ways: it returns (done), raises `Reject` (can never work), `Retry` (lost its race, come
-back) or lets the error of a sick service rise (unwell); anything else is retried too.
+    @dataclass(frozen=True)
+    class Remind:
+        party: str
 
-Arguments are a frozen dataclass; they travel as JSON and are checked on both sides. A name
-is hashed: sequential names slow a whole queue down. "Already exists" means that someone has
-done this for us, and is an answer, not an error.
+    @task(queue="default")  # Delivered to /tasks/send-reminder.
+    def send_reminder(clients: Clients, args: Remind) -> None:
+        print(f"remind the guests of {args.party}")
+
+    send_reminder.enqueue(clients, Remind("p1"), name=("p1",), delay_s=60)
+
+An app lists its tasks in its `Registry`; `handlers/endpoints/tasks.py` delivers to those. The path
+follows from the function's name: give it (`@task("/tasks/parties/remind", queue=...)`) when the
+function may be renamed, for tasks that wait are delivered to the path they were enqueued with.
+
+A task may be delivered more than once, late, out of order and twice at the same time. The
+function ends in one of these ways: it returns (done), raises `Reject` (can never work: kept as a
+dead task), `Retry` (lost its race) or `Unavailable` (a service does not answer; so does the
+service's own error). Anything else is its own failure: it is retried `max_attempts` times.
+
+Arguments are a frozen dataclass; they travel as JSON and are checked when they are enqueued and
+when they are delivered. A name is hashed: sequential names slow a whole queue down. "Already
+exists" means that the task was enqueued before, and is a result, not an error.
 """
 
+from pipelines.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue, UrlTarget
 from pipelines.tasks.dead_tasks import count_open
-from pipelines.tasks.declaration import (
-    AppEngineTarget,
-    BadArgumentsError,
-    CloudTaskQueue,
-    Reject,
-    Retry,
-    Task,
-    TooLargeError,
-    Unavailable,
-    UrlTarget,
-    hashed_name,
-    task,
-)
+from pipelines.tasks.declaration import Task, hashed_name, task
+from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
 
 __all__ = [
     "AppEngineTarget",

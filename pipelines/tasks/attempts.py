@@ -1,12 +1,12 @@
 """Attempts: how often a task has failed by its own fault, so that it is not tried for ever.
 
 Cloud Tasks counts every delivery, also those that an outage ended, that lost a race or that never
-reached the app; and who answers for a dead worker depends on what stands in front of it. So the app
-counts for itself. Its own fault is an error that nobody foresaw, and a delivery that began and was
-never heard of again: its worker died, or did not come to an end in time.
+reached the app; and what answers for a dead worker depends on the front end. So the app counts for
+itself. A task's own fault is an unforeseen error, and a delivery that began and never ended: its
+worker died, or was too slow.
 
-The first deliveries note nothing unless they fail. From the fourth on, a delivery is noted before
-it works. A delivery that is slow and ends after all takes its mark back.
+The first deliveries are noted only when they fail. From the fourth on, a delivery is noted before
+it works. A slow delivery that ends after all takes its mark back.
 
 Lost on failure: a count, or that a delivery has ended. A task is then tried once more or once less.
 """
@@ -25,8 +25,7 @@ from google.cloud import ndb
 from models.attempts import TaskAttempts, attempts_key, expired_attempts
 from models.transactions import transact
 from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.wakes import CLOCK_SKEW_S
+from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
 from pipelines.tasks.declaration import hashed_name
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ NOTED_FROM = 3
 DEPLOY_S = 3600.0
 # Longer than the pause between any two deliveries of a task.
 EXPIRES_S = 2 * 24 * 3600.0
-MAX_FORGOTTEN = 500
+MAX_DELETED = 500
 LOST_RACE = "429"
 
 
@@ -86,7 +85,7 @@ def begin(clients: Clients, delivery: Delivery) -> int:
 def end_well(delivery: Delivery) -> None:
     """Forget the attempts of a task that is done."""
     if delivery.is_noted or delivery.last_answer == "500":
-        forget_one(delivery)
+        discard(delivery)
 
 
 def end_later(clients: Clients, delivery: Delivery) -> None:
@@ -97,14 +96,14 @@ def end_later(clients: Clients, delivery: Delivery) -> None:
 
 def fail(clients: Clients, delivery: Delivery) -> int:
     """Count a failure of a task; return how many there are now."""
-    proof = clients.new_id()
+    call_id = clients.new_id()
 
     def count() -> int:
         row = _row(clients, delivery)
-        if row.counted_by == proof:
+        if row.counted_by == call_id:
             return _failures(row, delivery)  # Counted before; the commit's reply was lost.
         row.failures += 1
-        row.counted_by = proof
+        row.counted_by = call_id
         return _end(row, delivery)
 
     return _quietly(lambda: transact(count))
@@ -114,7 +113,7 @@ def is_old(clients: Clients, delivery: Delivery) -> bool:
     """Return whether a task that this version of the code does not know has waited for another.
 
     Raises:
-        google.api_core.exceptions.GoogleAPICallError: nobody knows.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown.
     """
 
     def look() -> bool:
@@ -126,16 +125,16 @@ def is_old(clients: Clients, delivery: Delivery) -> bool:
     return transact(look)
 
 
-def forget_one(delivery: Delivery) -> None:
-    """Forget what is known of one task's deliveries."""
+def discard(delivery: Delivery) -> None:
+    """Delete what is known of one task's deliveries."""
     key = attempts_key(delivery.attempts_id)
     _quietly(lambda: len(ndb.delete_multi([key])))
 
 
-def forget(clients: Clients) -> int:
-    """Delete the rows that nobody came back for, at most 500; return how many."""
+def delete_expired(clients: Clients) -> int:
+    """Delete the rows of tasks that were not delivered again, at most 500; return how many."""
     now = naive_utc(clients.clock.now())
-    keys = expired_attempts(now).fetch(MAX_FORGOTTEN, keys_only=True)
+    keys = expired_attempts(now).fetch(MAX_DELETED, keys_only=True)
     ndb.delete_multi(keys)
     return len(keys)
 
@@ -163,7 +162,7 @@ def _row(clients: Clients, delivery: Delivery) -> TaskAttempts:
 
 
 def _failures(row: TaskAttempts, delivery: Delivery) -> int:
-    """Count failures, and deliveries before this one that were never heard of again."""
+    """Count failures, and deliveries before this one that never ended."""
     unheard = [number for number in row.begun if number < delivery.number]
     return int(row.failures) + len(unheard)
 

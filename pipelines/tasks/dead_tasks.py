@@ -1,8 +1,8 @@
-"""Dead tasks: what was given up, why, and a second chance.
+"""Dead tasks (dead letters): what was given up, why, and a second chance.
 
-Parking is idempotent per delivery's name, so a repeated delivery counts in the same row.
-A replay is a task itself (whoever may create tasks may ask for it): it enqueues the parked
-body again under a new name.
+A task has one dead task, by its queue and name: dead-lettered again, it is counted in the same row.
+A replay is a task itself, so any caller that may create tasks may ask for it: it enqueues the dead
+task's body again under a new name.
 
 Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
 """
@@ -18,26 +18,27 @@ from models.transactions import transact
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import MAX_BODY_BYTES, Reject, Task, hashed_name
+from pipelines.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
+from pipelines.tasks.errors import Reject
 
 MAX_REASON_CHARS = 8_000
 MAX_LISTED = 1_000
 MAX_NAME_BYTES = 1_500  # Of a key in Datastore.
 
 
-def park(
+def dead_letter(
     clients: Clients, *, path: str, queue: str, task_name: str, body: bytes, reason: str
 ) -> str:
-    """Keep a task that can never work; return its dead task's id."""
-    parking_id = clients.new_id()
-    dead_id = hashed_name(queue, task_name) if task_name else parking_id
+    """Keep a task that can never work as a dead task; return its id."""
+    call_id = clients.new_id()
+    dead_id = hashed_name(queue, task_name) if task_name else call_id
     now = naive_utc(clients.clock.now())
 
     def keep() -> None:
         dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now)
-        if dead.parked_by == parking_id:
+        if dead.counted_by == call_id:
             return  # Counted before; the commit's reply was lost.
-        dead.parked_by = parking_id
+        dead.counted_by = call_id
         _fill(dead, path, queue, task_name, body, reason)
         dead.count += 1
         dead.updated = now
@@ -47,16 +48,16 @@ def park(
     return dead_id
 
 
-def park_in_transaction(
+def dead_letter_in_transaction(
     clients: Clients, *, dead_id: str, path: str, queue: str, body: bytes, reason: str
 ) -> None:
     """Keep what can never work as a dead task, in the commit that takes it from its place.
 
     Args:
-        dead_id: Chosen before the transaction, and parked once.
+        dead_id: Chosen before the transaction, and dead-lettered once.
     """
     now = naive_utc(clients.clock.now())
-    dead = DeadTask(id=dead_id, created=now, updated=now, count=1, parked_by=dead_id)
+    dead = DeadTask(id=dead_id, created=now, updated=now, count=1, counted_by=dead_id)
     _fill(dead, path, queue, dead_id, body, reason)
     dead.put()
 
@@ -114,5 +115,5 @@ def replay_task(known: Mapping[str, Task[Any]]) -> Task[Replay]:
 
 
 def count_open() -> int:
-    """Return how many dead tasks wait for somebody, counting up to 1,000."""
+    """Return how many dead tasks are open, counting up to 1,000."""
     return len(open_dead_tasks().fetch(MAX_LISTED, keys_only=True))

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from demos.invitations.mail import SmtpMailer
 from devserver.ports import free_port
-from pipelines.tasks.declaration import Unavailable
+from pipelines.tasks.errors import Unavailable
 
 HOST, USER, PASSWORD = "127.0.0.1", "user", "only-for-the-relay"
 

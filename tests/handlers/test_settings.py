@@ -20,7 +20,7 @@ from handlers.endpoints.settings import (
     BadSettingsError,
 )
 from handlers.settings import DemoSettings
-from pipelines.tasks.declaration import AppEngineTarget, UrlTarget
+from pipelines.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
 # The same in every process, for test ids hold parts of it; and it stands in no file.
 KEY = hashlib.sha384(b"the key of these tests").hexdigest()

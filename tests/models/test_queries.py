@@ -50,7 +50,7 @@ from models.materialized_views import (
     row_marker_key,
     rows_from,
 )
-from models.outbox import PARTITIONS, OutboxTask, outbox_rows, rows_of_topic, rows_of_topics
+from models.outbox import PARTITIONS, OutboxTask, outbox_rows, rows_of_tag, rows_of_tags
 from tests.world import World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
@@ -333,12 +333,12 @@ CASES: dict[str, Case] = {
         lambda: [sent("70"), sent("75")],
     ),
     "rows of a tag": (
-        lambda: rows_of_topic("t"),
+        lambda: rows_of_tag("t"),
         lambda: [sent("a", "t"), sent("b", "t")],
         lambda: [sent("c", "s"), sent("d", "tt"), sent("e")],
     ),
     "rows of tags": (
-        lambda: rows_of_topics("t"),
+        lambda: rows_of_tags("t"),
         lambda: [sent("b", "t"), sent("a", "ta"), sent("d", "t\U0001f600")],
         lambda: [sent("c", "s"), sent("e", "u"), sent("f"), sent("g", "t\U0010ffff")],
     ),

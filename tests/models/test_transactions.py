@@ -1,72 +1,14 @@
-"""The one door to transactions: what is rerun, what is not, and that nothing is swallowed."""
+"""The one door to transactions: what is rerun, what is not, and that no error is swallowed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from google.api_core import exceptions as rpc_errors
-from google.cloud import ndb
 
-from models.transactions import (
-    TRIES,
-    NoTransactionError,
-    current_transaction,
-    transact,
-)
+from models.transactions import MAX_ATTEMPTS, transact
 from tests.faults import ERROR, REPLY_LOST
+from tests.models.counters import break_call, count_up, count_up_once, counted, fail_with, no_pause
 from tests.world import World, in_threads
-
-
-class Tally(ndb.Model):
-    """A number that somebody counts up."""
-
-    count = ndb.IntegerProperty(indexed=False, default=0)
-
-
-class Receipt(ndb.Model):
-    """The proof that one increment was made."""
-
-
-@pytest.fixture
-def here(world: World) -> Iterator[World]:
-    """A world whose calls are counted, in a context that is open."""
-    with world.clients.context(), world.plan.watched():
-        yield world
-
-
-def count_up() -> int:
-    """Add one without any proof: what a body must not do."""
-    tally = Tally.get_by_id("t") or Tally(id="t")
-    tally.count += 1
-    tally.put()
-    count: int = tally.count
-    return count
-
-
-def count_up_once() -> None:
-    """Add one, and keep the proof of it in the same commit."""
-    if Receipt.get_by_id("r") is None:
-        count_up()
-        Receipt(id="r").put()
-
-
-def counted() -> int:
-    tally = Tally.get_by_id("t")
-    return tally.count if tally else 0
-
-
-def fail_with(error: Exception) -> None:
-    raise error
-
-
-def no_pause(seconds: float) -> None:
-    pass
-
-
-def break_call(world: World, name: str, kind: str) -> None:
-    """Break the first remote call of a name that comes next."""
-    world.plan.reset(kind, next_call=name)
 
 
 def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:
@@ -160,7 +102,7 @@ def test_a_doubt_outlives_a_lost_race(here: World) -> None:
     with pytest.raises(rpc_errors.DeadlineExceeded, match="reply lost"):
         transact(body, sleep=no_pause)
 
-    assert len(runs) == TRIES
+    assert len(runs) == MAX_ATTEMPTS
 
 
 def test_no_try_begins_after_ten_seconds(here: World) -> None:
@@ -202,7 +144,7 @@ def test_the_last_error_rises_after_all_tries(here: World) -> None:
     with pytest.raises(rpc_errors.Aborted, match="lost the race"):
         transact(lose, sleep=no_pause)
 
-    assert len(runs) == TRIES
+    assert len(runs) == MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -315,145 +257,3 @@ def test_two_threads_on_one_entity_end_exact(world: World) -> None:
 
     with world.context():
         assert counted() == 6
-
-
-# Who listens
-
-
-class Ear:
-    """A listener that writes down what it hears, and may fail at it."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.heard: list[str] = []
-        self.error = error
-
-    def retried(self, cause: Exception) -> None:
-        self.hear(type(cause).__name__)
-
-    def committed(self) -> None:
-        self.hear("committed")
-
-    def given_up(self) -> None:
-        self.hear("given up")
-
-    def hear(self, word: str) -> None:
-        self.heard.append(word)
-        if self.error:
-            raise self.error
-
-
-def listen(*ears: Ear) -> None:
-    """Let ears follow the transaction under way, as a body does on each of its runs."""
-    for i, ear in enumerate(ears):
-        current_transaction().listener(f"ear {i}", lambda ear=ear: ear)
-
-
-@pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
-def test_a_listener_hears_each_failed_try_and_the_commit(here: World, kind: str) -> None:
-    """Each once, in order, and of a call of `transact` there is one listener of a name."""
-    break_call(here, "Commit", kind)
-    ear = Ear()
-    others = iter([ear, Ear()])
-
-    def body() -> None:
-        current_transaction().listener("one", lambda: next(others))
-        count_up_once()
-
-    transact(body, sleep=no_pause)
-
-    assert ear.heard == ["ServiceUnavailable", "committed"]
-
-
-def test_a_listener_hears_of_no_commit_that_nobody_knows_of(here: World) -> None:
-    """B2: after the last try nothing is committed that the caller could rely on."""
-    ear = Ear()
-
-    def lose() -> None:
-        listen(ear)
-        raise rpc_errors.Aborted("lost the race")
-
-    with pytest.raises(rpc_errors.Aborted):
-        transact(lose, sleep=no_pause)
-
-    assert ear.heard == [*["Aborted"] * (TRIES - 1), "given up"]
-
-
-def test_a_listener_hears_that_a_bug_ends_it(here: World) -> None:
-    """B2: an error of the body's own is neither tried again nor committed."""
-    ear = Ear()
-
-    def fail() -> None:
-        listen(ear)
-        raise ValueError("a bug")
-
-    with pytest.raises(ValueError, match="a bug"):
-        transact(fail)
-
-    assert ear.heard == ["given up"]
-
-
-def test_a_listener_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptureFixture) -> None:
-    """B1: the commit stands: the caller gets its result, and the other listeners hear of it."""
-    break_call(here, "Commit", ERROR)
-    runs: list[int] = []
-    deaf, ear = Ear(RuntimeError("a bug of the listener")), Ear()
-
-    def body() -> int:
-        runs.append(1)
-        listen(deaf, ear)
-        return count_up()
-
-    counts = transact(body, sleep=no_pause)
-
-    assert (counts, counted(), len(runs)) == (1, 1, 2)
-    assert deaf.heard == ear.heard == ["ServiceUnavailable", "committed"]
-    assert "a bug of the listener" in caplog.text
-
-
-def test_a_transaction_has_one_id_for_all_tries(here: World) -> None:
-    """B6: what a body names after it is written once; another call has another id."""
-    break_call(here, "Commit", REPLY_LOST)
-    ids: list[str] = []
-
-    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
-    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
-
-    first, again, other = ids
-    assert first == again != other
-
-
-def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
-    """Before, after, in a pause between two tries, and on another thread: refused."""
-    refused: list[str] = []
-
-    def ask(where: object = "elsewhere") -> None:
-        try:
-            current_transaction()
-        except NoTransactionError:
-            refused.append(str(where))
-
-    def body() -> None:
-        in_threads(lambda: ask("thread"))
-        raise rpc_errors.Aborted("lost the race")
-
-    ask("before")
-    with world.context(), pytest.raises(rpc_errors.Aborted):
-        transact(body, attempts=2, sleep=lambda seconds: ask("pause"))
-    ask("after")
-
-    assert refused == ["before", "thread", "pause", "thread", "after"]
-
-
-def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(here: World) -> None:
-    """Transactions do not nest; a body that was told so may go on."""
-    ids: list[str] = []
-
-    def body() -> None:
-        ids.append(current_transaction().id)
-        with pytest.raises(NotImplementedError):
-            transact(count_up)
-        ids.append(current_transaction().id)
-
-    transact(body)
-
-    assert ids[0] == ids[1]

@@ -11,7 +11,7 @@ from google.cloud import ndb
 
 from models.outbox import OutboxTask
 from models.transactions import transact
-from pipelines.outbox import outbox
+from pipelines import outbox
 from pipelines.runtime import Clients
 from pipelines.tasks import task
 from tests.world import World
@@ -51,7 +51,7 @@ def step(clients: Clients, args: Step) -> None:
 
 @task("/tasks/tests/settle", queue="fan-out")
 def settle(clients: Clients, args: Settle) -> None:
-    """Note that it ran, and release the row in the same commit."""
+    """Note that it ran, and ack the row in the same commit."""
 
     def body() -> None:
         note(args.order, "settle")

@@ -17,11 +17,11 @@ from google.api_core.exceptions import DeadlineExceeded
 from models import transactions
 from models.dead_tasks import DeadTask
 from models.transactions import transact
+from pipelines import outbox
 from pipelines.continuations import ItemError, Job, attempt
 from pipelines.continuations.attempt import CommitKind
 from pipelines.continuations.progress import progress
 from pipelines.fork_join import OutcomeUnknownError
-from pipelines.outbox import outbox
 from pipelines.runtime import Clients
 from pipelines.tasks.declaration import task
 from tests.demos.invitation_scenarios import ImportScenario, SendScenario

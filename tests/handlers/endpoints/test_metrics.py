@@ -9,7 +9,8 @@ from werkzeug.test import TestResponse
 
 from handlers.endpoints.metrics import CONTENT_TYPE
 from models.transactions import transact
-from pipelines.outbox import outbox
+from pipelines import outbox
+from pipelines.outbox.relay import rate_key
 from pipelines.runtime import Clients
 from pipelines.tasks import dead_tasks
 from tests.faults import ERROR
@@ -70,7 +71,7 @@ def test_the_numbers_are_those_of_the_outbox_and_of_the_dead_tasks(world: World)
     with world.context():
         transact(lambda: enqueue(dying(world), 2))
         transact(lambda: enqueue(world.clients, 3))
-        dead_tasks.park(
+        dead_tasks.dead_letter(
             world.clients, path="/tasks/x", queue="default", task_name="t", body=b"", reason="no"
         )
     world.clock.sleep(60)
@@ -123,7 +124,7 @@ def test_junk_in_memcached_is_no_number(world: World, junk: bytes) -> None:
     """S26: whatever stands where the relay counts, the page answers, and the rate is 0."""
     world.flush()
     minute_ago = world.clock.now() - datetime.timedelta(minutes=1)
-    assert world.clients.cache.set(outbox._rate_key(minute_ago), junk, 60)
+    assert world.clients.cache.set(rate_key(minute_ago), junk, 60)
 
     answer = ask(world)
 

@@ -19,8 +19,9 @@ from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import ItemError, Job, RefusedItemError
 from pipelines.continuations.progress import item_issues, progress
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.messages import Message
 from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Message, Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.pipelines.jobs import (
     APPLY,
     Item,

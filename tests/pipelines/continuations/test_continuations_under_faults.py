@@ -18,7 +18,7 @@ from pipelines.continuations.errors import UnknownRunError
 from pipelines.continuations.lease import PageLease
 from pipelines.continuations.progress import progress
 from pipelines.runtime import Clients
-from pipelines.tasks.declaration import Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.explorer import ALL, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.jobs import (

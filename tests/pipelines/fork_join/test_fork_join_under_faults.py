@@ -21,7 +21,8 @@ from pipelines.fork_join import sweep as fork_join_sweep
 from pipelines.fork_join.joiners import Join
 from pipelines.fork_join.sweep import SweepResult
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Message, Reject
+from pipelines.runtime.messages import Message
+from pipelines.tasks.errors import Reject
 from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.pipelines.tallies import (

@@ -17,7 +17,7 @@ from pipelines.fork_join import ForkJoin
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
 from pipelines.fork_join.joiners import Join
-from pipelines.tasks.declaration import Retry, Unavailable
+from pipelines.tasks.errors import Retry, Unavailable
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.tallies import (
     TALLIES,

@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.outbox import OutboxTask, RowId
+from models.outbox import PARTITIONS, OutboxTask
 from models.transactions import Transaction, transact
-from pipelines.outbox import outbox
-from pipelines.outbox.outbox import BackgroundRelay
+from pipelines.outbox import BackgroundRelay
+from pipelines.outbox import relay as relays
+from pipelines.outbox.enqueue import _Outgoing
+from pipelines.outbox.relay import RelayResult, row_id
+from pipelines.outbox.sweep import SweepResult, sweep
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Message
-from tests.explorer import ALL, Explorer
+from pipelines.runtime.messages import Message
+from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.orders import STEPS, TASKS, Order, place, ran_here, rows_here
+from tests.pipelines.orders import STEPS, TASKS, Order, place, ran_here, rows_here, waiting
+from tests.pipelines.outbox.rows import SWEEP, enqueue, sent, steps_sent, strand
 from tests.world import Services, World, in_threads
 
 MAX_SWEEPS = 2
@@ -111,43 +115,75 @@ def test_each_task_exists_once_in_any_order(scenario: OrderScenario, seed: int) 
     Explorer(scenario.world, scenario).play()
 
 
-def _deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outbox.relay
+MANY = 5_000 if IS_EXHAUSTIVE else 600
 
-    def relay(clients: Clients, rows: Sequence[OutboxTask]) -> outbox.RelayResult:
-        ndb.delete_multi([row.key for row in rows if not RowId.parse(row.key.id()).held])
+
+@pytest.mark.timeout(300)
+def test_stranded_rows_are_drained_while_orders_come_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, B5: after an outage each of them gets its task, once, and new ones do not wait."""
+    monkeypatch.setattr(SWEEP, "MAX_PER_DRAIN", MANY // 50)  # Walks hand over to a next task.
+    strand(world, MANY)
+    world.clock.sleep(60)
+    with world.context():
+        handed_over = sweep(world.clients).partitions
+        partitions = {row.key.id()[0] for row in rows_here()}
+    assert handed_over == len(partitions) >= len(PARTITIONS) - 4
+
+    walks = 0
+    queue = world.engine.place.queue_name("outbox")
+    while due := world.engine.due(queue):
+        walks += 1
+        with world.context():
+            enqueue(world.clients, f"new{walks}", order=f"new{walks}")
+            assert f"new{walks}" in {args["what"] for args in sent(world)[-1:]}
+        assert world.deliver(due[0].task_name) == 204
+
+    assert walks > 2 * len(partitions)
+    expected = [f"s{i}" for i in range(MANY)] + [f"new{i + 1}" for i in range(walks)]
+    assert steps_sent(world) == sorted(expected)
+    assert waiting(world) == []
+
+
+def _deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = relays.relay
+
+    def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
+        ndb.delete_multi([row.key for row in rows if not row_id(row.key).is_unacked])
         return sound(clients, rows)
 
-    monkeypatch.setattr(outbox, "relay", relay)
+    for module in (relays, SWEEP):
+        monkeypatch.setattr(module, "relay", relay)
 
 
 def _keys_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outbox._Outgoing.put
+    sound = _Outgoing.put
 
     def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
         self.transaction = Transaction()
         return sound(self, make, **options)
 
-    monkeypatch.setattr(outbox._Outgoing, "put", put)
+    monkeypatch.setattr(_Outgoing, "put", put)
 
 
 def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = outbox._Outgoing.put
+    sound = _Outgoing.put
 
     def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
         row = sound(self, make, **options)
-        self.clients.tasks.create(outbox._message(self.rows[-1], self.created))
+        self.clients.tasks.create(relays._message(self.rows[-1], self.created))
         return row
 
-    monkeypatch.setattr(outbox._Outgoing, "put", put)
+    monkeypatch.setattr(_Outgoing, "put", put)
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.outbox.sweep", lambda clients: outbox.SweepResult())
+    monkeypatch.setattr("pipelines.outbox.sweep", lambda clients: SweepResult())
 
 
 def _names_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "_task_name", lambda row, now: row.name or secrets.token_hex(20))
+    monkeypatch.setattr(relays, "_task_name", lambda row, now: row.name or secrets.token_hex(20))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from models.dead_tasks import DeadTask
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 from pipelines.tasks import Task, dead_tasks, hashed_name
-from pipelines.tasks.dead_tasks import Replay, park, replay_task
+from pipelines.tasks.dead_tasks import Replay, dead_letter, replay_task
 from tests.explorer import Explorer
 from tests.faults import KINDS
 from tests.world import Services, World
@@ -62,7 +62,7 @@ def park_one(world: World, tag: str = "x", **changes: Any) -> str:
         **changes,
     }
     with world.context():
-        return park(world.clients, **parked)
+        return dead_letter(world.clients, **parked)
 
 
 def ask_for_replay(world: World, dead_id: str) -> None:
@@ -188,7 +188,7 @@ class ReplayScenario:
     def begin(self, tag: str) -> None:
         if tag not in self.ids:
             with self.world.plan.unwatched():
-                self.ids[tag] = park(
+                self.ids[tag] = dead_letter(
                     self.world.clients,
                     path=PATH,
                     queue="default",

@@ -1,0 +1,46 @@
+"""How much waits in the outbox, for how long, and how fast it is relayed."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from models.outbox import PARTITIONS, outbox_rows
+from pipelines.outbox.relay import age_s, rate_key, row_id
+from pipelines.runtime.cache import counted
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+MAX_COUNTED = 1_000
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How much waits, and for how long. `is_truncated`: there are more rows than were counted."""
+
+    waiting: int
+    is_truncated: bool
+    oldest_s: float
+    oldest_unacked_s: float
+    relayed_per_s: float
+
+
+def depth(clients: Clients) -> Depth:
+    """Return how many rows wait, for how long, and the rate of the last full minute.
+
+    Unacked rows have an age of their own: they wait for their tasks, the others only for the relay.
+    """
+    now = clients.clock.now()
+    firsts = [outbox_rows(p).get_async(keys_only=True) for p in PARTITIONS]
+    keys = outbox_rows().fetch(MAX_COUNTED + 1, keys_only=True)
+    oldest = [key for first in firsts if (key := first.get_result()) is not None]
+    rows = [row_id(key) for key in (*keys, *oldest)]
+    ages_s = [(row, age_s(row, naive_utc(now))) for row in rows]
+    relayed = clients.cache.get(rate_key(now - datetime.timedelta(minutes=1)))
+    return Depth(
+        waiting=min(len(keys), MAX_COUNTED),
+        is_truncated=len(keys) > MAX_COUNTED,
+        oldest_s=max([0.0, *(s for row, s in ages_s if not row.is_unacked)]),
+        oldest_unacked_s=max([0.0, *(s for row, s in ages_s if row.is_unacked)]),
+        relayed_per_s=(counted(relayed) or 0) / 60,
+    )

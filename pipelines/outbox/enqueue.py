@@ -1,0 +1,130 @@
+"""Enqueue a task in a transaction: a row in its commit. What and why: the package's docstring."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from models.outbox import OutboxTask, RowId, outbox_key
+from models.transactions import Transaction, current_transaction
+from pipelines.outbox.relay import row_of
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.messages import Message
+from pipelines.tasks.declaration import Task
+
+A = TypeVar("A")
+
+_HOOK = "outbox"
+
+
+def enqueue(
+    clients: Clients,
+    task: Task[A],
+    args: A,
+    *,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
+) -> None:
+    """Enqueue a task in the transaction that this code runs in; arguments as of Task.enqueue.
+
+    Raises:
+        NoTransactionError: this is not the body of `transact`.
+        BadArgumentsError, TooLargeError: nothing was enqueued.
+    """
+    message = task.message(args, name=name, at=task.due(clients, delay_s, at))
+    _outgoing(clients).put(lambda row: message, is_unacked=False)
+
+
+def enqueue_with_ack(
+    clients: Clients,
+    task: Task[A],
+    make_args: Callable[[str], A],
+    *,
+    tag: str,
+    at: datetime.datetime | None = None,
+) -> str:
+    """Enqueue a task whose row stays until the task's own transaction acks it.
+
+    Args:
+        make_args: Returns the task's arguments, given the row that it must ack. Called twice: the
+            row's name depends on what the task does.
+        tag: By which the row is found as long as it waits.
+
+    Returns:
+        The row: deleted once the task has done its work.
+
+    Raises:
+        NoTransactionError, BadArgumentsError, TooLargeError: as of `enqueue`.
+    """
+    due = task.due(clients, 0, at)
+    return _outgoing(clients).put(
+        lambda row: task.message(make_args(row), at=due), is_unacked=True, tag=tag
+    )
+
+
+def ack(row: str) -> None:
+    """Delete an unacked row, in the transaction that does what its task asked for."""
+    outbox_key(row).delete()
+
+
+@dataclass
+class _Outgoing:
+    """The rows of one transaction."""
+
+    clients: Clients
+    transaction: Transaction
+    created: datetime.datetime
+    rows: list[OutboxTask] = field(default_factory=list)
+    doubtful: list[OutboxTask] = field(default_factory=list)  # Of attempts that may be committed.
+
+    def put(
+        self, make: Callable[[str], Message], *, is_unacked: bool, tag: str | None = None
+    ) -> str:
+        """Write a row; `make` returns its message, given the row.
+
+        A body that runs again writes the same rows. One that then decides otherwise overwrites no
+        row of the attempt before, which may be committed: the key depends on what is asked for.
+        """
+        draft = RowId(self.transaction.id, self.created, len(self.rows), is_unacked)
+        row = replace(draft, digest=_digest(make(draft.text), tag)).text
+        message = make(row)
+        entity = row_of(row, message, tag)
+        entity.put()
+        self.rows.append(entity)
+        return row
+
+    def on_retry(self, cause: Exception) -> None:
+        self.doubtful += self.rows
+        self.rows = []
+
+    def on_give_up(self) -> None:
+        """Look for what may be committed anyway."""
+        rows = {row.key: row for row in (*self.doubtful, *self.rows)}
+        if rows and self.transaction.doubt is not None:
+            self.clients.relay.look(self.clients, list(rows.values()))
+
+    def on_commit(self) -> None:
+        rows = {row.key: row for row in self.rows}
+        doubtful = {row.key: row for row in self.doubtful if row.key not in rows}
+        if rows:
+            self.clients.relay.send(self.clients, list(rows.values()))
+        if doubtful:
+            self.clients.relay.look(self.clients, list(doubtful.values()))
+
+
+def _digest(message: Message, tag: str | None) -> str:
+    """Return the digest of a message without its time, which moves on between two attempts."""
+    parts = [message.path, message.queue, message.body.decode(), message.name, tag]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+
+def _outgoing(clients: Clients) -> _Outgoing:
+    transaction = current_transaction()
+    now = naive_utc(clients.clock.now())
+    return transaction.hook(_HOOK, lambda: _Outgoing(clients, transaction, now))

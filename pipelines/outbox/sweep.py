@@ -1,0 +1,204 @@
+"""The sweep: it relays the rows that their own process should have relayed, and did not.
+
+An idle outbox costs one query. The oldest hundred rows are relayed by the sweep itself; when there
+are more, each of their partitions gets a task that drains it, under a lease. A row that Cloud Tasks
+has refused for ten minutes becomes a dead task.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.outbox import PARTITIONS, OutboxLease, OutboxTask, RowId, lease_key, outbox_rows
+from models.transactions import transact
+from pipelines.outbox.relay import RelayResult, age_s, relay, row_id
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.wakes import Round
+from pipelines.tasks import dead_tasks
+from pipelines.tasks.cloud_tasks import MAX_PER_CALL
+from pipelines.tasks.declaration import hashed_name, task
+
+# A row that its own process should have relayed by now.
+STALE_S = 15.0
+# A refusal may be a deployment under way: the queue comes after the code.
+REFUSED_FOR_S = 600.0
+LEASE_S = 60.0
+# A walk that was asked for and has not begun: its queue may stand still.
+ASKED_S = 600.0
+MAX_PER_DRAIN = 1_000
+_ROUND = "outbox"
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What one call of the sweep did: tasks created, and partitions handed to tasks."""
+
+    created: int = 0
+    partitions: int = 0
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Which partition to drain, from where, in whose walk, and in which round of the sweep."""
+
+    partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
+    walk: Annotated[str, Field(min_length=1, max_length=64)]
+    after: Annotated[str, Field(max_length=1500)] = ""
+    began: datetime.datetime | None = None
+    since: datetime.datetime | None = None
+    stale_s: float = STALE_S
+
+
+def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
+    """Relay what has waited too long; hand to tasks what is too much for one call.
+
+    Args:
+        stale_s: How old a row is that its own process should have relayed.
+    """
+    look = _Look(Round.begin(clients, _ROUND), stale_s)
+    keys = outbox_rows().fetch(MAX_PER_CALL + 1, keys_only=True)
+    busy: list[str] = []
+    if len(keys) > MAX_PER_CALL:
+        keys, busy = look.oldest()
+    relayed = _relay_due(clients, look, keys)
+    partitions = _hand_over(clients, look, busy)
+    # What was neither answered nor handed over is due in the next round, too.
+    if not relayed.unanswered and partitions == len(busy):
+        look.round.end()
+    return SweepResult(relayed.created, partitions)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Which rows a round of the sweep takes for due."""
+
+    round: Round
+    stale_s: float
+
+    def is_due(self, row: RowId) -> bool:
+        """Return whether a row has waited so long that the sweep must relay it.
+
+        The task of an unacked row mostly exists and waits in its queue: it is looked at ever more
+        rarely.
+        """
+        if row.is_unacked:
+            return self.round.is_due(row.created, stale_s=self.stale_s)
+        return age_s(row, self.round.now) >= self.stale_s
+
+    def is_young(self, row: RowId) -> bool:
+        """Return whether a row, and all behind it in its partition, are left to their processes."""
+        return 0 <= (self.round.now - row.created).total_seconds() < self.stale_s
+
+    def oldest(self) -> tuple[list[Any], list[str]]:
+        """Return the keys of the oldest rows that are due, and the partitions that have more."""
+        asked = [
+            (partition, outbox_rows(partition).fetch_async(MAX_PER_CALL, keys_only=True))
+            for partition in PARTITIONS
+        ]
+        found = {partition: future.get_result() for partition, future in asked}
+        due = [key for keys in found.values() for key in keys if self.is_due(row_id(key))]
+        due.sort(key=lambda key: row_id(key).created)
+        mine, others = due[:MAX_PER_CALL], set(due[MAX_PER_CALL:])
+        return mine, [
+            partition
+            for partition, keys in found.items()
+            if not others.isdisjoint(keys)
+            or (len(keys) == MAX_PER_CALL and not self.is_young(row_id(keys[-1])))
+        ]
+
+
+def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
+    """Give each partition a walk, unless it has one; return how many got one."""
+    keys = [lease_key(partition) for partition in partitions]
+    leases = dict(zip(partitions, ndb.get_multi(keys), strict=True))
+    free = [partition for partition, lease in leases.items() if not _is_taken(clients, lease)]
+    if not free:
+        return 0
+    walk, now, since = clients.new_id(), look.round.now, look.round.since
+    many = [Drain(p, walk, began=now, since=since, stale_s=look.stale_s) for p in free]
+    ndb.put_multi([_lease(clients, args, ASKED_S) for args in many])
+    try:
+        drain.enqueue_many(clients, many, names=[(walk, args.partition, "") for args in many])
+    except Exception:
+        ndb.delete_multi([lease_key(partition) for partition in free])
+        raise
+    return len(free)
+
+
+@task("/tasks/outbox/drain", queue="outbox")
+def drain(clients: Clients, args: Drain) -> None:
+    """Relay the rows of a partition, oldest first; enqueue the next task for what is too much."""
+    if not transact(lambda: _take(clients, args)):
+        return
+    look = _Look(
+        Round.of(_ROUND, args.began or naive_utc(clients.clock.now()), args.since), args.stale_s
+    )
+    keys = outbox_rows(args.partition, after=args.after).fetch(MAX_PER_DRAIN, keys_only=True)
+    for i in range(0, len(keys), MAX_PER_CALL):
+        _relay_due(clients, look, keys[i : i + MAX_PER_CALL])
+    if len(keys) < MAX_PER_DRAIN:
+        transact(lambda: _give_back(args))
+        return
+    after = str(keys[-1].id())
+    drain.enqueue(clients, replace(args, after=after), name=(args.walk, args.partition, after))
+
+
+def _take(clients: Clients, args: Drain) -> bool:
+    """Take a partition's lease, in a transaction; False: another walk has it."""
+    lease = lease_key(args.partition).get()
+    if lease is not None and lease.owner != args.walk and _is_taken(clients, lease):
+        return False
+    _lease(clients, args, LEASE_S).put()
+    return True
+
+
+def _is_taken(clients: Clients, lease: OutboxLease | None) -> bool:
+    now = naive_utc(clients.clock.now())
+    # An end far ahead is from a clock that was wrong, and means nothing.
+    longest = now + datetime.timedelta(seconds=2 * ASKED_S)
+    return lease is not None and now < lease.ends <= longest
+
+
+def _lease(clients: Clients, args: Drain, lasts_s: float) -> OutboxLease:
+    ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=lasts_s)
+    return OutboxLease(key=lease_key(args.partition), owner=args.walk, ends=ends)
+
+
+def _give_back(args: Drain) -> None:
+    lease = lease_key(args.partition).get()
+    if lease is not None and lease.owner == args.walk:
+        lease.key.delete()
+
+
+def _relay_due(clients: Clients, look: _Look, keys: Sequence[Any]) -> RelayResult:
+    now = naive_utc(clients.clock.now())
+    due = [key for key in keys if look.is_due(row_id(key))]
+    rows = [row for row in ndb.get_multi(due) if row is not None]
+    if not rows:
+        return RelayResult(0, [], [])
+    relayed = relay(clients, rows)
+    for row, error in relayed.refused:
+        if age_s(row_id(row.key), now) >= REFUSED_FOR_S:
+            _dead_letter(clients, row, error)
+    return relayed
+
+
+def _dead_letter(clients: Clients, row: OutboxTask, error: Exception) -> None:
+    """Keep a dead task of a row. An unacked row stays: what it stands for is not done."""
+    dead_tasks.dead_letter(
+        clients,
+        path=row.path or "",
+        queue=row.queue or "",
+        task_name=row.name or hashed_name("outbox", row.key.id()),
+        body=(row.body or "").encode(),
+        reason=f"Cloud Tasks refuses it. {type(error).__name__}: {error}",
+    )
+    if not row_id(row.key).is_unacked:
+        row.key.delete()

@@ -1,0 +1,237 @@
+"""Cloud Tasks: where its tasks are delivered, and the queue that creates them, 100 per call."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import tasks_v2
+from google.protobuf import timestamp_pb2
+from google.rpc import code_pb2
+
+from models.transactions import TRANSIENT
+from pipelines.runtime.messages import Message
+from pipelines.tasks.errors import PERMANENT_ERRORS, NotAttemptedError, NotConfirmedError
+
+MAX_PER_CALL = 100
+MAX_BYTES_PER_CALL = 2_000_000
+CALL_TIMEOUT_S = 10.0
+BATCH_TIMEOUT_S = 30.0
+
+_ERRORS = (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError)
+# The service's trouble, and not the message's.
+UNANSWERED = (*TRANSIENT, TimeoutError, NotConfirmedError)
+# Each member of the batch may still be taken by itself.
+NOT_AS_A_BATCH = (*PERMANENT_ERRORS, rpc_errors.MethodNotImplemented)
+_State = tasks_v2.BatchCreateTasksMetadata.State
+_ENDED = (_State.SUCCEEDED, _State.PARTIALLY_SUCCEEDED)
+
+
+@dataclass(frozen=True)
+class AppEngineTarget:
+    """Deliver to this App Engine app; its front end authenticates the queue."""
+
+    service: str | None = None
+
+
+@dataclass(frozen=True)
+class UrlTarget:
+    """Deliver to any URL, with an OIDC token that authenticates the queue."""
+
+    base_url: str
+    service_account: str
+    audience: str
+
+
+class CloudTaskQueue:
+    """Cloud Tasks, by the official client."""
+
+    def __init__(
+        self,
+        client: tasks_v2.CloudTasksClient,
+        project: str,
+        location: str,
+        target: AppEngineTarget | UrlTarget,
+    ) -> None:
+        self._client = client
+        self._project = project
+        self._location = location
+        self._target = target
+
+    def create(self, message: Message) -> bool:
+        request = self._request(message)
+        try:
+            self._client.create_task(request, timeout=CALL_TIMEOUT_S)
+        except rpc_errors.AlreadyExists:
+            return False
+        return True
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        created = []
+        for result in self.create_each(messages):
+            if isinstance(result, Exception):
+                raise result
+            created.append(result)
+        return created
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        """Create many; one that is refused takes no other with it.
+
+        A circuit breaker per queue: when none of a call's messages is answered, the queue's
+        further ones are not sent. When a second queue does not answer either it is the service,
+        and nothing more is sent.
+        """
+        results: list[bool | Exception] = [NotAttemptedError()] * len(messages)
+        broken: set[str] = set()
+        for part in _parts(messages):
+            queue = messages[part[0]].queue
+            if queue in broken or len(broken) > 1:
+                continue
+            for i, result in zip(part, self._create_part([messages[i] for i in part]), strict=True):
+                results[i] = result
+            if all(isinstance(results[i], UNANSWERED) for i in part):
+                broken.add(queue)
+        return results
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues that exist.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: they could not be listed.
+        """
+        parent = f"projects/{self._project}/locations/{self._location}"
+        found = self._client.list_queues(request={"parent": parent}, timeout=CALL_TIMEOUT_S)
+        return [queue.name.rpartition("/")[2] for queue in found]
+
+    def ping(self) -> bool:
+        parent = f"projects/{self._project}/locations/{self._location}"
+        try:
+            self._client.list_queues(
+                request={"parent": parent, "page_size": 1}, timeout=2, retry=None
+            )
+        except rpc_errors.GoogleAPICallError:
+            return False
+        return True
+
+    def _create_part(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        """Create up to 100 tasks of one queue by one call.
+
+        Some may fail and some not. A member that was refused is sent once more by itself: the
+        service then says why.
+        """
+        if len(messages) == 1:
+            return [self._create_alone(messages[0])]
+        requests = [self._request(message) for message in messages]
+        request = tasks_v2.BatchCreateTasksRequest(
+            parent=self._queue_path(messages[0].queue), requests=requests
+        )
+        try:
+            batch = _ended(self._client.batch_create_tasks(request, timeout=BATCH_TIMEOUT_S))
+        except _ERRORS as error:
+            batch = _Batch({}, error)
+        return [
+            self._create_alone(message) if isinstance(result, NOT_AS_A_BATCH) else result
+            for message, result in zip(messages, batch.results(len(messages)), strict=True)
+        ]
+
+    def _create_alone(self, message: Message) -> bool | Exception:
+        try:
+            return self.create(message)
+        except _ERRORS as error:
+            return error
+
+    def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
+        cloud_task = tasks_v2.Task()
+        headers = {"Content-Type": "application/json"}
+        if isinstance(self._target, UrlTarget):
+            cloud_task.http_request = tasks_v2.HttpRequest(
+                url=self._target.base_url + message.path,
+                http_method=tasks_v2.HttpMethod.POST,
+                headers=headers,
+                body=message.body,
+                oidc_token=tasks_v2.OidcToken(
+                    service_account_email=self._target.service_account,
+                    audience=self._target.audience,
+                ),
+            )
+        else:
+            cloud_task.app_engine_http_request = tasks_v2.AppEngineHttpRequest(
+                relative_uri=message.path,
+                http_method=tasks_v2.HttpMethod.POST,
+                headers=headers,
+                body=message.body,
+                app_engine_routing=tasks_v2.AppEngineRouting(service=self._target.service or ""),
+            )
+        if message.name is not None:
+            cloud_task.name = f"{self._queue_path(message.queue)}/tasks/{message.name}"
+        if message.at is not None:
+            cloud_task.schedule_time = _timestamp(message.at)
+        if message.max_attempts is not None:
+            cloud_task.retry_config = tasks_v2.RetryConfig(max_attempts=message.max_attempts)
+        return tasks_v2.CreateTaskRequest(parent=self._queue_path(message.queue), task=cloud_task)
+
+    def _queue_path(self, queue: str) -> str:
+        return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The result of a batch: the codes of the members that failed, by index, and of the rest."""
+
+    failed: Mapping[int, Any]
+    rest: Exception | None  # Why it is unknown whether the others were created; None: they were.
+
+    def results(self, count: int) -> list[bool | Exception]:
+        return [self._result(index) for index in range(count)]
+
+    def _result(self, index: int) -> bool | Exception:
+        if index not in self.failed:
+            return self.rest or True
+        status = self.failed[index]
+        if status.code == code_pb2.ALREADY_EXISTS:
+            return False
+        return rpc_errors.from_grpc_status(status.code, status.message)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _ended(operation: Any) -> _Batch:
+    """Wait for a batch's operation, and return what it confirms.
+
+    That a member is not among those that failed says nothing before the batch has ended: it may
+    have been cut short.
+    """
+    error: Exception | None = None
+    try:
+        operation.result(timeout=BATCH_TIMEOUT_S)
+    except _ERRORS as raised:
+        error = raised
+    metadata = operation.metadata
+    if metadata is None:
+        return _Batch({}, error or NotConfirmedError("the operation says nothing of its members"))
+    return _Batch(metadata.failed_requests, None if metadata.state in _ENDED else error)
+
+
+def _parts(messages: Sequence[Message]) -> Iterator[list[int]]:
+    """Cut messages into calls: of one queue each, at most 100 and not too large; by index."""
+    for queue in dict.fromkeys(message.queue for message in messages):
+        part: list[int] = []
+        size = 0
+        for i, message in enumerate(messages):
+            if message.queue != queue:
+                continue
+            if len(part) == MAX_PER_CALL or (
+                part and size + len(message.body) > MAX_BYTES_PER_CALL
+            ):
+                yield part
+                part, size = [], 0
+            part.append(i)
+            size += len(message.body)
+        yield part
+
+
+def _timestamp(at: datetime.datetime) -> timestamp_pb2.Timestamp:
+    stamp = timestamp_pb2.Timestamp()
+    stamp.FromDatetime(at.astimezone(datetime.UTC).replace(tzinfo=None))
+    return stamp

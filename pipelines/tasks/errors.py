@@ -1,0 +1,50 @@
+"""The ways in which a task ends, and the errors of enqueuing one."""
+
+from __future__ import annotations
+
+from google.api_core import exceptions as rpc_errors
+
+
+class Error(Exception):
+    """Base class for errors of enqueuing."""
+
+
+class BadArgumentsError(Error, ValueError):
+    """The arguments do not fit the task's declaration."""
+
+
+class TooLargeError(Error, ValueError):
+    """The task's body is larger than Cloud Tasks would take."""
+
+
+class NotAttemptedError(Error):
+    """This message was not sent: the service did not answer for those before it."""
+
+
+class NotConfirmedError(Error):
+    """The service does not say whether this task was created."""
+
+
+# Cloud Tasks will refuse this task again, whatever the service's health.
+PERMANENT_ERRORS = (
+    rpc_errors.InvalidArgument,
+    rpc_errors.NotFound,
+    rpc_errors.FailedPrecondition,
+    rpc_errors.OutOfRange,
+)
+
+
+class TaskError(Exception):
+    """A way for a task to end other than by returning."""
+
+
+class Reject(TaskError):
+    """This task can never work: keep it as a dead task and stop retrying."""
+
+
+class Retry(TaskError):
+    """This task lost its race: it is retried soon."""
+
+
+class Unavailable(TaskError):
+    """A service that this task needs does not answer: the queue slows down and retries."""

@@ -1,0 +1,69 @@
+"""A task that does what the test says, the ways in which it ends, and what is noted of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.attempts import TaskAttempts
+from pipelines.fork_join.queue import OutcomeUnknownError
+from pipelines.runtime import Clients
+from pipelines.tasks.errors import Reject, Retry, Unavailable
+from tests.world import World
+
+PATH = "/tasks/tests/act"
+
+
+@dataclass(frozen=True)
+class Act:
+    """Arguments of every type there is in JSON."""
+
+    word: str = "done"
+    number: int = 0
+    share: float = 0.0
+
+
+class Work:
+    """What the task under test does: whatever the test says, and it counts."""
+
+    def __init__(self) -> None:
+        self.done: list[Act] = []
+        self.raises: BaseException | None = None
+
+    def __call__(self, clients: Clients, args: Act) -> None:
+        self.done.append(args)
+        if self.raises is not None:
+            raise self.raises
+
+
+one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+OUTCOMES = {
+    "rejected": (Reject("no use"), 204, 1),
+    "lost its race": (Retry("leased"), 429, 0),
+    "aborted": (rpc_errors.Aborted("contention"), 429, 0),
+    "unwell": (Unavailable("relay"), 503, 0),
+    "not accepted": (OutcomeUnknownError("an insert"), 503, 0),
+    "cancelled": (rpc_errors.Cancelled("datastore"), 503, 0),
+    "data loss": (rpc_errors.DataLoss("datastore"), 503, 0),
+    "unavailable": (rpc_errors.ServiceUnavailable("datastore"), 503, 0),
+    "internal": (rpc_errors.InternalServerError("datastore"), 503, 0),
+    "deadline": (rpc_errors.DeadlineExceeded("datastore"), 503, 0),
+    "exhausted": (rpc_errors.ResourceExhausted("quota"), 503, 0),
+    "unknown": (rpc_errors.Unknown("?"), 503, 0),
+    "retried": (rpc_errors.RetryError("gave up", cause=ValueError()), 503, 0),
+    "refused by a service": (rpc_errors.InvalidArgument("key"), 500, 0),
+    "denied": (rpc_errors.PermissionDenied("key"), 500, 0),
+    "a bug": (KeyError("bug"), 500, 0),
+}
+
+NOT_ITS_FAULT = {
+    name: error for name, (error, status, _) in OUTCOMES.items() if status in (429, 503)
+}
+
+
+def rows(world: World) -> list[TaskAttempts]:
+    with world.context():
+        return TaskAttempts.query().fetch()  # type: ignore[no-any-return]

@@ -1,0 +1,26 @@
+"""An app with one task, which does what the test says."""
+
+from __future__ import annotations
+
+import pytest
+from flask import Flask
+
+from pipelines.tasks.declaration import Task
+from tests.handlers.conftest import Queue, app_with
+from tests.handlers.endpoints.acts import PATH, Act, Work
+from tests.world import World
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def app(world: World, work: Work) -> Flask:
+    return app_with(world, Task(PATH, "default", Act, work, max_attempts=3))
+
+
+@pytest.fixture
+def queue(world: World, app: Flask) -> Queue:
+    return Queue(world, app)

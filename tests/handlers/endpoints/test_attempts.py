@@ -1,0 +1,305 @@
+"""What counts against a task, and what does not. Invariants H2, H3 and H6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from flask import Flask
+
+from pipelines.tasks import attempts
+from pipelines.tasks.attempts import Delivery
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Retry, Unavailable
+from tests.clocks import ahead
+from tests.faults import Crash
+from tests.handlers.conftest import Queue
+from tests.handlers.endpoints.acts import NOT_ITS_FAULT, PATH, Act, Work, one_emulator, rows
+from tests.world import World
+
+
+def enqueued(world: World, app: Flask, work: Work) -> None:
+    """Enqueue a task that may fail three times."""
+    world.app = app
+    task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=3)
+    task.enqueue(world.clients, Act("x"))
+
+
+def attempt(world: World, front_end: int | None = None) -> int | str | None:
+    """Deliver the one task when it is due; return the answer, or "gone".
+
+    Args:
+        front_end: What answers for a dead worker; None: the connection is closed.
+    """
+    wake_at = world.engine.wake_at()
+    if wake_at is not None:
+        world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.01)
+    due = world.engine.due()
+    if not due:
+        return "gone"
+    begun = world.engine.begin_attempt(due[0].task_name)
+    status = world.answer(begun)
+    answered = front_end if status is None else status
+    error = "connection closed" if answered is None else None
+    world.engine.end_attempt(begun.id, status=answered, error=error)
+    return status
+
+
+@one_emulator
+def test_a_task_that_keeps_failing_is_dead_lettered_at_its_last_failure(
+    queue: Queue, work: Work, world: World
+) -> None:
+    """H3, H6: `max_attempts` failures of its own, then it makes room and can be found."""
+    work.raises = KeyError("bug")
+
+    answers = [queue.deliver(PATH, retries=retries).status_code for retries in range(3)]
+
+    assert answers == [500, 500, 204]
+    [dead] = queue.dead_tasks()
+    assert "gave up after 3 failures" in dead.reason
+    assert "KeyError" in dead.reason
+    assert rows(world) == []
+
+
+@one_emulator
+@pytest.mark.parametrize("error", NOT_ITS_FAULT.values(), ids=NOT_ITS_FAULT)
+def test_what_is_not_its_fault_never_counts_against_a_task(
+    world: World, app: Flask, work: Work, error: Exception
+) -> None:
+    """H2, H3: an outage, a doubt or a lost race of any length leaves no dead task; nor do failures
+    on both sides of it add up to more than they are."""
+    enqueued(world, app, work)
+    ends = [KeyError("bug"), *[error] * 12, KeyError("bug"), *[error] * 3, None]
+
+    answers = []
+    for work.raises in ends:
+        answers.append(attempt(world))
+
+    assert answers[0] == answers[13] == 500
+    assert set(answers[1:13]) <= {429, 503}
+    assert answers[-1] == 204
+    assert Queue(world, app).dead_tasks() == []
+
+
+@pytest.mark.parametrize("front_end", [None, 500, 502, 503, 504])
+def test_a_task_over_which_workers_die_is_dead_lettered(
+    world: World, app: Flask, work: Work, front_end: int | None
+) -> None:
+    """H2, H6: whoever answers for the dead worker, the third death that was noted is the last."""
+    enqueued(world, app, work)
+    work.raises = Crash()
+
+    answers = [attempt(world, front_end) for _ in range(8)]
+
+    assert answers == [None] * 6 + [204, "gone"]
+    assert len(work.done) == 6, "three that are not noted, three that are"
+    [dead] = Queue(world, app).dead_tasks()
+    assert "without a word" in dead.reason
+    assert rows(world) == []
+
+
+@one_emulator
+def test_deaths_and_failures_add_up(world: World, app: Flask, work: Work) -> None:
+    """H6: a task that fails now and kills its worker then is given up as one that does either."""
+    enqueued(world, app, work)
+    ends = [None, KeyError("bug"), Unavailable("x"), KeyError("bug"), Unavailable("x")]
+    for work.raises in ends[1:]:
+        attempt(world)
+
+    work.raises = Crash()
+    answers = [attempt(world, 502), attempt(world, 502)]
+
+    assert answers == [None, 204]
+    assert len(Queue(world, app).dead_tasks()) == 1
+
+
+@one_emulator
+def test_an_app_that_nobody_reached_dead_letters_nothing_untried(
+    world: World, app: Flask, work: Work
+) -> None:
+    """H3: fifty deliveries were refused at the door; the next one does the work."""
+    enqueued(world, app, work)
+    for _ in range(50):
+        wake_at = world.engine.wake_at()
+        world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.01)
+        begun = world.engine.begin_attempt(world.engine.due()[0].task_name)
+        world.engine.end_attempt(begun.id, status=None, error="connection refused")
+
+    assert attempt(world) == 204
+    assert work.done == [Act("x")]
+    assert Queue(world, app).dead_tasks() == []
+
+
+@one_emulator
+def test_a_slow_delivery_that_ends_after_all_is_no_death(queue: Queue, world: World) -> None:
+    """H6: it outlived its deadline while others began; when it ends, nothing speaks against it."""
+    slow, next_one = delivery(3, "504"), delivery(4, "504")
+
+    with world.context():
+        counts = [attempts.begin(world.clients, slow), attempts.begin(world.clients, next_one)]
+        attempts.end_later(world.clients, slow)
+        counts.append(attempts.begin(world.clients, delivery(5, "504")))
+        attempts.end_well(next_one)
+
+    assert counts == [0, 1, 1]
+    assert rows(world) == []
+
+
+@one_emulator
+def test_two_deliveries_of_one_attempt_are_no_death(world: World) -> None:
+    """H6: the queue delivered twice at the same moment: neither speaks against the other."""
+    with world.context():
+        counts = [attempts.begin(world.clients, delivery(7, "503")) for _ in range(2)]
+
+    assert counts == [0, 0]
+
+
+def delivery(number: int, last_answer: str = "", name: str = "t1") -> Delivery:
+    return Delivery(PATH, "default", name, b"{}", number, last_answer)
+
+
+@one_emulator
+@pytest.mark.parametrize(("number", "last_answer"), [(0, ""), (1, "503"), (2, "503"), (40, "429")])
+def test_deliveries_that_prove_nothing_cost_nothing(
+    world: World, queue: Queue, number: int, last_answer: str
+) -> None:
+    """The first deliveries, and those that lost a race, ask Datastore for nothing."""
+    with world.plan.watched():
+        queue.deliver(PATH, retries=number, TaskPreviousResponse=last_answer)
+
+    assert world.plan.calls == []
+
+
+@one_emulator
+def test_a_store_that_is_away_keeps_no_task_from_being_tried(
+    world: World, queue: Queue, work: Work
+) -> None:
+    """H2: an attempt that cannot be noted is made all the same, and answered as it ends."""
+    away(world)
+
+    answers = []
+    for work.raises in (None, KeyError("bug"), Retry("x")):
+        answers.append(queue.deliver(PATH, retries=5, TaskPreviousResponse="503").status_code)
+
+    assert answers == [204, 500, 429]
+
+
+def away(world: World) -> None:
+    def broken(name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception]) -> Any:
+        raise error(grpc.StatusCode.UNAVAILABLE)
+
+    world.plan.around = broken  # type: ignore[method-assign]
+
+
+@one_emulator
+def test_a_task_of_another_version_is_not_dead_lettered_while_the_store_is_away(
+    world: World, queue: Queue
+) -> None:
+    """H3: nobody knows how long it has waited: it comes again."""
+    away(world)
+
+    assert queue.deliver("/tasks/nothing").status_code == 503
+
+
+@one_emulator
+def test_a_failure_whose_reply_was_lost_counts_once(world: World, queue: Queue, work: Work) -> None:
+    """H6: failures are counted, and not commits."""
+    work.raises = KeyError("bug")
+    world.plan.reset("reply-lost", 2)  # BeginTransaction, Lookup, Commit.
+
+    with world.plan.watched():
+        assert queue.deliver(PATH).status_code == 500
+
+    assert "Commit" in world.plan.fired
+    assert [row.failures for row in rows(world)] == [1]
+
+
+@one_emulator
+@pytest.mark.parametrize("error", NOT_ITS_FAULT.values(), ids=NOT_ITS_FAULT)
+def test_a_delivery_that_ends_by_no_fault_of_its_own_leaves_no_mark(
+    world: World, queue: Queue, work: Work, error: Exception
+) -> None:
+    """H3: what was noted before the work is taken back by whatever answer it gets."""
+    work.raises = error
+
+    queue.deliver(PATH, retries=5, TaskPreviousResponse="503")
+
+    assert rows(world) == []
+
+
+@one_emulator
+@pytest.mark.parametrize(("retries", "last_answer"), [(1, "500"), (4, "500"), (4, "503")])
+def test_a_task_that_is_done_leaves_no_row(
+    world: World, queue: Queue, work: Work, retries: int, last_answer: str
+) -> None:
+    """What was counted goes with the task, at once and not after two days."""
+    work.raises = KeyError("bug")
+    queue.deliver(PATH)
+    work.raises = None
+
+    queue.deliver(PATH, retries=retries, TaskPreviousResponse=last_answer)
+
+    assert rows(world) == []
+
+
+@one_emulator
+def test_attempts_that_go_on_are_kept(world: World) -> None:
+    """H6: a task that comes once a day and fails each time is given up, too."""
+    with world.context():
+        counts = []
+        for number in range(4):
+            counts.append(attempts.fail(world.clients, delivery(number)))
+            world.clock.sleep(attempts.EXPIRES_S - 1)
+
+    assert counts == [1, 2, 3, 4]
+
+
+@one_emulator
+def test_attempts_of_two_days_ago_are_of_another_task(world: World) -> None:
+    """A name may come again when Cloud Tasks has forgotten it: it begins anew."""
+    with world.context():
+        for number in range(3):
+            attempts.fail(world.clients, delivery(number))
+        world.clock.sleep(attempts.EXPIRES_S)
+        count = attempts.fail(world.clients, delivery(0))
+
+    assert count == 1
+
+
+@one_emulator
+def test_attempts_of_a_wrong_clock_mean_nothing(world: World) -> None:
+    """A process whose clock is a year ahead lets no task wait for a year."""
+    with world.context():
+        attempts.is_old(ahead(world.clients, 365 * 86_400), delivery(0))
+        attempts.is_old(world.clients, delivery(1))
+        world.clock.sleep(attempts.DEPLOY_S)
+
+        assert attempts.is_old(world.clients, delivery(2))
+
+
+@one_emulator
+def test_the_sweep_forgets_what_nobody_came_back_for(world: World) -> None:
+    """Rows of tasks that were deleted by hand go after two days, and no others."""
+    with world.context():
+        attempts.fail(world.clients, delivery(0, name="old"))
+        world.clock.sleep(attempts.EXPIRES_S)
+        attempts.fail(world.clients, delivery(0, name="young"))
+
+    world.sweep()
+
+    assert [row.key.id() for row in rows(world)] == [delivery(0, name="young").attempts_id]
+
+
+def test_tasks_are_told_apart_by_queue_and_name(world: World) -> None:
+    """What one task did does not count against another; without a name its body tells."""
+    ids = {
+        delivery(0, name="a").attempts_id,
+        delivery(0, name="b").attempts_id,
+        Delivery(PATH, "imports", "a", b"{}", 0, "").attempts_id,
+        delivery(0, name="").attempts_id,
+        Delivery(PATH, "default", "", b"[]", 0, "").attempts_id,
+    }
+
+    assert len(ids) == 5

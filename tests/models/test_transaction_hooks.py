@@ -1,0 +1,166 @@
+"""The hooks of a transaction, its id, and the code that may ask for it."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.transactions import (
+    MAX_ATTEMPTS,
+    NoContextError,
+    NoTransactionError,
+    current_transaction,
+    transact,
+)
+from tests.faults import ERROR, REPLY_LOST
+from tests.models.counters import break_call, count_up, count_up_once, counted, no_pause
+from tests.world import World, in_threads
+
+
+class Recorder:
+    """A hook that writes down how it is called, and may fail at it."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self.error = error
+
+    def on_retry(self, cause: Exception) -> None:
+        self.record(type(cause).__name__)
+
+    def on_commit(self) -> None:
+        self.record("committed")
+
+    def on_give_up(self) -> None:
+        self.record("given up")
+
+    def record(self, call: str) -> None:
+        self.calls.append(call)
+        if self.error:
+            raise self.error
+
+
+def add_hooks(*hooks: Recorder) -> None:
+    """Hook into the transaction under way, as a body does on each of its runs."""
+    for i, hook in enumerate(hooks):
+        current_transaction().hook(f"hook {i}", lambda hook=hook: hook)
+
+
+@pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
+def test_a_hook_is_called_for_each_failed_attempt_and_the_commit(here: World, kind: str) -> None:
+    """Each once, in order, and a call of `transact` has one hook of a name."""
+    break_call(here, "Commit", kind)
+    hook = Recorder()
+    others = iter([hook, Recorder()])
+
+    def body() -> None:
+        current_transaction().hook("one", lambda: next(others))
+        count_up_once()
+
+    transact(body, sleep=no_pause)
+
+    assert hook.calls == ["ServiceUnavailable", "committed"]
+
+
+def test_a_hook_is_not_called_for_a_commit_that_nobody_knows_of(here: World) -> None:
+    """B2: after the last try nothing is committed that the caller could rely on."""
+    hook = Recorder()
+
+    def lose() -> None:
+        add_hooks(hook)
+        raise rpc_errors.Aborted("lost the race")
+
+    with pytest.raises(rpc_errors.Aborted):
+        transact(lose, sleep=no_pause)
+
+    assert hook.calls == [*["Aborted"] * (MAX_ATTEMPTS - 1), "given up"]
+
+
+def test_a_hook_is_called_when_a_bug_ends_the_transaction(here: World) -> None:
+    """B2: an error of the body's own is neither tried again nor committed."""
+    hook = Recorder()
+
+    def fail() -> None:
+        add_hooks(hook)
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        transact(fail)
+
+    assert hook.calls == ["given up"]
+
+
+def test_a_hook_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptureFixture) -> None:
+    """B1: the commit stands: the caller gets its result, and the other hooks are called."""
+    break_call(here, "Commit", ERROR)
+    runs: list[int] = []
+    broken, hook = Recorder(RuntimeError("a bug of the hook")), Recorder()
+
+    def body() -> int:
+        runs.append(1)
+        add_hooks(broken, hook)
+        return count_up()
+
+    counts = transact(body, sleep=no_pause)
+
+    assert (counts, counted(), len(runs)) == (1, 1, 2)
+    assert broken.calls == hook.calls == ["ServiceUnavailable", "committed"]
+    assert "a bug of the hook" in caplog.text
+
+
+def test_a_transaction_has_one_id_for_all_tries(here: World) -> None:
+    """B6: what a body names after it is written once; another call has another id."""
+    break_call(here, "Commit", REPLY_LOST)
+    ids: list[str] = []
+
+    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
+    transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
+
+    first, again, other = ids
+    assert first == again != other
+
+
+def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
+    """Before, after, in a pause between two tries, and on another thread: refused."""
+    refused: list[str] = []
+
+    def ask(where: object = "elsewhere") -> None:
+        try:
+            current_transaction()
+        except NoTransactionError as error:
+            refused.append(str(where) if "transact(body)" in str(error) else str(error))
+
+    def body() -> None:
+        in_threads(lambda: ask("thread"))
+        raise rpc_errors.Aborted("lost the race")
+
+    ask("before")
+    with world.context(), pytest.raises(rpc_errors.Aborted):
+        transact(body, attempts=2, sleep=lambda seconds: ask("pause"))
+    ask("after")
+
+    assert refused == ["before", "thread", "pause", "thread", "after"]
+
+
+def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(here: World) -> None:
+    """Transactions do not nest; a body that was told so may go on."""
+    ids: list[str] = []
+
+    def body() -> None:
+        ids.append(current_transaction().id)
+        with pytest.raises(NotImplementedError):
+            transact(count_up)
+        ids.append(current_transaction().id)
+
+    transact(body)
+
+    assert ids[0] == ids[1]
+
+
+def test_a_transaction_needs_a_context(world: World) -> None:
+    """Outside of a context the error says how to open one; the body does not run."""
+    runs: list[int] = []
+
+    with pytest.raises(NoContextError, match=r"with clients\.context\(\)"):
+        transact(lambda: runs.append(1))
+
+    assert runs == []

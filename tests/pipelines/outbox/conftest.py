@@ -1,0 +1,62 @@
+"""Worlds for the tests of the outbox."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from pipelines.outbox.background import BackgroundRelay
+from pipelines.runtime import Clients
+from tests.pipelines.orders import TASKS
+from tests.pipelines.outbox.gates import Gate, Later
+from tests.world import Services, World
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """A world whose app knows the steps of an order."""
+    return World(services, tasks=TASKS)
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    """The same, in a context that is open and with its calls counted."""
+    with world.clients.context(), world.plan.watched():
+        yield world
+
+
+# The relay after the response
+
+
+@pytest.fixture
+def gate(world: World) -> Iterator[Gate]:
+    gate = Gate(world.clients.tasks)
+    yield gate
+    gate.is_open.set()
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+@pytest.fixture
+def behind(world: World, gate: Gate, later: Later) -> Clients:
+    """Clients whose relay works after the response, and whose Cloud Tasks is behind a gate."""
+    return replace(world.clients, tasks=gate, relay=BackgroundRelay(later=later))  # type: ignore[arg-type]
+
+
+# One bad row
+
+
+@pytest.fixture
+def missing_queue(world: World) -> Iterator[str]:
+    """A queue that a deployment forgot; the test may make up for it."""
+    name = f"forgotten-{uuid.uuid4().hex[:8]}"
+    yield name
+    full = world.engine.place.queue_name(name)
+    if any(lane.name == full for lane in world.engine.lanes()):
+        world.engine.delete_queue(full)

@@ -1,0 +1,357 @@
+"""The relay after the response: what it gathers, tries again and leaves to the sweep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.transactions import transact
+from pipelines.outbox import background
+from pipelines.outbox.background import LINGER_S, BackgroundRelay, by_timer
+from pipelines.runtime import Clients
+from tests.faults import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
+from tests.pipelines.orders import Order, place, waiting
+from tests.pipelines.outbox.gates import Gate, Later, finish
+from tests.pipelines.outbox.rows import enqueue, give_up, sent, steps_sent
+from tests.world import World, in_threads
+
+
+def test_the_answer_does_not_wait_for_cloud_tasks(
+    world: World, gate: Gate, behind: Clients
+) -> None:
+    """The transaction returns while the call that creates its task is still under way."""
+    clients = behind
+
+    with world.context():
+        enqueue(clients, "pack")
+    assert gate.was_asked.wait(20)
+    assert len(waiting(world)) == 1
+    gate.is_open.set()
+    finish(clients)
+
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+
+
+def test_what_comes_together_goes_out_together(world: World, gate: Gate, behind: Clients) -> None:
+    """Tasks of five transactions that came while a call was under way go out by one call."""
+    clients = behind
+
+    with world.context():
+        enqueue(clients, "s0")
+        assert gate.was_asked.wait(20)
+        for i in range(1, 6):
+            enqueue(clients, f"s{i}")
+    gate.is_open.set()
+    finish(clients)
+
+    assert gate.sizes == [1, 5]
+    assert steps_sent(world) == [f"s{i}" for i in range(6)]
+
+
+def test_what_comes_just_behind_a_call_goes_out_together(
+    world: World, gate: Gate, behind: Clients
+) -> None:
+    """A lone row waits for nobody; behind its call the relay gathers what comes for a moment."""
+    pauses: list[float] = []
+    paused, go_on = threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        paused.set()
+        assert go_on.wait(20)
+
+    gate.is_open.set()
+    clients = replace(behind, relay=BackgroundRelay(pause))
+
+    with world.context():
+        enqueue(clients, "s0")
+        assert paused.wait(20)
+        enqueue(clients, "s1")
+        enqueue(clients, "s2")
+    go_on.set()
+    finish(clients)
+
+    assert gate.sizes == [1, 2]
+    assert pauses == [LINGER_S, LINGER_S]
+    assert waiting(world) == []
+
+
+def test_the_relay_survives_an_error(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """What one call could not create goes out a second later, and the next call is made at once."""
+    gate.errors = [RuntimeError("a bug")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "lost")
+        finish(behind)
+        enqueue(behind, "found")
+        finish(behind)
+    assert steps_sent(world) == ["found"]
+    later.pass_one()
+    finish(behind)
+
+    assert steps_sent(world) == ["found", "lost"]
+    assert waiting(world) == []
+    assert later.acts == []
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_call_that_nobody_answered_is_made_again_after_one_four_and_nine_seconds(
+    world: World, gate: Gate, behind: Clients, later: Later, failures: int
+) -> None:
+    """B1, B5: while Cloud Tasks is away for a moment nobody waits for the sweep."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")] * failures
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    made_at = [0] if gate.sizes else []
+    for second in range(12):
+        finish(behind)
+        made_at += [second] * (len(gate.sizes) - len(made_at))
+        later.pass_one()
+
+    assert made_at == [0, 1, 4, 9][: failures + 1]
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+
+
+def test_a_call_that_is_never_answered_is_left_to_the_sweep(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """A process does not ask for ever, and keeps nothing in memory for it."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")] * 4
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    for _ in range(12):
+        finish(behind)
+        later.pass_one()
+
+    assert gate.sizes == [1] * 4
+    assert later.acts == []
+    assert len(waiting(world)) == 1
+
+
+def test_what_is_refused_is_not_asked_for_again_at_once(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B7: a queue that is missing comes with the next minutes, if at all."""
+    gate.answers = [rpc_errors.NotFound("no such queue")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "pack")
+    finish(behind)
+
+    assert later.acts == []
+    assert len(waiting(world)) == 1
+
+
+@pytest.mark.parametrize("code", UNKNOWN_OUTCOMES, ids=lambda code: code.name)
+def test_a_process_finds_out_what_it_does_not_know(
+    world: World, gate: Gate, behind: Clients, later: Later, code: grpc.StatusCode
+) -> None:
+    """B1, B5: committed although the caller was told an error: the process relays by itself."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, f"{REPLY_LOST}:{code.name}")
+    finish(behind)
+
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+    assert later.acts == []
+
+
+def test_a_commit_that_lands_late_is_found(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B1, B5: the first look finds nothing, and one some seconds later does."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, ERROR)
+        finish(behind)
+        looked = len(gate.sizes)
+        [_, [errand], *_] = [[], *filter(None, behind.relay._delayed)]  # type: ignore[attr-defined]
+        Order(id="o").put()
+        errand.row.put()
+    for _ in range(2):
+        later.pass_one()
+        finish(behind)
+
+    assert looked == 0
+    assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+
+
+def test_a_look_that_fails_is_made_again(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B1, B5: Datastore is away a little longer than the transaction tried."""
+    gate.is_open.set()
+    away = threading.Event()
+    sound = world.plan.around
+
+    def around(name: str, effect: Any, error: Any) -> Any:
+        if name == "Lookup" and away.is_set():
+            raise error(grpc.StatusCode.UNAVAILABLE)
+        return sound(name, effect, error)
+
+    world.plan.around = around  # type: ignore[method-assign]
+    away.set()
+    with world.context():
+        give_up(world, behind, REPLY_LOST)
+        finish(behind)
+    found = steps_sent(world)
+    away.clear()
+    later.pass_one()
+    finish(behind)
+
+    assert found == []
+    assert steps_sent(world) == ["pack"]
+
+
+def test_what_was_never_committed_is_looked_for_a_few_times(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """B2: nothing is created, and the process does not look for ever."""
+    gate.is_open.set()
+
+    with world.context():
+        give_up(world, behind, ERROR)
+    finish(behind)
+    looked_before = len(world.plan.calls)
+    for _ in range(12):
+        with world.plan.watched():
+            later.pass_one()
+            finish(behind)
+
+    assert world.plan.calls[looked_before:] == ["Lookup"] * 3
+    assert sent(world) == []
+    assert later.acts == []
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), rpc_errors.Aborted("a race")])
+def test_what_cannot_be_committed_is_not_looked_for(
+    world: World, gate: Gate, behind: Clients, error: Exception
+) -> None:
+    """A bug or a lost race leaves no doubt, so it costs no look."""
+    with world.context(), world.plan.watched():
+        with pytest.raises(type(error)):
+            transact(lambda: place_and_raise(behind, error), attempts=1)
+        finish(behind)
+
+    assert "Lookup" not in world.plan.calls
+
+
+def place_and_raise(clients: Clients, error: Exception) -> None:
+    place(clients, "o")
+    raise error
+
+
+def test_a_timer_acts_on_another_thread_and_holds_no_process_up() -> None:
+    """What is to be tried again is tried, unless the process ends before."""
+    told: list[tuple[bool, bool]] = []
+    done = threading.Event()
+
+    def act() -> None:
+        here = threading.current_thread()
+        told.append((here.daemon, here is threading.main_thread()))
+        done.set()
+
+    by_timer(0, act)
+
+    assert done.wait(20)
+    assert told == [(True, False)]
+
+
+def test_a_process_that_ends_leaves_what_nobody_answered_for_to_the_sweep(
+    world: World, gate: Gate
+) -> None:
+    """B1: the interpreter starts no thread any more; the relay says so and ends well."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+
+    def ending(seconds: float, act: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    ending_relay = BackgroundRelay(later=ending)
+    clients = replace(world.clients, tasks=gate, relay=ending_relay)  # type: ignore[arg-type]
+
+    with world.context():
+        enqueue(clients, "pack")
+        finish(clients)
+        enqueue(clients, "print")
+        finish(clients)
+
+    assert steps_sent(world) == ["print"]
+    assert len(waiting(world)) == 1
+
+
+def test_the_relay_keeps_no_more_than_it_may(
+    world: World, gate: Gate, behind: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: what is above the limit is not kept in memory; its rows are, and the sweep finds them."""
+    monkeypatch.setattr(background, "MAX_WAITING", 3)
+    clients = behind
+
+    with world.context():
+        enqueue(clients, "s0")
+        assert gate.was_asked.wait(20)
+        enqueue(clients, *[f"s{i}" for i in range(1, 6)])
+        enqueue(clients, "s6")
+    gate.is_open.set()
+    finish(clients)
+    assert steps_sent(world) == ["s0", "s1", "s2", "s3"]
+    world.clock.sleep(60)
+    world.sweep()
+
+    assert steps_sent(world) == [f"s{i}" for i in range(7)]
+
+
+def test_what_is_to_be_tried_again_counts_as_kept(
+    world: World, gate: Gate, behind: Clients, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: while Cloud Tasks is away, a process keeps no more rows in memory than it may."""
+    monkeypatch.setattr(background, "MAX_WAITING", 3)
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "s0", "s1", order="one")
+        finish(behind)
+        enqueue(behind, "s2", "s3", order="two")
+        finish(behind)
+    later.pass_one()
+    finish(behind)
+
+    assert steps_sent(world) == ["s0", "s1", "s2"]
+    assert len(waiting(world)) == 1
+
+
+def test_transactions_on_many_threads_lose_no_task(world: World) -> None:
+    """B1: eight threads enqueue through one relay; every task is there once."""
+    clients = replace(world.clients, relay=BackgroundRelay())
+
+    def enqueue_some(thread: int) -> None:
+        with clients.context():
+            for i in range(5):
+                enqueue(clients, f"{thread}-{i}", order=f"o{thread}-{i}")
+
+    in_threads(*[lambda thread=t: enqueue_some(thread) for t in range(8)])
+    finish(clients)
+
+    assert steps_sent(world) == sorted(f"{t}-{i}" for t in range(8) for i in range(5))
+    assert waiting(world) == []

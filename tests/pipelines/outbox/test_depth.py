@@ -1,0 +1,61 @@
+"""How much waits in the outbox, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.outbox.sweep import sweep
+from tests.pipelines.outbox.rows import DEPTH, enqueue_unacked, strand
+from tests.world import World
+
+
+def test_the_depth_tells_how_much_waits_and_for_how_long(world: World) -> None:
+    """Rows, the oldest one's age, and the rate of the last full minute."""
+    world.flush()  # The rate is counted for the app as a whole.
+    with world.context():
+        idle = outbox.depth(world.clients)
+    strand(world, 3)
+    world.clock.sleep(90)
+    strand(world, 2)
+
+    with world.context():
+        busy = outbox.depth(world.clients)
+        sweep(world.clients)
+        world.clock.sleep(60)
+        after = outbox.depth(world.clients)
+
+    assert idle == outbox.Depth(0, False, oldest_s=0, oldest_unacked_s=0, relayed_per_s=0)
+    assert (busy.waiting, busy.is_truncated, busy.oldest_s) == (5, False, pytest.approx(90, abs=1))
+    assert (after.waiting, after.oldest_s) == (2, pytest.approx(60, abs=1))
+    assert after.relayed_per_s == (3 / 60 if world.services.memcached else 0)
+
+
+def test_unacked_rows_have_an_age_of_their_own(world: World) -> None:
+    """A row that waits for its task is no sign that the relay is stuck."""
+    with world.context():
+        transact(lambda: enqueue_unacked(world.clients))
+    world.clock.sleep(500)
+    strand(world, 1)
+    world.clock.sleep(40)
+
+    with world.context():
+        depth = outbox.depth(world.clients)
+
+    assert depth.waiting == 2
+    assert depth.oldest_s == pytest.approx(40, abs=1)
+    assert depth.oldest_unacked_s == pytest.approx(540, abs=1)
+
+
+def test_the_depth_of_very_many_is_not_counted_to_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks every few seconds must not read a backlog as a whole."""
+    monkeypatch.setattr(DEPTH, "MAX_COUNTED", 5)
+    strand(world, 7)
+
+    with world.context():
+        depth = outbox.depth(world.clients)
+
+    assert (depth.waiting, depth.is_truncated) == (5, True)

@@ -1,0 +1,219 @@
+"""What a transaction enqueues, and what a body that runs again does."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from devserver.cloudtasks import messages
+from models.outbox import OutboxTask
+from models.transactions import NoTransactionError, current_transaction, transact
+from pipelines import outbox
+from pipelines.tasks.declaration import MAX_BODY_BYTES, hashed_name
+from pipelines.tasks.errors import BadArgumentsError, TooLargeError
+from tests.faults import ERROR, REPLY_LOST
+from tests.models.counters import break_call, no_pause
+from tests.pipelines.orders import (
+    STEPS,
+    Order,
+    Settle,
+    Step,
+    dying,
+    place,
+    ran,
+    rows_here,
+    settle,
+    step,
+    waiting,
+)
+from tests.pipelines.outbox.rows import enqueue, one_emulator, sent, steps_sent
+from tests.world import World
+
+# Enqueue
+
+
+def test_what_a_transaction_enqueues_is_delivered_and_its_rows_go(world: World) -> None:
+    """B1, B3: each task runs once, after what was committed with it."""
+    with world.context():
+        transact(lambda: place(world.clients, "o"))
+    world.settle()
+
+    assert ran(world, "o") == Counter(STEPS)
+    assert waiting(world) == []
+
+
+def test_the_task_is_created_after_the_commit_and_the_row_deleted_after_that(here: World) -> None:
+    """B3, B4: one commit, one call for all tasks, one commit that deletes the rows."""
+    enqueue(here.clients, "pack", "print")
+
+    assert here.plan.calls[:4] == ["BeginTransaction", "Commit", "BatchCreateTasks", "Commit"]
+    assert steps_sent(here) == ["pack", "print"]
+    assert rows_here() == []
+
+
+def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> None:
+    """Address, body, queue, time and token are the same; so is a name of one's own."""
+    at = world.clock.now() + datetime.timedelta(hours=1)
+    with world.context():
+        step.enqueue(world.clients, Step("o", "a"), name=("direct",), at=at)
+        transact(
+            lambda: outbox.enqueue(
+                world.clients, step, Step("o", "a"), name=("in a transaction",), at=at
+            )
+        )
+
+    [lane] = [lane for lane in world.engine.lanes() if lane.name.endswith("/default")]
+    direct, relayed = [messages.Task.FromString(task.spec) for task in lane.tasks.values()]
+    assert relayed.http_request == direct.http_request
+    assert relayed.schedule_time == direct.schedule_time
+    assert relayed.name.endswith(hashed_name(step.path, "in a transaction"))
+
+
+@one_emulator
+def test_a_name_that_exists_is_an_answer(world: World) -> None:
+    """B4: somebody enqueued it before: there is one task, and no row is left."""
+    with world.context():
+        step.enqueue(world.clients, Step("o", "first"), name=("x",))
+        transact(lambda: outbox.enqueue(world.clients, step, Step("o", "second"), name=("x",)))
+
+    assert steps_sent(world) == ["first"]
+    assert waiting(world) == []
+
+
+@one_emulator
+def test_enqueue_outside_of_a_transaction_is_refused(here: World) -> None:
+    """It would be a task without its data: the caller learns of it at once."""
+    with pytest.raises(NoTransactionError):
+        outbox.enqueue(here.clients, step, Step("o", "pack"))
+    with pytest.raises(NoTransactionError):
+        outbox.enqueue_with_ack(here.clients, settle, lambda row: Settle("o", row), tag="t")
+
+    assert here.plan.calls == []
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (Step(5, "pack"), BadArgumentsError),  # type: ignore[arg-type]
+        (Settle("o", "row"), BadArgumentsError),
+        (Step("o", "x" * MAX_BODY_BYTES), TooLargeError),
+    ],
+    ids=["type", "class", "size"],
+)
+def test_bad_arguments_stop_the_transaction(here: World, args: Any, error: type[Exception]) -> None:
+    """B2: what no delivery could read is refused in the body: neither data nor tasks are there."""
+
+    def body() -> None:
+        Order(id="o").put()
+        outbox.enqueue(here.clients, step, Step("o", "pack"))
+        outbox.enqueue(here.clients, step, args)
+
+    with pytest.raises(error):
+        transact(body)
+
+    assert (Order.get_by_id("o"), rows_here(), sent(here)) == (None, [], [])
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), rpc_errors.Aborted("lost the race")], ids=["bug", "aborted"]
+)
+def test_what_an_aborted_transaction_enqueued_is_never_delivered(
+    world: World, error: Exception
+) -> None:
+    """B2: a body that raises after it enqueued, once or on every try, leaves nothing."""
+
+    def body() -> None:
+        place(world.clients, "o")
+        raise error
+
+    with world.context(), pytest.raises(type(error)):
+        transact(body, sleep=no_pause)
+    world.clock.sleep(60)
+    world.sweep()
+    world.settle()
+
+    assert ran(world, "o") == Counter()
+    assert waiting(world) == []
+
+
+def test_tasks_of_a_try_that_was_not_committed_are_not_delivered(here: World) -> None:
+    """B2: the first commit fails, and the second run decides otherwise."""
+    break_call(here, "Commit", ERROR)
+    steps = iter(["pack", "print"])
+
+    transact(lambda: outbox.enqueue(here.clients, step, Step("o", next(steps))), sleep=no_pause)
+
+    assert here.plan.fired
+    assert steps_sent(here) == ["print"]
+
+
+# Bodies that run again
+
+
+def test_a_body_that_runs_again_writes_the_same_rows(here: World) -> None:
+    """B6: the answer to the first commit is lost; the rows of both runs are the same."""
+    break_call(here, "Commit", REPLY_LOST)
+    runs: list[set[str]] = []
+
+    def body() -> None:
+        place(dying(here), "o")
+        runs.append({row.key.id() for row in current_rows()})
+
+    transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    assert len(runs) == 2
+    assert runs[0] == runs[1] == {row.key.id() for row in rows_here()}
+    assert len(runs[0]) == len(STEPS)
+
+
+def current_rows() -> list[OutboxTask]:
+    """Return the rows of the transaction under way."""
+    outgoing: Any = current_transaction().hooks["outbox"]
+    rows: list[OutboxTask] = outgoing.rows
+    return rows
+
+
+def test_rows_in_doubt_are_relayed_at_once(here: World) -> None:
+    """B1: the second run finds its proof and enqueues nothing; nobody waits for the sweep."""
+    break_call(here, "Commit", REPLY_LOST)
+
+    def body() -> None:
+        if Order.get_by_id("o") is None:
+            Order(id="o").put()
+            outbox.enqueue(here.clients, step, Step("o", "pack"))
+
+    transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    assert steps_sent(here) == ["pack"]
+    assert rows_here() == []
+
+
+@pytest.mark.parametrize("is_unacked", [False, True])
+def test_a_second_run_takes_nothing_from_the_first(here: World, is_unacked: bool) -> None:
+    """B1: both tries are committed, each with a task of its own: both are delivered.
+
+    The first answer is lost, somebody else writes, and the second run sees another world.
+    """
+    break_call(here, "Commit", REPLY_LOST)
+    orders = iter(["one", "two"])
+
+    def body() -> None:
+        order = next(orders)
+        Order(id=order).put()
+        if is_unacked:
+            outbox.enqueue_with_ack(here.clients, settle, lambda row: Settle(order, row), tag="t")
+        else:
+            outbox.enqueue(here.clients, step, Step(order, "pack"))
+
+    transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    found = sent(here, "fan-out" if is_unacked else "default")
+    assert sorted(args["order"] for args in found) == ["one", "two"]

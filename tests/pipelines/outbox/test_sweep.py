@@ -1,0 +1,330 @@
+"""The sweep: what it relays itself, what it hands over, and what it leaves alone."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.outbox import PARTITIONS, OutboxTask, RowId, lease_key
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
+from pipelines.runtime import naive_utc
+from tests.clocks import ahead
+from tests.pipelines.orders import Order, Settle, Step, dying, ran, rows_here, settle, step, waiting
+from tests.pipelines.outbox.rows import (
+    SWEEP,
+    away,
+    deliver_drains,
+    enqueue,
+    enqueue_unacked,
+    sent,
+    spend,
+    strand,
+    stranded_row,
+)
+from tests.world import World
+
+# The sweep
+
+
+def test_an_idle_sweep_costs_one_query(world: World) -> None:
+    """Called once a minute for ever, it must cost next to nothing."""
+    cost = spend(world)
+
+    assert (cost.round_trips, cost.reads, cost.writes, cost.tasks) == (1, 0, 0, 0)
+
+
+def test_a_young_row_is_left_to_its_process(world: World) -> None:
+    """A row that was just committed is not the sweep's: its process is about to relay it."""
+    strand(world, 3)
+
+    cost = spend(world)
+
+    assert (cost.round_trips, cost.tasks, cost.writes) == (1, 0, 0)
+    assert len(waiting(world)) == 3
+
+
+def test_a_few_stranded_rows_are_relayed_by_the_sweep_itself(world: World) -> None:
+    """B1: up to a hundred rows need no task of their own."""
+    strand(world, 100)
+    world.clock.sleep(60)
+
+    with world.context():
+        swept = sweep(world.clients)
+
+    assert (swept.created, swept.partitions) == (100, 0)
+    assert len(sent(world)) == 100
+    assert waiting(world) == []
+
+
+def test_many_stranded_rows_are_walked_by_partition(world: World) -> None:
+    """B1: above a hundred, each partition that has more gets a task, and those relay the rows."""
+    strand(world, 300)
+    world.clock.sleep(60)
+
+    with world.context():
+        swept = sweep(world.clients)
+        left = {row.key.id()[0] for row in rows_here()}
+    deliver_drains(world)
+
+    assert (swept.created, swept.partitions) == (100, len(left))
+    assert len(sent(world)) == 300
+    assert waiting(world) == []
+    with world.context():
+        assert ndb.get_multi([lease_key(p) for p in PARTITIONS]) == [None] * 16
+
+
+def test_one_partition_with_more_than_a_sweep_sees_gets_a_walk(world: World) -> None:
+    """B5: behind the first hundred rows of a partition there may be more that are due."""
+    with world.context():
+        now = naive_utc(world.clock.now())
+        Order(id="o").put()
+        ids = [RowId("a" * 24, now, number, is_unacked=False) for number in range(150)]
+        ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
+    world.clock.sleep(60)
+
+    with world.context():
+        swept = sweep(world.clients)
+    deliver_drains(world)
+
+    assert (swept.created, swept.partitions) == (100, 1)
+    assert len(sent(world)) == 150
+
+
+def test_a_partition_with_more_than_a_task_drains_is_walked_in_several(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B5: of three rows a task, also of unacked ones, which stay; the last task gives it back."""
+    monkeypatch.setattr(SWEEP, "MAX_PER_DRAIN", 3)
+    with world.context():
+        now = naive_utc(world.clock.now())
+        Order(id="o").put()
+        ids = [RowId("a" * 24, now, number, is_unacked=True) for number in range(8)]
+        ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
+    world.clock.sleep(60)
+
+    with world.context():
+        drain.work(world.clients, Drain("a", "walk"))
+        by_the_first = len(sent(world))
+    others = deliver_drains(world)
+
+    assert (by_the_first, others) == (3, 2)
+    assert len(sent(world)) == 8
+    with world.context():
+        assert lease_key("a").get() is None
+
+
+def test_the_oldest_rows_come_first(world: World) -> None:
+    """B5: whatever its partition, a row waits for no younger one."""
+    with world.context():
+        Order(id="o").put()
+        for partition, count in (("f", 60), ("0", 100)):
+            now = naive_utc(world.clock.now())
+            ids = [RowId(partition * 24, now, number, is_unacked=False) for number in range(count)]
+            ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
+            world.clock.sleep(30)
+        sweep(world.clients)
+
+        left = Counter(row.key.id()[0] for row in rows_here())
+    assert left == {"0": 60}
+
+
+def test_two_walks_do_not_do_the_same_work(world: World) -> None:
+    """While one walk has a partition, another leaves it alone; it takes over when that is dead."""
+    strand(world, 4)
+    world.clock.sleep(60)
+    [one, *_] = waiting(world)
+    partition = one.key.id()[0]
+
+    with world.context():
+        _take(world.clients, Drain(partition, "first"))
+        drain.work(world.clients, Drain(partition, "second"))
+        left_alone = len(sent(world))
+        drain.work(world.clients, Drain(partition, "first"))
+        by_its_owner = len(sent(world))
+    strand_in(world, partition)
+    world.clock.sleep(61)
+    with world.context():
+        _take(world.clients, Drain(partition, "dead"))
+        world.clock.sleep(LEASE_S)
+        drain.work(world.clients, Drain(partition, "third"))
+
+    assert left_alone == 0
+    assert by_its_owner >= 1
+    assert [row for row in waiting(world) if row.key.id()[0] == partition] == []
+
+
+def strand_in(world: World, partition: str) -> None:
+    with world.context():
+        row = RowId(partition * 24, naive_utc(world.clock.now()), 0, is_unacked=False)
+        stranded_row(row, 99, {}).put()
+
+
+def test_a_lease_of_a_clock_far_ahead_is_taken_over(world: World) -> None:
+    """A process whose clock is a day ahead keeps nobody from a partition."""
+    strand_in(world, "a")
+    world.clock.sleep(60)
+
+    with world.context():
+        _take(ahead(world.clients, 86_400), Drain("a", "wrong"))
+        drain.work(world.clients, Drain("a", "right"))
+
+    assert waiting(world) == []
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, 365 * 86_400])
+def test_rows_of_a_clock_far_ahead_are_swept(world: World, ahead_s: int) -> None:
+    """B5: a process whose clock was wrong delays its tasks by no more than another."""
+    clients = ahead(dying(world), ahead_s)
+
+    with world.context():
+        enqueue(clients, "pack")
+        transact(lambda: enqueue_unacked(clients))
+    world.sweep()
+    world.settle()
+
+    assert ran(world, "o") == Counter(["pack", "settle"])
+    assert waiting(world) == []
+
+
+# A row with a time of its own
+
+
+@pytest.mark.parametrize("is_unacked", [False, True], ids=["enqueued", "unacked"])
+def test_a_delayed_row_that_waited_long_gets_its_task_before_its_time(
+    world: World, is_unacked: bool
+) -> None:
+    """B5: Cloud Tasks or cron was away for ten minutes: the outbox does not keep it for a week."""
+    at = world.clock.now() + datetime.timedelta(days=7)
+    clients = dying(world)
+
+    def body() -> None:
+        Order(id="o").put()
+        if is_unacked:
+            outbox.enqueue_with_ack(clients, settle, lambda row: Settle("o", row), tag="t", at=at)
+        else:
+            outbox.enqueue(clients, step, Step("o", "x"), at=at)
+
+    with world.context():
+        transact(body)
+    world.clock.sleep(700)
+    for _ in range(3):
+        world.sweep()
+        world.clock.sleep(60)
+
+    assert len(sent(world, "fan-out" if is_unacked else "default")) == 1
+    assert len(waiting(world)) == is_unacked
+
+
+# A queue of walks that stands still
+
+
+def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None:
+    """B5: while no walk is delivered, each sweep relays a hundred; walks do not pile up."""
+    queue = world.engine.place.queue_name("outbox")
+    world.engine.pause_queue(queue)
+    strand(world, 450)
+
+    try:
+        for _ in range(5):
+            world.clock.sleep(60)
+            with world.context():
+                sweep(world.clients)
+        walks = len(world.live_tasks("outbox"))
+    finally:
+        world.engine.resume_queue(queue)
+
+    assert len(sent(world)) == 450
+    assert waiting(world) == []
+    assert walks <= len(PARTITIONS)
+
+
+def test_what_a_round_could_not_hand_over_is_due_in_the_next_one(world: World) -> None:
+    """B5: walks that an earlier round asked for may be past these rows already."""
+    with world.context():
+        now = naive_utc(world.clock.now())
+        Order(id="o").put()
+        ids = [RowId(f"{i % 16:x}{i:023x}", now, 0, is_unacked=True).text for i in range(250)]
+        made = {"path": settle.path, "queue": settle.queue, "tag": "t"}
+        ndb.put_multi(
+            [OutboxTask(id=id_, body=json.dumps({"order": "o", "row": id_}), **made) for id_ in ids]
+        )
+        world.clock.sleep(720)
+        ndb.put_multi([_lease(world.clients, Drain(p, "early"), 600) for p in PARTITIONS])
+
+    left = []
+    for _ in range(3):
+        world.sweep()
+        deliver_all(world, "fan-out")
+        left.append(len(waiting(world)))
+        world.clock.sleep(60)
+
+    assert left == [150, 50, 0]
+
+
+def deliver_all(world: World, queue: str) -> None:
+    name = world.engine.place.queue_name(queue)
+    while due := world.engine.due(name):
+        assert world.deliver(due[0].task_name) == 204
+
+
+def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: World) -> None:
+    """B5: Cloud Tasks refuses the walks once; nobody waits for them any longer than a minute."""
+    strand(world, 300)
+    world.clock.sleep(60)
+
+    with world.context():
+        clients = replace(world.clients, tasks=away(world))
+        with pytest.raises(rpc_errors.GoogleAPICallError):
+            sweep(clients)
+        swept = sweep(world.clients)
+    deliver_drains(world)
+
+    assert swept.partitions > 0
+    assert len(sent(world)) == 300
+
+
+def test_rows_that_are_young_get_no_walk(world: World) -> None:
+    """However many were just committed: they are their processes' own."""
+    strand(world, 3_000)
+
+    with world.context():
+        swept = sweep(world.clients)
+
+    assert (swept.created, swept.partitions) == (0, 0)
+
+
+def test_young_rows_behind_old_ones_get_no_walk(world: World) -> None:
+    """The sweep relays the old ones itself; what stands behind a young one is young, too."""
+    with world.context():
+        Order(id="o").put()
+        for count in (40, 80):
+            world.clock.sleep(10)
+            now = naive_utc(world.clock.now())
+            ids = [RowId("a" * 24, now, number, is_unacked=False) for number in range(count)]
+            ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
+        world.clock.sleep(10)
+
+        swept = sweep(world.clients)
+
+    assert (swept.created, swept.partitions) == (40, 0)
+
+
+def test_a_sweep_at_the_start_takes_what_a_moment_ago_was_young(world: World) -> None:
+    """B5: a worker that starts looks for what its predecessor left, whatever its age."""
+    strand(world, 300)
+    world.clock.sleep(1)
+
+    with world.context():
+        swept = sweep(world.clients, stale_s=0.5)
+    deliver_drains(world)
+
+    assert swept.created == 100
+    assert len(sent(world)) == 300

@@ -1,0 +1,64 @@
+"""Acting on each of many: what fails stops none of the others, and is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.runtime.each import run_each
+
+AWAY = rpc_errors.ServiceUnavailable("away")
+BUG = KeyError("a bug")
+
+
+def acting(*ends: Exception | int) -> list[tuple[str, Callable[[], int]]]:
+    """Return actions that return a number, or raise."""
+
+    def act(end: Exception | int) -> int:
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    return [(f"{i} failed", lambda end=end: act(end)) for i, end in enumerate(ends)]  # type: ignore[misc]
+
+
+def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    """All are tried; errors are logged, each by its own words, and collected."""
+    results = run_each(acting(1, BUG, 2, AWAY, 3))
+
+    assert (results.returned, results.errors, results.tried) == ([1, 2, 3], [BUG, AWAY], 5)
+    assert caplog.messages == ["1 failed", "3 failed"]
+    assert "a bug" in caplog.text
+    assert not results.is_cut_short
+
+
+def test_the_first_error_of_a_kind_rises() -> None:
+    """By default of any kind; without one nothing rises."""
+    results = run_each(acting(BUG, AWAY))
+
+    with pytest.raises(KeyError):
+        results.raise_first()
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        results.raise_first(rpc_errors.GoogleAPIError)
+    results.raise_first(ValueError)
+    run_each(acting(1)).raise_first()
+
+
+@pytest.mark.parametrize(
+    ("ends", "tried", "is_cut_short"),
+    [
+        ((AWAY, AWAY, 1), 2, True),
+        ((AWAY, 1, AWAY, 1), 4, False),
+        ((AWAY, BUG, AWAY, 1), 4, False),
+        ((BUG, BUG, BUG), 3, False),
+    ],
+)
+def test_a_service_that_does_not_answer_ends_it(
+    ends: tuple[Exception | int, ...], tried: int, is_cut_short: bool
+) -> None:
+    """Transient errors in a row are the service's, and more of them are of no use."""
+    results = run_each(acting(*ends), max_unavailable=2)
+
+    assert (results.tried, results.is_cut_short) == (tried, is_cut_short)

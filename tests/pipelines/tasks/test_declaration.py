@@ -1,0 +1,286 @@
+"""Declared tasks: their form, the arguments they take, and what a name means."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.runtime import Clients
+from pipelines.tasks.declaration import MAX_BODY_BYTES, MAX_DELAY_S, Task, hashed_name, task
+from pipelines.tasks.errors import BadArgumentsError, TooLargeError
+from tests.pipelines.tasks.reminders import Remind, one_emulator, queued, remind
+from tests.world import World
+
+
+class Worker:
+    """Work that is no function."""
+
+    def __call__(self, clients: Clients, args: Remind) -> None:
+        """Do nothing."""
+
+
+def look(what: str, clients: Clients, args: Remind) -> None:
+    """Do nothing, with something more to do it with."""
+
+
+# Declaring
+
+
+def test_a_declaration_knows_its_arguments() -> None:
+    """The second parameter's type is what the task takes."""
+    assert (remind.args, remind.path, remind.queue) == (Remind, "/tasks/tests/remind", "default")
+
+
+@pytest.mark.parametrize("path", ["/remind", "tasks/remind", "", "http://evil.example/tasks/x"])
+def test_a_task_lives_below_tasks(path: str) -> None:
+    """S12: a path elsewhere would be a page, or another host."""
+    with pytest.raises(ValueError, match="/tasks/"):
+        task(path, queue="default")
+
+
+def test_a_task_needs_no_more_than_a_queue() -> None:
+    """The path follows from the function's name; the function's full name tells two tasks apart."""
+
+    @task(queue="default")
+    def send_reminder(clients: Clients, args: Remind) -> None:
+        """Do nothing."""
+
+    assert (send_reminder.path, send_reminder.args) == ("/tasks/send-reminder", Remind)
+    assert remind.function == "tests.pipelines.tasks.reminders.remind"
+    assert send_reminder.function.startswith(f"{__name__}.test_a_task_needs")
+    assert send_reminder.function.endswith(".send_reminder")
+
+
+@pytest.mark.parametrize("work", [Worker(), functools.partial(look, "x")], ids=["object", "part"])
+def test_work_that_is_no_function_has_a_name_too(work: Any) -> None:
+    """A registry can name what it was made of."""
+    declared = Task("/tasks/tests/x", "default", Remind, work)
+
+    assert declared.function.startswith(f"{__name__}.")
+
+
+def test_a_task_is_not_called() -> None:
+    """Called like a function it would run in the request, once: the error says what to do."""
+    with pytest.raises(TypeError, match=r"reminders\.remind is a task.*\.enqueue\(clients, args\)"):
+        remind(None, Remind("p1"))  # type: ignore[operator]
+
+
+def without_annotations(clients, args):  # type: ignore[no-untyped-def]
+    pass
+
+
+def with_one(args: Remind) -> None:
+    pass
+
+
+def with_three(clients: Clients, args: Remind, more: int) -> None:
+    pass
+
+
+def with_a_star(clients: Clients, *args: Remind) -> None:
+    pass
+
+
+def with_a_keyword(clients: Clients, *, args: Remind) -> None:
+    pass
+
+
+def with_a_text(clients: Clients, args: str) -> None:
+    pass
+
+
+def with_a_dict(clients: Clients, args: dict[str, int]) -> None:
+    pass
+
+
+def of_a_type_to_come(clients: Clients, args: ToCome) -> None:  # type: ignore[name-defined]  # noqa: F821
+    pass
+
+
+async def of_a_coroutine(clients: Clients, args: Remind) -> None:
+    pass
+
+
+def of_a_generator(clients: Clients, args: Remind) -> Iterator[None]:
+    yield
+
+
+NO_TASKS: list[Any] = [
+    without_annotations,
+    with_one,
+    with_three,
+    with_a_star,
+    with_a_keyword,
+    with_a_text,
+    with_a_dict,
+    of_a_type_to_come,
+    of_a_coroutine,
+    of_a_generator,
+    lambda clients, args: None,
+]
+
+
+@pytest.mark.parametrize("work", NO_TASKS, ids=lambda work: work.__name__)
+def test_a_function_of_another_form_is_refused_when_it_is_declared(work: Any) -> None:
+    """The error names the function and shows the right form; nothing waits for a delivery."""
+    with pytest.raises(TypeError, match=r"def ship\(clients: Clients, args: Ship\)") as raised:
+        task("/tasks/tests/x", queue="default")(work)
+
+    assert work.__qualname__ in str(raised.value)
+
+
+# What is refused
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"at": datetime.datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"at": datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)},
+        {"delay_s": MAX_DELAY_S + 1},
+    ],
+    ids=["naive", "far", "long"],
+)
+def test_a_time_that_cannot_be_meant_is_refused(world: World, options: dict[str, Any]) -> None:
+    """A naive time, or one beyond 30 days: refused before anything is sent."""
+    with pytest.raises(BadArgumentsError):
+        remind.enqueue(world.clients, Remind("p1"), **options)
+
+    assert queued(world) == []
+
+
+@one_emulator
+def test_the_longest_delay_is_taken(world: World) -> None:
+    """Up to 30 days, which is what the service allows."""
+    assert remind.enqueue(world.clients, Remind("p1"), delay_s=MAX_DELAY_S - 1)
+
+
+WRONG: list[Any] = [
+    Remind(5),  # type: ignore[arg-type]
+    Remind("p1", "3"),  # type: ignore[arg-type]
+    Remind("p1", 1.5),  # type: ignore[arg-type]
+    Remind(None),  # type: ignore[arg-type]
+    Remind(["p1"]),  # type: ignore[arg-type]
+    Remind("\ud800"),
+    {"party_id": "p1"},
+    "p1",
+    None,
+]
+
+
+@one_emulator
+@pytest.mark.parametrize("args", WRONG, ids=repr)
+def test_arguments_of_another_type_are_refused(world: World, args: Any) -> None:
+    """What no delivery could read is not enqueued: the caller learns of it, not the queue."""
+    with pytest.raises(BadArgumentsError):
+        remind.enqueue(world.clients, args)
+
+    assert queued(world) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (Remind(5), "/tasks/tests/remind: party_id: Input should be a valid string, not int"),  # type: ignore[arg-type]
+        (Remind("p", "3"), "days: Input should be a valid integer, not str"),  # type: ignore[arg-type]
+        ("p1", "/tasks/tests/remind takes Remind, not str: 'p1'"),
+        (None, "takes Remind, not NoneType: None"),
+    ],
+    ids=repr,
+)
+def test_a_refusal_names_the_field_and_the_types(args: Any, complaint: str) -> None:
+    """Python does not check a dataclass's fields: what is wrong with them is said in words."""
+    with pytest.raises(BadArgumentsError, match=re.escape(complaint)):
+        remind.message(args)
+
+
+@one_emulator
+@pytest.mark.parametrize("text", ["x", "庭", "\x00"])
+def test_an_oversized_task_is_refused(world: World, text: str) -> None:
+    """H5: more than 100 KB of body, counted as it travels, is refused at the caller's."""
+    size = len(json.dumps(text, ensure_ascii=False).encode()) - 2
+    fits = text * ((MAX_BODY_BYTES - 50) // size)
+
+    assert remind.enqueue(world.clients, Remind(fits))
+    with pytest.raises(TooLargeError):
+        remind.enqueue(world.clients, Remind(fits + text * 100))
+
+    assert len(queued(world)) == 1
+
+
+@one_emulator
+def test_a_name_of_many_bytes_is_refused(world: World) -> None:
+    """A name is made of ids; 2,000 bytes of them are an error of the caller's."""
+    with pytest.raises(TooLargeError):
+        remind.enqueue(world.clients, Remind("p1"), name=("x" * 2_001,))
+
+    assert queued(world) == []
+
+
+# Names
+
+
+parts = st.lists(st.one_of(st.text(max_size=8), st.integers()), max_size=4).map(tuple)
+
+
+@given(parts, parts)
+def test_names_are_equal_exactly_when_their_parts_are(one: tuple[Any, ...], two: Any) -> None:
+    """A5: no two things share a name: not ("a", "11") and ("a1", "1"), not 1 and "1"."""
+    assert (hashed_name(*one) == hashed_name(*two)) == (one == two)
+
+
+def test_a_name_is_the_same_in_each_version() -> None:
+    """B1: what an earlier version has enqueued, this one finds to exist."""
+    assert hashed_name("page", "é", 2) == "f68d8259a525d9eb5d29e5987b07e8761eb68681"
+    assert hashed_name("page", "\ud800") != hashed_name("page", "\ud801")
+
+
+@given(parts)
+def test_a_name_is_one_that_cloud_tasks_takes(one: tuple[Any, ...]) -> None:
+    """Whatever the parts hold, the id is hex: no user's text gets into an address."""
+    name = hashed_name(*one)
+
+    assert len(name) == 40
+    assert set(name) <= set("0123456789abcdef")
+
+
+@one_emulator
+def test_a_name_that_exists_is_an_answer(world: World) -> None:
+    """A second create says False, also after the task has run: names are remembered."""
+    first = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
+    again = remind.enqueue(world.clients, Remind("other"), name=("p1", 1))
+    [due] = world.engine.due()
+    world.engine.end_attempt(world.engine.begin_attempt(due.task_name).id, status=204)
+    later = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
+
+    assert (first, again, later) == (True, False, False)
+    assert queued(world) == []
+
+
+@one_emulator
+def test_two_tasks_of_one_name_do_not_meet(world: World) -> None:
+    """The path is part of the name: another task may use the same parts."""
+    other = replace(remind, path="/tasks/tests/other")
+
+    assert remind.enqueue(world.clients, Remind("p1"), name=("p1",))
+    assert other.enqueue(world.clients, Remind("p1"), name=("p1",))
+
+
+# A batch that does not end well
+
+
+def test_what_is_read_is_what_was_sent() -> None:
+    """A body is read by the same declaration that wrote it."""
+    sent: Task[Remind] = remind
+
+    assert sent.read(sent.message(Remind("庭", -(10**30))).body) == Remind("庭", -(10**30))
