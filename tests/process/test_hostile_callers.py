@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from devserver.ports import free_port
+from tests.documents import LOCAL_ENVIRONMENT
 from tests.stack import ROOT, until
-from tests.test_docs import LOCAL_ENVIRONMENT
 
 pytestmark = pytest.mark.process
 

@@ -1,0 +1,150 @@
+"""What is deployed: indexes, the server's arguments, dependencies, and what stays at home."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.cloud import ndb
+from gunicorn.config import Config
+
+import main
+from docs.examples import raise_prices
+from handlers.settings import DemoSettings
+from pipelines.continuations.sources import EntitySource, Span
+from tests.documents import (
+    LOCAL_ENVIRONMENT,
+    ROOT,
+    cells,
+    quoted,
+    text_of,
+)
+
+
+def test_no_query_of_the_models_needs_a_composite_index() -> None:
+    """index.yaml is empty rightly: each query is a range of keys, an equality, or one order."""
+    settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)
+    with main.open_clients(settings).context():
+        checked = [query for module in model_modules() for query in queries_of(module)]
+        checked.append(EntitySource(raise_prices.Book)._query(Span("", "")))
+        checked.append(EntitySource(raise_prices.Book, key_prefix="b:")._query(Span("b:1", "b:2")))
+        needy = [query for query in checked if needs_composite_index(query)]
+        fussy = raise_prices.Book.query(raise_prices.Book._key > ndb.Key("Book", "a"))
+        fussy = fussy.order(ndb.query.PropertyOrder("cents"))
+
+    assert len(checked) >= 6
+    assert not needy
+    assert needs_composite_index(fussy)
+    assert yaml.safe_load(text_of("index.yaml")) == {"indexes": []}
+
+
+def model_modules() -> list[Any]:
+    names = sorted(path.stem for path in (ROOT / "models").glob("*.py"))
+    return [importlib.import_module(f"models.{name}") for name in names if name != "__init__"]
+
+
+def queries_of(module: Any) -> Iterator[Any]:
+    """Yield what the functions return that say "Return the query ..."."""
+    for function in vars(module).values():
+        if (getattr(function, "__doc__", None) or "").startswith("Return the query"):
+            parameters = inspect.signature(function).parameters.values()
+            now = datetime.datetime(2030, 5, 1)  # noqa: DTZ001
+            samples: dict[str, Any] = {"datetime.datetime": now, "int": 1, "str": "x"}
+            samples["Any"] = ndb.Key("ViewRow", "x")
+            needed = [each.annotation for each in parameters if each.default is each.empty]
+            yield function(*[samples[annotation] for annotation in needed])
+
+
+def needs_composite_index(query: Any) -> bool:
+    """Tell by the rule of the service, for filters joined by AND."""
+    filters = list(getattr(query.filters, "_nodes", [query.filters] if query.filters else []))
+    equal = {node._name for node in filters if node._opsymbol == "="}
+    ranged = {node._name for node in filters if node._opsymbol != "="}
+    orders = [order.name for order in query.order_by or []]
+    sorted_by = [name for name in orders if name not in equal]
+    if not equal:
+        return len(ranged | set(sorted_by)) > 1
+    return bool((ranged | set(sorted_by)) - {"__key__"})
+
+
+def gunicorn_arguments() -> dict[str, list[str]]:
+    """Return the arguments of gunicorn in app.yaml and in the Dockerfile."""
+    entrypoint = shlex.split(yaml.safe_load(text_of("app.yaml"))["entrypoint"])
+    dockerfile = text_of("Dockerfile").replace("\\\n", " ")
+    command = json.loads(re.findall(r"^CMD (\[.*\])$", dockerfile, flags=re.MULTILINE)[0])
+    assert entrypoint[0] == command[0] == "gunicorn"
+    return {"app.yaml": entrypoint[1:], "Dockerfile": command[1:]}
+
+
+@pytest.mark.parametrize("where", ["app.yaml", "Dockerfile"])
+def test_gunicorn_knows_its_arguments(where: str) -> None:
+    """The app is served by threads, long requests are left alone, and nothing is opened early."""
+    parsed = Config().parser().parse_args(gunicorn_arguments()[where])
+
+    assert parsed.args == ["main:serve()"]
+    assert (parsed.worker_class, parsed.workers, parsed.threads) == (None, 1, 32)
+    assert (parsed.timeout, parsed.forwarded_allow_ips) == (0, "*")
+    assert parsed.control_socket_disable is True
+    assert not parsed.preload_app
+
+
+def test_the_app_needs_nothing_that_is_left_at_home() -> None:
+    """What main imports is copied into the image and not ignored on the way to App Engine."""
+    program = "import sys, main; print(*{name.partition('.')[0] for name in sys.modules})"
+    imported = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    ours = {name for name in imported if (ROOT / name).is_dir() and name != "docs"} | {
+        "main.py",
+        "gunicorn.conf.py",  # gunicorn reads it where it starts, and the worker that it names.
+        "serving.py",
+        "requirements.txt",
+        "static",
+        "templates",
+    }
+    copied = re.findall(r"^COPY (\S+) ", text_of("Dockerfile"), flags=re.MULTILINE)
+    allowed = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
+    ignored = {line.strip("/") for line in text_of(".gcloudignore").splitlines()}
+    assert "pipelines" in ours
+    assert ours == set(copied) == allowed
+    assert not ours & ignored
+    assert {"devserver", "tests", ".dev", ".env.*", "app.deploy.yaml", "none"} <= ignored
+
+
+def test_every_dependency_is_justified() -> None:
+    """Whoever adds a package says why, and whoever removes one tidies up."""
+    lines = (text_of("requirements.in") + text_of("requirements-dev.in")).splitlines()
+    chosen = {line.strip() for line in lines if line and line[0] not in "#-"}
+    rows = [row for row in cells("docs/adr/0006-dependencies.md") if row[0] != "Package"]
+    assert {name for row in rows for name in quoted(row[0])} == chosen
+
+
+@pytest.mark.parametrize("kind", ["sound", "unsound"])
+def test_the_hooks_of_a_commit_pass_what_is_sound_and_stop_what_is_not(
+    kind: str, tmp_path: Path
+) -> None:
+    """Each hook runs with what is installed, and can say no."""
+    [repo] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
+    unsound = {"ruff-format": "x  =  1\n"}
+    file = tmp_path / "example.py"
+    for hook in repo["hooks"]:
+        mistakes = f"import os\n{'<' * 7} HEAD\n# {'recie' + 've'}\n\n"
+        file.write_text("x = 1\n" if kind == "sound" else unsound.get(hook["id"], mistakes))
+        done = subprocess.run([*words_of(hook), file], cwd=ROOT, capture_output=True, check=False)
+        assert (done.returncode == 0) is (kind == "sound"), hook["id"]
+
+
+def words_of(hook: dict[str, str]) -> list[str]:
+    words = shlex.split(hook["entry"])
+    return [words[0].replace(".venv/bin", str(Path(sys.executable).parent)), *words[1:]]
