@@ -1,28 +1,39 @@
 """The reports of workers that cannot load the app: each shown once, not once per worker."""
 
+import time
+from collections.abc import Callable
+
 from devserver.processes import LineSink
 from devserver.wsgi import FIRST_LINE, LAST_LINE
+
+# Workers of one reload fail side by side; one that was late may do so after the next reload.
+_SAME_WITHIN_S = 3.0
 
 
 class LoadReports:
     """Reads what the app prints, line by line, and hands it on.
 
     Args:
-        on_line: Called with each line but those of a report that was shown before.
+        on_line: Called with each line but those of a report that was shown a moment ago.
+        clock: Seconds that only go forward.
 
     Attributes:
         latest: What the app's code as it is now fails with, "" if it is not known to fail.
     """
 
-    def __init__(self, on_line: LineSink | None) -> None:
+    def __init__(
+        self, on_line: LineSink | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._on_line = on_line
+        self._clock = clock
         self._report: list[str] | None = None
         self._shown: list[str] = []
+        self._shown_at = 0.0
         self.latest = ""
 
     def expect(self) -> None:
-        """Forget the last report: the app is about to be loaded again."""
-        self._shown, self.latest = [], ""
+        """Take the app for good until the next report: it is about to be loaded again."""
+        self.latest = ""
 
     def take(self, line: str) -> None:
         """Take the next line."""
@@ -34,8 +45,9 @@ class LoadReports:
         self._report.append(line)
         if line == LAST_LINE:
             report, self._report = self._report, None
-            if report != self._shown:
-                self._shown, self.latest = report, report[0].removeprefix(FIRST_LINE)
+            if report != self._shown or self._clock() - self._shown_at >= _SAME_WITHIN_S:
+                self._shown, self._shown_at = report, self._clock()
+                self.latest = report[0].removeprefix(FIRST_LINE)
                 self._show(report)
 
     def _show(self, lines: list[str]) -> None:

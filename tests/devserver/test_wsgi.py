@@ -114,9 +114,10 @@ def test_a_page_of_another_site_reads_nothing_of_the_code(host):
 
 
 def test_a_report_is_shown_once_however_many_workers_make_it():
-    """Each worker fails in the same way; after a save the next report counts again."""
+    """Each worker fails in the same way; some seconds later the same report is news again."""
     shown: list[str] = []
-    reports = LoadReports(shown.append)
+    now = [100.0]
+    reports = LoadReports(shown.append, lambda: now[0])
     report = [f"{FIRST_LINE}x", "  File", LAST_LINE]
 
     for line in ["before", *report, "between", *report]:
@@ -125,7 +126,9 @@ def test_a_report_is_shown_once_however_many_workers_make_it():
     assert reports.latest == "x"
 
     reports.expect()
+    reports.take("ready")
     assert reports.latest == ""
+    now[0] += 3
     for line in report:
         reports.take(line)
-    assert shown == ["before", *report, "between", *report]
+    assert shown == ["before", *report, "between", "ready", *report]
