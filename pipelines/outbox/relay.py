@@ -128,7 +128,7 @@ def _message(row: OutboxTask, now: datetime.datetime) -> Message:
 def _task_name(row: OutboxTask, now: datetime.datetime) -> str:
     """Return the task's name: its own, or one that is made of the row's key.
 
-    An unacked row may outlive its task (somebody purged the queue). So once it is old, and due,
+    An unacked row may outlive its task (the queue was purged). So once it is old, and due,
     its task is asked for under further names.
     """
     if row.name is not None:

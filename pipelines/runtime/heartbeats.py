@@ -1,4 +1,4 @@
-"""Heartbeats: whoever works for long says now and then that it is alive.
+"""Heartbeats: work that lasts says now and then that it is alive.
 
 One thread of the process beats for all work under way. It asks nothing of work that is done
 before its first beat is due.

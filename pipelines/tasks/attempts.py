@@ -113,7 +113,7 @@ def is_old(clients: Clients, delivery: Delivery) -> bool:
     """Return whether a task that this version of the code does not know has waited for another.
 
     Raises:
-        google.api_core.exceptions.GoogleAPICallError: nobody knows.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown.
     """
 
     def look() -> bool:

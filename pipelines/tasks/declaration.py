@@ -34,7 +34,7 @@ _FORM = """declare a task in this form, with a dataclass of its arguments:
 class Task(Generic[A]):
     """A declared task: where it is delivered, through which queue, and what it does.
 
-    `max_attempts` deliveries may fail by the task's own fault (an error that nobody foresaw, a
+    `max_attempts` deliveries may fail by the task's own fault (an unforeseen error, a
     worker that died) before it is kept as a dead task. The queue itself never gives up: a task
     that it dropped would leave no trace.
     """
