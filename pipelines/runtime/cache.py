@@ -41,11 +41,11 @@ class Cache(Protocol):
     def delete(self, key: str) -> bool: ...
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        """Add to a counter, which starts at 0; return its value, None: unknown."""
+        """Add to a counter, which starts at 0; return what it is now, None: it is unknown."""
         ...
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        """Add to a counter that exists, down to 0 at most; return its value, None: unknown.
+        """Add to a counter that exists, down to 0 at most; return what it is, None: unknown.
 
         Its time to live stays as it was.
         """
