@@ -58,7 +58,10 @@ class Registry:
         by_path: dict[str, Task[Any]] = {}
         for task in self._tasks():
             if by_path.setdefault(task.path, task) is not task:
-                raise TypeError(f"{task.path} is declared twice: give one of them another name")
+                raise TypeError(
+                    f"{task.path} is declared twice, by {by_path[task.path].function} and "
+                    f"{task.function}: give one of them another name"
+                )
         replay = replay_task(by_path)
         self.tasks: Mapping[str, Task[Any]] = {**by_path, replay.path: replay}
 
