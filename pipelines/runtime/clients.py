@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 from google.auth import credentials as auth_credentials
@@ -13,11 +13,12 @@ from google.cloud import ndb, tasks_v2
 from google.cloud.ndb import _retry
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from models.outbox import OutboxTask
 from models.unknown_properties import keep_unknown_properties
 from pipelines.runtime.cache import Cache
 from pipelines.runtime.clock import Clock, SystemClock
 from pipelines.runtime.heartbeats import Heart, ThreadedHeart
-from pipelines.runtime.messages import Relay, TaskQueue
+from pipelines.runtime.messages import TaskQueue
 from pipelines.runtime.process_state import ProcessState
 from pipelines.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 
@@ -25,6 +26,18 @@ S = TypeVar("S")
 
 # Longer than any call of ours takes, shorter than a user waits.
 RPC_TIMEOUT_S = 15.0
+
+
+class Relay(Protocol):
+    """How a process creates the tasks that it has committed."""
+
+    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of some committed rows, now or soon."""
+        ...
+
+    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of those rows that turn out to be committed."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,11 @@
-"""What a pipeline asks of a task queue and of a relay: protocols, which the packages above fill."""
+"""What a pipeline asks of a task queue: a protocol, which the package above fills."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-from models.outbox import OutboxTask
-
-if TYPE_CHECKING:
-    from pipelines.runtime.clients import Clients
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -46,16 +41,4 @@ class TaskQueue(Protocol):
 
     def ping(self) -> bool:
         """Return whether the service answers."""
-        ...
-
-
-class Relay(Protocol):
-    """How a process creates the tasks that it has committed."""
-
-    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        """Create the tasks of some committed rows, now or soon."""
-        ...
-
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        """Create the tasks of those rows that turn out to be committed."""
         ...

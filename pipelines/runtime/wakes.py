@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from models.sweeps import SweepMark, mark_key
 from pipelines.runtime.backoff import PATIENT_AFTER_S, Backoff
+from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
-
-if TYPE_CHECKING:
-    from pipelines.runtime.clients import Clients
 
 
 @dataclass
