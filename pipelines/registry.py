@@ -103,7 +103,7 @@ class Registry:
         """Check that every task has a queue.
 
         Raises:
-            UnknownQueueError: one has none, and nobody would ever deliver it.
+            UnknownQueueError: one has none, and would never be delivered.
         """
         queues = set(existing)
         for task in self.tasks.values():

@@ -1,8 +1,8 @@
-"""Who may call tasks and cron: nobody but the queue and the scheduler.
+"""Who may call tasks and cron: the queue and the scheduler alone.
 
 On App Engine its front end strips X-AppEngine-* from outsiders, so the header proves the
 caller there, and only there. Everywhere else a caller shows an OIDC token of our service
-account. Whoever cannot gets the same empty 403, whatever was asked.
+account. Any other caller gets the same empty 403, whatever it asked for.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def cron_only(view: View) -> View:
 
 def _only(view: View, app_engine_header: str) -> View:
     @wraps(view)
-    def proven(*args: object, **kwargs: object) -> ResponseReturnValue:
+    def authenticated(*args: object, **kwargs: object) -> ResponseReturnValue:
         try:
-            _prove(app_engine_header)
+            _authenticate(app_engine_header)
         except BadTokenError as error:
             log.warning("refused %s %r: %r", request.method, request.path[:100], str(error))
             return Response(status=403)
@@ -47,10 +47,10 @@ def _only(view: View, app_engine_header: str) -> View:
             return Response(status=503)
         return view(*args, **kwargs)
 
-    return proven
+    return authenticated
 
 
-def _prove(app_engine_header: str) -> None:
+def _authenticate(app_engine_header: str) -> None:
     if settings().platform == APP_ENGINE and request.headers.get(app_engine_header):
         return
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")

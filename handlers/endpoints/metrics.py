@@ -1,7 +1,7 @@
-"""A few numbers for whoever watches the app, in the text format of Prometheus.
+"""A few numbers for monitoring, in the text format of Prometheus.
 
 The caller proves itself as the scheduler does. On App Engine that is cron alone; elsewhere
-whoever asks with a token of the service account.
+a caller with a token of the service account.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from google.auth import exceptions as auth_errors
 from google.auth import jwt
 
 CERTS_TTL_S = 3600.0
-# An unknown key fetches the certificates again, but nobody may make us do that all the time.
+# An unknown key fetches the certificates again, but a caller may not make us do that all the time.
 MIN_BETWEEN_FETCHES_S = 30.0
 # Without certificates everybody waits for the one who fetches: not again and again.
 MIN_AFTER_FAILURE_S = 1.0
@@ -28,7 +28,7 @@ class BadTokenError(ValueError):
 
 
 class CertsUnavailableError(Exception):
-    """The signer's certificates cannot be fetched: nobody can tell good from bad."""
+    """The signer's certificates cannot be fetched: no token can be verified."""
 
 
 class TokenVerifier:
@@ -48,7 +48,7 @@ class TokenVerifier:
 
         Raises:
             BadTokenError: refuse the caller.
-            CertsUnavailableError: ask it to come again.
+            CertsUnavailableError: the caller is to retry.
         """
         claims = self._claims(token, audience)
         if claims.get("iss") not in self._issuers:

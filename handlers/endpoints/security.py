@@ -33,7 +33,7 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
 
     @app.before_request
     def check_host() -> Response | None:
-        """On a laptop nobody comes under another name: a page could bind its own to 127.0.0.1.
+        """A laptop's app answers under no other name: a page could bind its own to 127.0.0.1.
 
         Deployed, the front end knows the names of the app.
         """

@@ -1,7 +1,7 @@
 """Settings, from the environment alone, checked once at the start.
 
 Half a configuration is refused: an app with one emulator and one real service would write
-somewhere that nobody meant.
+somewhere by mistake.
 """
 
 from __future__ import annotations
