@@ -1,7 +1,7 @@
 """How many requests one address may make a minute, if the settings say so.
 
 Counted in memcached, for all processes together, in windows of a minute: around the turn of one an
-address may make twice as many. Without an answer of memcached no caller is limited, and the log says
+address may make twice as many. Without memcached no caller is limited, and the log says
 so. Tasks, cron and health checks are not counted: their callers are proven, or costless.
 
 Lost on failure: counts, at most a minute's.

@@ -115,7 +115,7 @@ def markers_between(table: str) -> tuple[Any, Any]:
 
 
 def rank_prefix(row: Any, measure: str) -> str:
-    """Return what a row's ranks by one measure begin with: spread over the key space, and unique."""
+    """Return how a row's ranks by one measure begin: spread over the key space, and unique."""
     return hashlib.sha256(f"{row.id()}|{measure}".encode()).hexdigest()[:24] + "|"
 
 
