@@ -468,7 +468,7 @@ def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
 
 def test_the_readme_shows_what_make_run_prints() -> None:
     """The services, states and notes of the quick start are those of the code that prints them."""
-    stack = text_of("devserver/stack.py") + text_of("devserver/__main__.py")
+    stack = text_of("devserver/service_table.py") + text_of("devserver/__main__.py")
     quick_start = text_of("README.md").partition("## Quick start")[2].partition("\n## ")[0]
     shown = re.findall(r"^  ✓ (App|Console|[A-Z][\w ]+?|memcached)  ", quick_start, re.MULTILINE)
     services = re.findall(r'ServiceState\(\s*"([\w ]+)"', stack)
