@@ -149,7 +149,6 @@ class AppServer:
 
     def reload(self) -> None:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
-        self.reports.expect()
         if self.process is None or not self.process.running:
             self._spawn()
             return

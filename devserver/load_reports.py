@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from devserver.processes import LineSink
-from devserver.wsgi import FIRST_LINE, LAST_LINE
+from devserver.wsgi import FIRST_LINE, LAST_LINE, LOADED
 
 # Workers of one reload fail side by side; one that was late may do so after the next reload.
 _SAME_WITHIN_S = 3.0
@@ -31,12 +31,10 @@ class LoadReports:
         self._shown_at = 0.0
         self.latest = ""
 
-    def expect(self) -> None:
-        """Take the app for good until the next report: it is about to be loaded again."""
-        self.latest = ""
-
     def take(self, line: str) -> None:
         """Take the next line."""
+        if line == LOADED:
+            self.latest = ""
         if line.startswith(FIRST_LINE):
             self._report = []
         if self._report is None:

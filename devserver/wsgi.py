@@ -26,6 +26,9 @@ WRONG, BROKEN = "wrong", "broken"
 FIRST_LINE, LAST_LINE = "ERROR the app cannot be loaded: ", "It is loaded again on save."
 """What stands around each report on standard error."""
 
+LOADED = "INFO the app is loaded"
+"""What a worker writes there that could load it."""
+
 _SHOWN_LINES = 10
 _MAX_LINE = 200
 _STDLIB = sysconfig.get_path("stdlib")
@@ -42,13 +45,22 @@ class WrongTargetError(Exception):
 def load(target: str) -> WsgiApp:
     """Return the target's app, or one that answers each request with why there is none."""
     try:
-        return _app_of(target)
+        app = _app_of(target)
     except WrongTargetError as error:
         page = ErrorPage(WRONG, str(error), [])
     except (Exception, SystemExit) as error:
         page = ErrorPage(BROKEN, *describe(error))
+    else:
+        _write(LOADED)
+        return app
     page.report()
     return page
+
+
+def _write(text: str) -> None:
+    """Write to standard error in one piece: another worker writes there, too."""
+    sys.stderr.flush()
+    os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
 
 
 def _app_of(target: str) -> WsgiApp:
@@ -113,10 +125,8 @@ class ErrorPage:
         self.lines = lines
 
     def report(self) -> None:
-        """Write the reason to standard error, in one piece: another worker writes there, too."""
-        text = "\n".join([FIRST_LINE + self.summary, *self.lines, LAST_LINE])
-        sys.stderr.flush()
-        os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
+        """Write the reason to standard error."""
+        _write("\n".join([FIRST_LINE + self.summary, *self.lines, LAST_LINE]))
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer a request; what the code says is for this machine's own names alone."""

@@ -6,7 +6,7 @@ import pytest
 
 from devserver import wsgi
 from devserver.load_reports import LoadReports
-from devserver.wsgi import BROKEN, FIRST_LINE, LAST_LINE, PROBLEM_HEADER, ErrorPage
+from devserver.wsgi import BROKEN, FIRST_LINE, LAST_LINE, LOADED, PROBLEM_HEADER, ErrorPage
 
 DEEP = """
 def down(depth):
@@ -125,10 +125,9 @@ def test_a_report_is_shown_once_however_many_workers_make_it():
     assert shown == ["before", *report, "between"]
     assert reports.latest == "x"
 
-    reports.expect()
-    reports.take("ready")
+    reports.take(LOADED)
     assert reports.latest == ""
     now[0] += 3
     for line in report:
         reports.take(line)
-    assert shown == ["before", *report, "between", "ready", *report]
+    assert shown == ["before", *report, "between", LOADED, *report]
