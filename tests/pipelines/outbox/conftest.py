@@ -58,5 +58,5 @@ def missing_queue(world: World) -> Iterator[str]:
     name = f"forgotten-{uuid.uuid4().hex[:8]}"
     yield name
     full = world.engine.place.queue_name(name)
-    if any(lane.name == full for lane in world.engine.lanes()):
+    if any(each.name == full for each in world.engine.queues.all()):
         world.engine.delete_queue(full)

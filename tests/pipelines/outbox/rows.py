@@ -62,8 +62,8 @@ def stranded_row(row: RowId, number: int, changes: dict[str, Any]) -> OutboxTask
 
 def sent(world: World, queue: str = "default") -> list[Any]:
     """Return the arguments of the tasks that wait in a queue."""
-    [lane] = [lane for lane in world.engine.lanes() if lane.name.endswith(f"/{queue}")]
-    specs = [messages.Task.FromString(task.spec) for task in lane.tasks.values()]
+    [found] = [each for each in world.engine.queues.all() if each.name.endswith(f"/{queue}")]
+    specs = [messages.Task.FromString(task.spec) for task in found.tasks.values()]
     return [json.loads(spec.http_request.body) for spec in specs]
 
 

@@ -66,8 +66,8 @@ def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> 
             )
         )
 
-    [lane] = [lane for lane in world.engine.lanes() if lane.name.endswith("/default")]
-    direct, relayed = [messages.Task.FromString(task.spec) for task in lane.tasks.values()]
+    [found] = [each for each in world.engine.queues.all() if each.name.endswith("/default")]
+    direct, relayed = [messages.Task.FromString(task.spec) for task in found.tasks.values()]
     assert relayed.http_request == direct.http_request
     assert relayed.schedule_time == direct.schedule_time
     assert relayed.name.endswith(hashed_name(step.path, "in a transaction"))
