@@ -28,7 +28,7 @@ from benchmarks.fan_out_app import (
     Walk,
 )
 from benchmarks.results import Result
-from benchmarks.stand import Bench, stand
+from benchmarks.testbed import Bench, open_testbed
 from models.continuations import FINISHED
 from pipelines import continuations
 from pipelines.continuations.progress import progress
@@ -152,7 +152,7 @@ def _operations(bench: Bench) -> Iterator[Result]:
 @contextlib.contextmanager
 def _bench() -> Iterator[Bench]:
     """Start everything, store the items, warm up."""
-    with stand("benchmarks.fan_out_app:serve()") as bench:
+    with open_testbed("benchmarks.fan_out_app:serve()") as bench:
         with bench.clients.context():
             for start in range(0, ITEMS_A_RUN, 500):
                 ndb.put_multi([_addressee(i) for i in range(start, start + 500)])

@@ -17,7 +17,7 @@ from google.cloud import ndb
 from benchmarks.fan_in_app import GROUPS, SPREAD, GroupCount
 from benchmarks.load import Load, counted, new_numbers, paced
 from benchmarks.results import Result, percentile, quartiles
-from benchmarks.stand import Bench, stand
+from benchmarks.testbed import Bench, open_testbed
 
 DESIGNS = ("fan-in", "each", "talk")
 ROWS = (2, 100)
@@ -60,7 +60,7 @@ class Run:
 
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
-    with stand("benchmarks.fan_in_app:serve()", is_cached=True) as bench:
+    with open_testbed("benchmarks.fan_in_app:serve()", is_cached=True) as bench:
         for design in DESIGNS:
             _flat_out(bench, design, 2)
         for rows in ROWS:

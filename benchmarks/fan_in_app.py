@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from flask import Flask
 from google.cloud import ndb
 
-from benchmarks.stand import app_for
+from benchmarks.testbed import app_for
 from models.transactions import transact
 from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
 from pipelines.registry import Registry

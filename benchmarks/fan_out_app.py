@@ -18,7 +18,7 @@ from email.message import EmailMessage
 from flask import Flask
 from google.cloud import ndb
 
-from benchmarks.stand import app_for
+from benchmarks.testbed import app_for
 from demos.invitations.mail import Mailer
 from pipelines.continuations import Job
 from pipelines.continuations.sources import EntitySource

@@ -17,7 +17,7 @@ from functools import partial
 from benchmarks.fork_join_app import IN_MEMORY, SUMS, Addition, BareAddition, BenchSum
 from benchmarks.load import Load, closed, paced
 from benchmarks.results import Result, quartiles
-from benchmarks.stand import Bench, stand
+from benchmarks.testbed import Bench, open_testbed
 from pipelines.runtime import Cost
 
 DESIGNS = ("put", "inline", "slides", "fork-join", "at-once", "in-memory")
@@ -42,7 +42,7 @@ BELOW_HTTP = 8
 
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
-    with stand("benchmarks.fork_join_app:serve()", is_cached=True) as bench:
+    with open_testbed("benchmarks.fork_join_app:serve()", is_cached=True) as bench:
         for design in DESIGNS:
             closed(bench.port, f"/bench/{design}", 4, 1.0)
         _settle(bench)

@@ -20,7 +20,7 @@ import pymemcache
 from flask import Flask
 from google.cloud import ndb
 
-from benchmarks.stand import app_for
+from benchmarks.testbed import app_for
 from models.transactions import transact
 from pipelines.fork_join import Accumulator, Batch, ForkJoin, fork_join
 from pipelines.registry import Registry

@@ -15,7 +15,7 @@ from google.cloud import ndb
 
 from benchmarks.load import Load, counted, new_numbers
 from benchmarks.results import Result
-from benchmarks.stand import LOCATION, PROJECT, Bench, stand
+from benchmarks.testbed import LOCATION, PROJECT, Bench, open_testbed
 from benchmarks.views_app import GRADES, GROUPS, Bare, ByGrade, Total, source
 from models.outbox import OutboxTask
 from pipelines.runtime import Cost
@@ -31,7 +31,7 @@ UNDER_WAY = ("queued", "scheduled", "retrying", "running")
 
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
-    with stand("benchmarks.views_app:serve()") as bench:
+    with open_testbed("benchmarks.views_app:serve()") as bench:
         for design in DESIGNS:
             _run(bench, design, 50)
         bench.queue.wait_idle(TIMEOUT_S)

@@ -24,7 +24,7 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from benchmarks.stand import PROJECT
+from benchmarks.testbed import PROJECT
 from benchmarks.views_app import GROUPS, Bare, source
 from devserver.services import datastore_emulator
 from models.materialized_views import catalog_key, marker_key

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from benchmarks.fork_join_app import BenchSum
-from benchmarks.stand import Bench, stand
+from benchmarks.testbed import Bench, open_testbed
 from pipelines.fork_join.accumulator import FLUSH_INTERVAL_S
 from tests.stack import until
 
@@ -25,7 +25,7 @@ MAX_FLUSH_S = 2.0
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with stand("benchmarks.fork_join_app:serve()", is_cached=True) as running:
+    with open_testbed("benchmarks.fork_join_app:serve()", is_cached=True) as running:
         yield running
 
 

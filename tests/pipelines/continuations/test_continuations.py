@@ -78,12 +78,12 @@ def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
     put_items(world, 60)
 
     with world.context():
-        runs = [
+        made = [
             runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", expected=expected)
             for expected in (None, 0, 15, 16, 31, 1_000)
         ]
 
-    assert [len(run.spans) for run in runs] == [1, 1, 1, 2, 3, 8]
+    assert [len(run.spans) for run in made] == [1, 1, 1, 2, 3, 8]
 
 
 def test_a_page_has_at_least_one_item(world: World) -> None:

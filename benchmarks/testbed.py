@@ -121,7 +121,9 @@ def _note(path: Path, meter: Meter, cache: CountingCache) -> None:
 
 
 @contextlib.contextmanager
-def stand(target: str, *, is_cached: bool = False, threads: int = THREADS) -> Iterator[Bench]:
+def open_testbed(
+    target: str, *, is_cached: bool = False, threads: int = THREADS
+) -> Iterator[Bench]:
     """Start everything on free ports.
 
     Args:
