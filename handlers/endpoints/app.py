@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from handlers.endpoints import cron, errors, health, metrics, recovery, security
 from handlers.endpoints.context import Wiring
 from handlers.endpoints.settings import Settings
 from pipelines.outbox import BackgroundRelay
-from pipelines.registry import Registry
+from pipelines.registry import Registry, UnknownQueueError
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue
 
@@ -115,15 +116,27 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
     Raises:
         UnknownQueueError: on a laptop. A deployed app logs it, and serves what has its queue.
     """
+    if settings.is_local:
+        _check_queues(clients, registry)
+    else:  # Visitors do not wait for it.
+        threading.Thread(target=_log_unknown_queues, args=(clients, registry), daemon=True).start()
+    recovery.start(clients, registry)
+
+
+def _log_unknown_queues(clients: Clients, registry: Registry) -> None:
     try:
-        registry.check_queues(clients.tasks.queues())
+        _check_queues(clients, registry)
+    except UnknownQueueError as error:
+        log.error("%s", error)  # noqa: TRY400  The sentence is all there is.
+
+
+def _check_queues(clients: Clients, registry: Registry) -> None:
+    try:
+        existing = clients.tasks.queues()
     except rpc_errors.GoogleAPICallError as error:
         log.warning("the queues could not be listed, and are not checked: %s", error)
-    except LookupError as error:
-        if settings.is_local:
-            raise
-        log.error("%s", error)  # noqa: TRY400  The sentence is all there is.
-    recovery.start(clients, registry)
+        return
+    registry.check_queues(existing)
 
 
 def _in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:

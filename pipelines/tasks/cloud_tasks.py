@@ -19,6 +19,7 @@ from pipelines.tasks.errors import PERMANENT_ERRORS, NotAttemptedError, NotConfi
 MAX_PER_CALL = 100
 MAX_BYTES_PER_CALL = 2_000_000
 CALL_TIMEOUT_S = 10.0
+PING_TIMEOUT_S = 2.0
 BATCH_TIMEOUT_S = 30.0
 
 _ERRORS = (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError)
@@ -103,14 +104,16 @@ class CloudTaskQueue:
             google.api_core.exceptions.GoogleAPICallError: they could not be listed.
         """
         parent = f"projects/{self._project}/locations/{self._location}"
-        found = self._client.list_queues(request={"parent": parent}, timeout=CALL_TIMEOUT_S)
+        found = self._client.list_queues(
+            request={"parent": parent}, timeout=PING_TIMEOUT_S, retry=None
+        )
         return [queue.name.rpartition("/")[2] for queue in found]
 
     def ping(self) -> bool:
         parent = f"projects/{self._project}/locations/{self._location}"
         try:
             self._client.list_queues(
-                request={"parent": parent, "page_size": 1}, timeout=2, retry=None
+                request={"parent": parent, "page_size": 1}, timeout=PING_TIMEOUT_S, retry=None
             )
         except rpc_errors.GoogleAPICallError:
             return False

@@ -1,0 +1,77 @@
+"""What a worker does when it starts: its queues are checked before it serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from handlers import endpoints
+from handlers.endpoints import app as apps
+from handlers.endpoints.settings import CLOUD_RUN
+from pipelines.registry import Registry, UnknownQueueError
+from pipelines.tasks import Task
+from tests.stack import until
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No arguments."""
+
+
+LOST = Registry(Task("/tasks/lost", "nosuch", Nothing, print))
+
+
+@pytest.fixture(autouse=True)
+def no_recovery(monkeypatch: pytest.MonkeyPatch) -> list[Registry]:
+    """What would have been looked for, and is not."""
+    started: list[Registry] = []
+    monkeypatch.setattr(apps.recovery, "start", lambda clients, registry: started.append(registry))
+    return started
+
+
+def test_a_queue_that_does_not_exist_ends_the_start_on_a_laptop(world: World) -> None:
+    """A sentence at `make run`, and no task that is never delivered."""
+    with pytest.raises(UnknownQueueError, match=r"/tasks/lost goes to the queue 'nosuch'.*default"):
+        endpoints.start(world.settings, world.clients, LOST)
+
+
+def test_a_deployed_app_logs_it_and_serves(
+    world: World, no_recovery: list[Registry], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue may be deployed a moment later than the app."""
+    deployed = dataclasses.replace(world.settings, platform=CLOUD_RUN)
+    with caplog.at_level(logging.ERROR):
+        endpoints.start(deployed, world.clients, LOST)
+        until(lambda: "goes to the queue 'nosuch'" in caplog.text, 10)
+
+    assert no_recovery == [LOST]
+
+
+def test_an_app_starts_when_its_queues_cannot_be_listed(
+    world: World, no_recovery: list[Registry]
+) -> None:
+    """Cloud Tasks does not answer: visitors are served, and the outbox keeps their tasks."""
+
+    class Silent:
+        def queues(self) -> Any:
+            raise rpc_errors.ServiceUnavailable("away")
+
+    clients = replace(world.clients, tasks=Silent())  # type: ignore[arg-type]
+    endpoints.start(world.settings, clients, LOST)
+
+    assert no_recovery == [LOST]
+
+
+def test_the_demos_have_all_their_queues(world: World, no_recovery: list[Registry]) -> None:
+    """Those that `make run` takes from queue.yaml."""
+    endpoints.start(world.settings, world.clients, world.registry)
+
+    assert no_recovery == [world.registry]
