@@ -113,6 +113,8 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     ]
     if waits:
         raise waits[0]
+    if folded.nothing_succeeded:  # All that failed is parked, but the joiner stopped there.
+        raise Retry(f"{len(folded.failed_items)} items failed, and the others were not tried")
     if folded.unread:
         raise Retry(f"{folded.unread} packs hold items that this version cannot read")
     if len(keys) > MAX_LISTED:

@@ -179,7 +179,7 @@ def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.outbox.sweep", lambda clients: SweepResult())
+    monkeypatch.setattr("pipelines.outbox.pattern.sweep", lambda clients, **how: SweepResult())
 
 
 def _names_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
