@@ -29,11 +29,26 @@ hypothesis_settings.load_profile("steady")
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
+# `make test ARGS="-m fast"`: each promise once, on one emulator, in less than a minute.
+FAST = (
+    *("contracts", "models", "pipelines/tasks", "pipelines/runtime", "pipelines/test_registry"),
+    *("pipelines/outbox/test_enqueue", "pipelines/outbox/test_background_relay"),
+    *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
+    *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
+    *("pipelines/fork_join/test_epochs", "pipelines/materialized_views/test_saves."),
+    *("pipelines/materialized_views/test_rows", "demos/test_students", "demos/test_message"),
+    *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),
+)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Share the minutes of a soak among its tests."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what is fast; share the minutes of a soak among the tests that were picked."""
+    for item in items:
+        is_in = str(item.path.relative_to(ROOT / "tests")).startswith(FAST)
+        if is_in and "firestore" not in item.nodeid:
+            item.add_marker("fast")
+    yield
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if soak.IS_SOAK and soak.MINUTES and items:
         soak.BUDGET.share_s = soak.MINUTES * 60 * workers / len(items)
