@@ -149,6 +149,7 @@ class AppServer:
 
     def reload(self) -> None:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
+        self.reports.reloading()
         if self.process is None or not self.process.running:
             self._spawn()
             return

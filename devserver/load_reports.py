@@ -1,35 +1,28 @@
 """The reports of workers that cannot load the app: each shown once, not once per worker."""
 
-import time
-from collections.abc import Callable
-
 from devserver.processes import LineSink
 from devserver.wsgi import FIRST_LINE, LAST_LINE, LOADED
-
-# Workers of one reload fail side by side; one that was late may do so after the next reload.
-_SAME_WITHIN_S = 3.0
 
 
 class LoadReports:
     """Reads what the app prints, line by line, and hands it on.
 
     Args:
-        on_line: Called with each line but those of a report that was shown a moment ago.
-        clock: Seconds that only go forward.
+        on_line: Called with each line but those of a report that was shown since the last reload.
 
     Attributes:
         latest: What the app's code as it is now fails with, "" if it is not known to fail.
     """
 
-    def __init__(
-        self, on_line: LineSink | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, on_line: LineSink | None) -> None:
         self._on_line = on_line
-        self._clock = clock
         self._report: list[str] | None = None
         self._shown: list[str] = []
-        self._shown_at = 0.0
         self.latest = ""
+
+    def reloading(self) -> None:
+        """Show the next report whatever it says: the workers load what was saved."""
+        self._shown = []
 
     def take(self, line: str) -> None:
         """Take the next line."""
@@ -43,8 +36,8 @@ class LoadReports:
         self._report.append(line)
         if line == LAST_LINE:
             report, self._report = self._report, None
-            if report != self._shown or self._clock() - self._shown_at >= _SAME_WITHIN_S:
-                self._shown, self._shown_at = report, self._clock()
+            if report != self._shown:
+                self._shown = report
                 self.latest = report[0].removeprefix(FIRST_LINE)
                 self._show(report)
 

@@ -114,10 +114,9 @@ def test_a_page_of_another_site_reads_nothing_of_the_code(host):
 
 
 def test_a_report_is_shown_once_however_many_workers_make_it():
-    """Each worker fails in the same way; some seconds later the same report is news again."""
+    """Each worker fails in the same way; after a reload the same report is news again."""
     shown: list[str] = []
-    now = [100.0]
-    reports = LoadReports(shown.append, lambda: now[0])
+    reports = LoadReports(shown.append)
     report = [f"{FIRST_LINE}x", "  File", LAST_LINE]
 
     for line in ["before", *report, "between", *report]:
@@ -127,7 +126,7 @@ def test_a_report_is_shown_once_however_many_workers_make_it():
 
     reports.take(LOADED)
     assert reports.latest == ""
-    now[0] += 3
+    reports.reloading()
     for line in report:
         reports.take(line)
     assert shown == ["before", *report, "between", LOADED, *report]
