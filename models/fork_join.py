@@ -13,8 +13,8 @@ WorkPack
     each parked item, moved back by that of its replay.
 
 WorkReceipt
-    Key: a digest of the queue, the key and the caller's idempotency key. Inserted with the pack, so a
-    second commit with the same request is refused.
+    Key: a digest of the queue, the key and the caller's idempotency key. Inserted with the pack, so
+    a second commit with the same request is refused.
     Queries: expires < ..., by partition. Single-property index.
     Growth: one row for each request with an id, for 24 hours; then the sweep deletes it, within
     some two hours.

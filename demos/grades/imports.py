@@ -27,8 +27,8 @@ from demos.grades.students import new_student
 from demos.grades.views import GRADES
 from models.continuations import RUNNING, ContinuationRun, run_key
 from models.demos.grades import School, Student, school_key, student_key
-from models.demos.uploads import put_upload, read_upload
 from models.transactions import transact
+from models.uploads import put_upload, read_upload
 from pipelines.continuations import ItemError, Job, RefusedItemError, runs
 from pipelines.continuations.csv_source import CsvSource, normalized
 from pipelines.continuations.sources import NumberSource

@@ -18,8 +18,8 @@ from demos.invitations.guest_lists import GuestColumns, GuestRow, columns_of, gu
 from demos.invitations.parties import is_saved_here, party_of, save_party
 from models.continuations import RUNNING, run_key
 from models.demos.invitations import Guest, GuestImport, Party, guest_key
-from models.demos.uploads import put_upload, read_upload
 from models.transactions import transact
+from models.uploads import put_upload, read_upload
 from pipelines.continuations import ItemError, Job, RefusedItemError, SkippedItemError, runs
 from pipelines.continuations.csv_source import CsvSource, normalized
 from pipelines.runtime import Clients, naive_utc

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from models.demos.uploads import UploadGoneError
+from models.uploads import UploadGoneError
 from pipelines.continuations.sources import Slice, Span
 
 MAX_BYTES = 10 * 1024 * 1024

@@ -35,8 +35,8 @@ from models.continuations import (
     sweep_key,
     untold_runs,
 )
-from models.demos.uploads import expired_chunks
 from models.transactions import transact
+from models.uploads import expired_chunks
 from pipelines.continuations.attempt import PageArgs, page_task
 from pipelines.continuations.jobs import Jobs
 from pipelines.runtime.clients import Clients

@@ -13,7 +13,7 @@ from demos.invitations import imports, parties
 from demos.invitations.imports import ForeignImportError, ImportGoingOnError
 from models.continuations import FINISHED
 from models.demos.invitations import GuestImport, guests_of
-from models.demos.uploads import UploadChunk, put_upload
+from models.uploads import UploadChunk, put_upload
 from pipelines.continuations.csv_source import BadFileError
 from pipelines.continuations.progress import progress
 from tests.demos.host import DETAILS, Host, once, one_emulator, people

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demos.invitations.guest_lists import MAX_NAME_CHARS, GuestRow, columns_of, guest_rows
-from models.demos.uploads import UploadGoneError
+from models.uploads import UploadGoneError
 from pipelines.continuations.csv_source import (
     GONE,
     MAX_BYTES,

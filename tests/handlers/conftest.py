@@ -24,10 +24,10 @@ from models.dead_tasks import DeadTask
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
-from models.demos.uploads import UploadChunk
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
+from models.uploads import UploadChunk
 from pipelines.registry import Registry
 from pipelines.tasks import AppEngineTarget, Task
 from tests.world import ACCOUNT, BASE_URL, World

@@ -28,7 +28,6 @@ from models.dead_tasks import DeadTask, open_dead_tasks
 from models.demos.grades import SampleStudent, Student, Teacher, students_of, teachers_of
 from models.demos.invitations import Guest, Party, guests_of, newest_parties
 from models.demos.sums import SumAddition, expired_additions
-from models.demos.uploads import UploadChunk, expired_chunks
 from models.fork_join import (
     WorkOutcome,
     WorkPack,
@@ -51,6 +50,7 @@ from models.materialized_views import (
     rows_from,
 )
 from models.outbox import PARTITIONS, OutboxTask, outbox_rows, rows_of_tag, rows_of_tags
+from models.uploads import UploadChunk, expired_chunks
 from tests.world import World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from google.cloud import ndb
 
-from models.demos.uploads import (
+from models.uploads import (
     CHUNK_BYTES,
     CHUNKS_PER_PUT,
     UploadChunk,

@@ -15,7 +15,7 @@ from models.continuations import (
     ContinuationPage,
     page_key,
 )
-from models.demos.uploads import KEPT_FOR, UploadChunk, put_upload
+from models.uploads import KEPT_FOR, UploadChunk, put_upload
 from pipelines import continuations
 from pipelines.continuations import sweep
 from pipelines.continuations.errors import PagesGoneError
