@@ -6,6 +6,7 @@ from typing import Any
 from devserver.cloudtasks import errors, queue_state
 from devserver.cloudtasks.engine_state import EngineState
 from devserver.cloudtasks.queue_state import phase_of
+from devserver.cloudtasks.reasons import reason_of
 from devserver.cloudtasks.records import DELETED, DONE, FAILED, LIVE, TaskRecord
 
 _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
@@ -25,6 +26,17 @@ class History:
         if phase != queue_state.WAITING:
             return phase
         return "scheduled" if task.due_at > self._state.clock.now() else "queued"
+
+    def last_error(self, task: TaskRecord) -> str:
+        """Return why a task's last attempt failed, if it did, in the app's own words if it says.
+
+        The service's words are those of its status alone.
+        """
+        if not task.last_message:
+            return ""
+        with self._state.lock:
+            reason = reason_of(self._state.store.attempts.last_response(task.sequence))
+        return reason.detail if reason and reason.detail else task.last_message
 
     def counts(self) -> dict[str, Counter[str]]:
         """Return how many tasks are in each state, by queue; ended ones as far as kept."""

@@ -208,6 +208,15 @@ class AttemptTable:
         rows = self._db.rows("SELECT * FROM attempts WHERE sequence = ? ORDER BY id", (sequence,))
         return rows.fetchall()
 
+    def last_response(self, sequence: int) -> bytes | None:
+        """Return the body of the newest response to a task."""
+        body: bytes | None = self._db.value(
+            "SELECT response_body FROM attempts WHERE sequence = ? AND status IS NOT NULL "
+            "ORDER BY id DESC LIMIT 1",
+            (sequence,),
+        )
+        return body
+
     def close_lost(self) -> None:
         """End the attempts that a crash cut off."""
         self._db.write(

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from devserver.cloudtasks import messages
@@ -10,6 +11,7 @@ from devserver.cloudtasks.engine import Engine
 from devserver.cloudtasks.messages import HttpMethod, seconds_of
 from devserver.cloudtasks.names import short
 from devserver.cloudtasks.queue_state import QueueState
+from devserver.cloudtasks.reasons import reason_of
 from devserver.cloudtasks.records import TaskRecord
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
@@ -63,7 +65,7 @@ def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
         "ended_at": task.ended_at,
         "dispatch_count": task.dispatch_count,
         "response_count": task.response_count,
-        "last_error": task.last_message,
+        "last_error": engine.history.last_error(task),
     }
 
 
@@ -107,8 +109,14 @@ def _attempt_json(row: Any, body: dict[str, Any]) -> dict[str, Any]:
         },
         "response": _response_json(row),
         "error": row["error"],
+        "reason": _reason_json(row),
         "next_retry_at": row["next_retry_at"],
     }
+
+
+def _reason_json(row: Any) -> dict[str, Any] | None:
+    reason = reason_of(row["response_body"])
+    return asdict(reason) if reason else None
 
 
 def _response_json(row: Any) -> dict[str, Any] | None:

@@ -21,7 +21,16 @@ from flask import Flask
 from flask_wtf.csrf import CSRFProtect
 from google.api_core import exceptions as rpc_errors
 
-from handlers.endpoints import cron, errors, health, metrics, recovery, security, tasks
+from handlers.endpoints import (
+    cron,
+    delivery_log,
+    errors,
+    health,
+    metrics,
+    recovery,
+    security,
+    tasks,
+)
 from handlers.endpoints.context import Wiring
 from handlers.endpoints.settings import Settings
 from pipelines.outbox import BackgroundRelay
@@ -117,6 +126,7 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
         UnknownQueueError: on a laptop. A deployed app logs it, and serves what has its queue.
     """
     if settings.is_local:
+        delivery_log.install()
         _check_queues(clients, registry)
     else:  # Visitors do not wait for it.
         threading.Thread(target=_log_unknown_queues, args=(clients, registry), daemon=True).start()

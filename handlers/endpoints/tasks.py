@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
-from flask import Blueprint, request
+from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
+from handlers.endpoints import delivery_log
 from handlers.endpoints.auth import tasks_only
 from handlers.endpoints.context import clients, registry
 from models.transactions import TRANSIENT
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 bp = Blueprint("deliveries", __name__)
 
 ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+MAX_DETAIL_CHARS = 2_000
+MAX_STACK_CHARS = 20_000
 
 MUST_WAIT = (Retry, rpc_errors.Aborted)
 UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
@@ -67,30 +72,46 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
     failures = attempts.begin(clients(), delivery)
     if failures >= task.max_attempts:
         return _dead_letter(delivery, f"{failures} deliveries failed, or ended without a word")
-    try:
-        task.work(clients(), args)
-    except (Reject, BadArgumentsError, TooLargeError) as error:
-        return _dead_letter(delivery, f"{type(error).__name__}: {error}")
-    except MUST_WAIT as error:
-        log.info("%s waits: %s", task.path, error)
-        attempts.end_later(clients(), delivery)
-        return "", 429
-    except UNAVAILABLE_ERRORS as error:
-        log.warning("%s: a service is unavailable: %s", task.path, error)
-        attempts.end_later(clients(), delivery)
-        return "", 503
-    except Exception:
-        log.exception("%s failed", task.path)
-        return _failed(task, delivery, traceback.format_exc())
+    with delivery_log.kept() as lines:
+        try:
+            task.work(clients(), args)
+        except (Reject, BadArgumentsError, TooLargeError) as error:
+            return _dead_letter(delivery, _said(error))
+        except MUST_WAIT as error:
+            log.info("%s waits: %s", task.path, error)
+            attempts.end_later(clients(), delivery)
+            return _response(429, f"it waits: {_said(error)}", log=lines)
+        except UNAVAILABLE_ERRORS as error:
+            log.warning("%s: a service is unavailable: %s", task.path, error)
+            attempts.end_later(clients(), delivery)
+            return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
+        except Exception as error:
+            log.exception("%s failed", task.path)
+            return _failed(task, delivery, error, lines)
     attempts.end_well(delivery)
-    return "", 204
+    return _response(200, "", log=lines) if lines else ("", 204)
 
 
-def _failed(task: Task[Any], delivery: Delivery, reason: str) -> ResponseReturnValue:
+def _failed(
+    task: Task[Any], delivery: Delivery, error: Exception, lines: list[str]
+) -> ResponseReturnValue:
+    stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery)
     if failures >= task.max_attempts:
-        return _dead_letter(delivery, f"gave up after {failures} failures. {reason}")
-    return "", 500
+        return _dead_letter(delivery, f"gave up after {failures} failures. {stack}")
+    return _response(500, _said(error), stack=stack, log=lines)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _response(
+    status: int, detail: str, *, stack: str = "", log: Sequence[str] = ()
+) -> ResponseReturnValue:
+    """Return a status with its reason: the queue is authenticated, and a person reads its log."""
+    body = {"detail": detail[:MAX_DETAIL_CHARS], "traceback": stack[-MAX_STACK_CHARS:], "log": log}
+    return jsonify({key: value for key, value in body.items() if value}), status
 
 
 def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
@@ -101,7 +122,7 @@ def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
     if attempts.is_old(clients(), delivery):
         return _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
-    return "", 429
+    return _response(429, f"it waits for another version: {reason}")
 
 
 def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:

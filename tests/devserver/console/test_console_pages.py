@@ -1,5 +1,6 @@
 """What the console shows."""
 
+import json
 import re
 
 import pytest
@@ -48,6 +49,32 @@ def test_a_task_shows_its_decoded_body_and_every_attempt(browser, engine):
         assert part in page
     assert "Retrying" in page
     assert "Next attempt" in page
+
+
+def test_why_an_attempt_failed_is_read_in_the_list_and_at_the_attempt(browser, engine):
+    """What the app says of itself: a sentence, the stack, and what it logged; escaped."""
+    name = add_task(engine)
+    said = {"detail": "KeyError: '<b>'", "traceback": "File x, line 7", "log": ["INFO a: one"]}
+    attempt = engine.begin_attempt(name)
+    engine.end_attempt(attempt.id, status=500, body=json.dumps(said).encode())
+
+    for page in (browser.get(path_of(name)).text, browser.get("/tasks").text):
+        assert "KeyError: &#39;&lt;b&gt;&#39;" in page
+    shown = browser.get(path_of(name)).text
+    assert "File x, line 7" in shown
+    assert "INFO a: one" in shown
+
+
+def test_a_task_whose_last_attempt_went_well_has_no_error(browser, engine):
+    """What its attempts before it said stays with them."""
+    name = add_task(engine)
+    first = engine.begin_attempt(name)
+    engine.end_attempt(first.id, status=500, body=b'{"detail": "KeyError: 7"}')
+    second = engine.begin_attempt(name)
+    engine.end_attempt(second.id, status=200, body=b'{"log": ["done"]}')
+
+    assert "KeyError" not in browser.get("/tasks").text
+    assert "KeyError" in browser.get(path_of(name)).text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""What an app says of an attempt in its response: why it failed, and what it logged.
+
+Any app may: a JSON object with `detail` (a sentence), `traceback` and `log` (lines), all optional.
+The service ignores a response's body; the console shows it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+MAX_LOG_LINES = 200
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an attempt failed, in a sentence, with the stack and the lines that were logged."""
+
+    detail: str = ""
+    traceback: str = ""
+    log: tuple[str, ...] = ()
+
+
+def reason_of(body: bytes | None) -> Reason | None:
+    """Return what a response's body says of its attempt, None if it says nothing of that kind.
+
+    >>> reason_of(b'{"detail": "KeyError: 7", "log": ["INFO x: y"]}')
+    Reason(detail='KeyError: 7', traceback='', log=('INFO x: y',))
+    >>> reason_of(b"[]"), reason_of(b""), reason_of(b'{"detail": 7, "log": "no"}')
+    (None, None, None)
+    """
+    if not body or body[:1] != b"{":
+        return None
+    try:
+        said: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    log = said.get("log")
+    lines = log[:MAX_LOG_LINES] if isinstance(log, list) else []
+    reason = Reason(
+        _text(said.get("detail")),
+        _text(said.get("traceback")),
+        tuple(line for line in lines if isinstance(line, str)),
+    )
+    return reason if reason != Reason() else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
