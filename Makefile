@@ -4,7 +4,7 @@
 #   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
 #   make run TARGET=shop:serve   another app than this one
 #   make test ARGS="-k outbox"   some tests
-#   make bench NAMES=counters    some benchmarks; DOCS=1 writes the table in docs/
+#   make bench NAMES=fork_join   some benchmarks; DOCS=1 writes the table in docs/
 
 PYTHON3 ?= python3
 VENV := .venv

@@ -12,13 +12,15 @@ import os
 from flask import Flask, render_template
 from flask.typing import ResponseReturnValue
 
-import handlers
 from demos.invitations.mail import Mailer, SmtpMailer
 from demos.registry import APP
-from handlers import endpoints, limits
+from handlers import endpoints, limits, pages
 from handlers.settings import DemoSettings
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
+
+# Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
+API_PREFIX = "/api/"
 
 
 def serve() -> Flask:
@@ -47,10 +49,10 @@ def create_app(settings: DemoSettings, clients: Clients, registry: Registry = AP
     """Return the app, on clients that are open, for the parts of a registry."""
     app = Flask(__name__)
     limits.register(app, settings.requests_per_minute, settings.platform)
-    endpoints.mount(app, settings, clients, registry, error_page=_error_page)
-    handlers.register(app)
+    endpoints.mount(app, settings, clients, registry, error_page=_error_page, api_prefix=API_PREFIX)
+    pages.register(app)
     return app
 
 
 def _error_page(status: int, message: str) -> ResponseReturnValue:
-    return render_template("error.html", status=status, words=message), status
+    return render_template("error.html", status=status, message=message), status

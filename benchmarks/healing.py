@@ -44,7 +44,7 @@ def measure() -> Iterator[Result]:
 def _result(name: str, most_s: float, healed: dict[str, float]) -> Result:
     slowest_s = max(healed.values())
     versus = "from the end of the fault to exact"
-    return Result(f"healing_{name}", slowest_s, "s", versus, most_s, at_least=False, raw={**healed})
+    return Result(f"healing.{name}", slowest_s, "s", versus, most_s, at_least=False, raw={**healed})
 
 
 def heal(stack: Stack, fault: Callable[[], None]) -> dict[str, float]:

@@ -103,6 +103,7 @@ class Cron:
     now: Callable[[], datetime] = _utc_now
     jobs: dict[str, Job] = field(default_factory=dict)
     note: str = ""  # Why there are no jobs, or not those of the file as it is now.
+    is_missing: bool = False  # There is no file: nothing is scheduled, and nothing has failed.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _loop_task: "asyncio.Task[None] | None" = None
     _running: "set[asyncio.Task[Run]]" = field(default_factory=set)
@@ -127,11 +128,11 @@ class Cron:
         """Read cron.yaml if it is there; return what is wrong with it, "" for nothing."""
         problem = ""
         try:
-            self.note = ""
-            if path.exists():
-                self.load(path)
-            else:
+            self.note, self.is_missing = "", not path.exists()
+            if self.is_missing:
                 self.note = f"there is no {path.name}"
+            else:
+                self.load(path)
         except DevserverError as error:
             self.note = problem = str(error)
         return problem

@@ -49,8 +49,13 @@ class ServiceTable:
             self._judged("Cloud Tasks", _up(tasks.is_listening), tasks.grpc_address, tasks_note),
             self._cache_row(),
             self._judged("Mail", RUNNING, mail, "kept here, delivered to nobody"),
-            ServiceState("Cron", _up(not self.cron.note), "", "", cron_note),
+            ServiceState("Cron", self._cron_state(), "", "", cron_note),
         ]
+
+    def _cron_state(self) -> str:
+        if self.cron.is_missing:  # An app need not have one.
+            return OFF
+        return _up(not self.cron.note)
 
     def _app_row(self) -> ServiceState:
         app = self.app

@@ -29,9 +29,9 @@ SUBSCRIBER_BITS_V6 = 64
 class Limit:
     """The limit of one app."""
 
-    def __init__(self, most: int, platform: str) -> None:
+    def __init__(self, limit: int, platform: str) -> None:
         """Allow each address so many requests a minute."""
-        self._most = most
+        self._limit = limit
         self._platform = platform
         self._counts = True
 
@@ -47,9 +47,9 @@ class Limit:
         name = f"limits:{window}:{caller(self._platform)}"
         made = clients().cache.incr(name, 1, ttl_s=2 * WINDOW_S)
         self._tell(counts=made is not None)
-        if made is not None and made > self._most:
-            words = f"An address may make {self._most} requests a minute. Try again then."
-            raise TooManyRequests(words, retry_after=WINDOW_S - passed_s)
+        if made is not None and made > self._limit:
+            message = f"An address may make {self._limit} requests a minute. Try again then."
+            raise TooManyRequests(message, retry_after=WINDOW_S - passed_s)
 
     def _tell(self, *, counts: bool) -> None:
         if counts != self._counts:

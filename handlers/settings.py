@@ -68,18 +68,18 @@ def _switch(env: Mapping[str, str], name: str) -> bool:
 
 
 def _requests_per_minute(env: Mapping[str, str]) -> int | None:
-    most = _number(env, "REQUESTS_PER_MINUTE", MAX_REQUESTS_PER_MINUTE)
-    if most is not None and not env.get("MEMCACHE_HOSTS"):
+    maximum = _number(env, "REQUESTS_PER_MINUTE", MAX_REQUESTS_PER_MINUTE)
+    if maximum is not None and not env.get("MEMCACHE_HOSTS"):
         raise BadSettingsError("REQUESTS_PER_MINUTE needs MEMCACHE_HOSTS, where they are counted")
-    return most
+    return maximum
 
 
-def _number(env: Mapping[str, str], name: str, most: int) -> int | None:
+def _number(env: Mapping[str, str], name: str, maximum: int) -> int | None:
     text = env.get(name, "")
     if not text:
         return None
-    if not text.isdecimal() or len(text) > 20 or not 1 <= int(text) <= most:
-        raise BadSettingsError(f"{name} must be a number from 1 to {most}")
+    if not text.isdecimal() or len(text) > 20 or not 1 <= int(text) <= maximum:
+        raise BadSettingsError(f"{name} must be a number from 1 to {maximum}")
     return int(text)
 
 

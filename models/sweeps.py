@@ -1,7 +1,7 @@
 """When a sweep last went through everything that waits.
 
 SweepMark
-    Key: the sweep's name ("outbox", "fork-join|sums"). Written only by a sweep that met rows older
+    Key: the sweep's name ("outbox", "fork-join:sums"). Written only by a sweep that met rows older
     than those it wakes each time, so an idle app writes none.
     Queries: none. Growth: one row for each sweep.
 """

@@ -56,14 +56,14 @@ class Registry:
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])
         by_path: dict[str, Task[Any]] = {}
-        for task in self._tasks():
+        replay = replay_task(by_path)
+        for task in (*self._tasks(), replay):
             if by_path.setdefault(task.path, task) is not task:
                 raise TypeError(
                     f"{task.path} is declared twice, by {by_path[task.path].function} and "
                     f"{task.function}: give one of them another name"
                 )
-        replay = replay_task(by_path)
-        self.tasks: Mapping[str, Task[Any]] = {**by_path, replay.path: replay}
+        self.tasks: Mapping[str, Task[Any]] = by_path
 
     def parts(self, pattern: str) -> Sequence[Any]:
         """Return the parts of a pattern, as registered or brought along by others."""
@@ -75,22 +75,33 @@ class Registry:
         return {job.name: job for job in self._parts[Continuations.name]}
 
     def sweep(
-        self, clients: Clients, pattern: str, *, stale_s: float | None = None
+        self, clients: Clients, name: str, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, int]:
-        """Sweep one pattern; return what was done, in numbers."""
-        return self.patterns[pattern].sweep(clients, self._parts[pattern], stale_s=stale_s)
+        """Sweep one pattern; return what was done, in numbers.
+
+        Args:
+            deletes: Whether to delete what has expired as well, even if the sweep fails.
+        """
+        pattern = self.patterns[name]
+        expired: dict[str, int] = {}
+        try:
+            done = pattern.sweep(clients, self._parts[name], stale_s=stale_s)
+        finally:
+            if deletes:
+                expired["expired"] = pattern.delete_expired(clients)
+        return {**done, **expired}
 
     def sweep_all(
-        self, clients: Clients, *, stale_s: float | None = None
+        self, clients: Clients, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, Mapping[str, int] | None]:
         """Sweep every pattern, whichever of them fail; return what each did, None if it failed."""
         done: dict[str, Mapping[str, int] | None] = {}
         for name, pattern in self.patterns.items():
             if pattern.is_swept:
                 try:
-                    done[name] = self.sweep(clients, name, stale_s=stale_s)
+                    done[name] = self.sweep(clients, name, stale_s=stale_s, deletes=deletes)
                 except Exception:
-                    log.warning("the sweep of %s failed", name, exc_info=True)
+                    log.exception("the sweep of %s failed", name)
                     done[name] = None
         return done
 

@@ -104,7 +104,16 @@ PACKAGES = {
     "continuations": Package(
         [
             f"pipelines/continuations/{name}.py"
-            for name in ("attempt", "lease", "receipts", "closing", "runs", "progress", "jobs")
+            for name in (
+                "attempt",
+                "lease",
+                "receipts",
+                "closing",
+                "runs",
+                "sweep",
+                "progress",
+                "jobs",
+            )
         ],
         [
             f"{TESTS}/continuations/test_{name}.py"

@@ -1,7 +1,7 @@
 """The outbox: tasks that the app has committed and not created yet.
 
 The app keeps them in Datastore (kind OutboxTask). A row's key holds when it was written and
-whether it is held: kept until its task has done its work. See models/outbox.py.
+whether it is unacked: kept until its task has done its work. See models/outbox.py.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ SWEEP_URL = "/cron/outbox/sweep"
 METRICS_PATH = "/metrics"
 PAGE_ROWS = 50
 MAX_COUNTED = 1000
-# A row is relayed within milliseconds, or by the next sweep. A held one may wait in its queue.
+# A row is relayed within milliseconds, or by the next sweep. An unacked one may wait in its queue.
 _LATE_S = 60.0
-_HELD_LATE_S = 600.0
+_UNACKED_LATE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Waiting:
 
     id: str
     created: float
-    held: bool
+    is_unacked: bool
 
     def is_late(self, now: float) -> bool:
         """Return whether somebody should look at it."""
-        return now - self.created > (_HELD_LATE_S if self.held else _LATE_S)
+        return now - self.created > (_UNACKED_LATE_S if self.is_unacked else _LATE_S)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class OutboxRow:
 
     id: str
     created: float
-    held: bool
+    is_unacked: bool
     path: str
     queue: str
     tag: str
@@ -139,7 +139,7 @@ def _row(entity: Any) -> OutboxRow:
     return OutboxRow(
         id=known.id,
         created=known.created,
-        held=known.held,
+        is_unacked=known.is_unacked,
         path=str(entity.get("path") or ""),
         queue=str(entity.get("queue") or ""),
         tag=str(entity.get("tag") or ""),

@@ -16,7 +16,6 @@ _SCAN_PAGE, _MAX_SCANNED = 250, 5000
 _KEPT_SAMPLES = 120
 _STUCK_S = 60.0
 _MANY_ATTEMPTS = 5
-WAITING_STATES = ("scheduled", "queued", "running", "retrying")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _matching(
     for _ in range(_MAX_SCANNED // _SCAN_PAGE):
         tasks = engine.history.newest(queue_name, state, before, _SCAN_PAGE)
         for task in tasks:
-            if _holds(task, wanted):
+            if _holds(engine, task, wanted):
                 yield task
                 found += 1
                 if found > PAGE_TASKS:
@@ -146,6 +145,6 @@ def _matching(
         before = tasks[-1].sequence
 
 
-def _holds(task: TaskRecord, wanted: str) -> bool:
-    readable = f"{task.name} {task.path} {task.last_message}".lower()
+def _holds(engine: Engine, task: TaskRecord, wanted: str) -> bool:
+    readable = f"{task.name} {task.path} {engine.history.last_error(task)}".lower()
     return wanted in readable or wanted in task.spec.decode("utf-8", "ignore").lower()

@@ -96,8 +96,14 @@ def mount(
     registry: Registry,
     *,
     error_page: errors.ErrorPage = errors.plain_page,
+    api_prefix: str | None = None,
 ) -> None:
-    """Mount tasks, cron, health and metrics, and guard every request of the app."""
+    """Mount tasks, cron, health and metrics, and guard every request of the app.
+
+    Args:
+        api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
+            CSRF token, and their errors are problem details.
+    """
     app.config.update(
         SECRET_KEY=settings.secret_keys[0],
         SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
@@ -111,7 +117,7 @@ def mount(
         WTF_CSRF_TIME_LIMIT=24 * 3600,
         WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
     )
-    app.extensions["wiring"] = Wiring(settings, clients, registry)
+    app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     security.register(app, CSRFProtect(app), settings)
     for endpoints in (tasks, cron, health, metrics):
         app.register_blueprint(endpoints.bp)

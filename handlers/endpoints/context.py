@@ -11,8 +11,10 @@ from handlers.endpoints.settings import Settings
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 
-MACHINE_PREFIXES = ("/tasks/", "/cron/", "/metrics")
-API_PREFIX = "/api/"
+MACHINE_PREFIXES = ("/tasks/", "/cron/")
+MACHINE_PATHS = ("/metrics",)
+# An app may have routes of its own under the same prefixes.
+MACHINE_BLUEPRINTS = ("rollforward_tasks", "rollforward_cron", "rollforward_metrics")
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Wiring:
     settings: Settings
     clients: Clients
     registry: Registry
+    api_prefix: str | None = None  # Below it an app takes JSON alone, without cookies.
     verifier: TokenVerifier = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,10 +53,13 @@ def registry() -> Registry:
 
 
 def is_machine_path() -> bool:
-    """Return whether a machine is asking: it gets statuses, not pages."""
-    return request.path.startswith(MACHINE_PREFIXES)
+    """Return whether a machine is asking one of our endpoints: it gets statuses, not pages."""
+    if request.url_rule is not None:
+        return request.blueprint in MACHINE_BLUEPRINTS
+    return request.path.startswith(MACHINE_PREFIXES) or request.path in MACHINE_PATHS
 
 
 def is_api_path() -> bool:
     """Return whether a program is asking: it gets JSON, in errors too."""
-    return request.path.startswith(API_PREFIX)
+    prefix = wiring().api_prefix
+    return prefix is not None and request.path.startswith(prefix)

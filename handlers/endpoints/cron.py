@@ -9,16 +9,14 @@ from handlers.endpoints.auth import cron_only
 from handlers.endpoints.context import clients, registry
 from handlers.endpoints.tasks import ANY_METHOD
 
-bp = Blueprint("cron", __name__, url_prefix="/cron")
+bp = Blueprint("rollforward_cron", __name__, url_prefix="/cron")
 
 
 @bp.get("/sweep", provide_automatic_options=False)
 @cron_only
 def sweep_all() -> ResponseReturnValue:
     """Sweep every pattern; one that fails stops none, and is null in the response."""
-    done = registry().sweep_all(clients())
-    for name in done:
-        registry().patterns[name].delete_expired(clients())
+    done = registry().sweep_all(clients(), deletes=True)
     return jsonify(done), 500 if None in done.values() else 200
 
 
@@ -29,11 +27,7 @@ def sweep(pattern: str) -> ResponseReturnValue:
     known = registry().patterns.get(pattern)
     if known is None or not known.is_swept:
         return "", 404
-    try:
-        done = registry().sweep(clients(), pattern)
-    finally:
-        expired = known.delete_expired(clients())
-    return jsonify({**done, "expired": expired})
+    return jsonify(registry().sweep(clients(), pattern, deletes=True))
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

@@ -13,10 +13,40 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-MAX_LINES = 200
+# Of one delivery: the emulator keeps 64 KiB of a response, error and traceback included.
+MAX_CHARS = 24_000
 MAX_LINE_CHARS = 2_000
 
-_kept: ContextVar[list[str] | None] = ContextVar("delivery_log", default=None)
+
+class Lines:
+    """The lines of one delivery, as far as they go; an unfinished one waits for its end."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self._left = MAX_CHARS
+        self._open = ""
+
+    def add(self, line: str) -> None:
+        """Keep a whole line."""
+        line = line[:MAX_LINE_CHARS]
+        if line.strip() and len(line) <= self._left:
+            self.kept.append(line)
+            self._left -= len(line)
+
+    def write(self, text: str) -> None:
+        """Keep what is printed, line by line: one print may write many times."""
+        *whole, self._open = (self._open + text).split("\n")
+        self._open = self._open[:MAX_LINE_CHARS]
+        for line in whole:
+            self.add(line)
+
+    def end(self) -> None:
+        """Keep what was printed last, without an end of line."""
+        self.add(self._open)
+        self._open = ""
+
+
+_lines: ContextVar[Lines | None] = ContextVar("delivery_log", default=None)
 # Says what the response says anyway.
 _IGNORED = "handlers.endpoints.tasks"
 
@@ -31,26 +61,25 @@ def install() -> None:
 
 
 @contextmanager
-def kept() -> Iterator[list[str]]:
+def kept() -> Iterator[Lines]:
     """Keep the lines of this block, if `install` was called."""
-    lines: list[str] = []
-    token = _kept.set(lines)
+    lines = Lines()
+    token = _lines.set(lines)
     try:
         yield lines
     finally:
-        _kept.reset(token)
-
-
-def _keep(text: str) -> None:
-    lines = _kept.get()
-    if lines is not None and len(lines) < MAX_LINES:
-        lines.append(text[:MAX_LINE_CHARS])
+        _lines.reset(token)
 
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != _IGNORED:
-            _keep(f"{record.levelname} {record.name}: {record.getMessage()}")
+        lines = _lines.get()
+        if lines is None or record.name == _IGNORED:
+            return
+        try:
+            lines.add(f"{record.levelname} {record.name}: {record.getMessage()}")
+        except Exception:
+            self.handleError(record)
 
 
 class _Stdout:
@@ -60,9 +89,9 @@ class _Stdout:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        for line in text.splitlines():
-            if line.strip():
-                _keep(line)
+        lines = _lines.get()
+        if lines is not None:
+            lines.write(text)
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

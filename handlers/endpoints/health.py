@@ -9,7 +9,7 @@ from google.cloud import ndb
 
 from handlers.endpoints.context import clients, settings
 
-bp = Blueprint("health", __name__)
+bp = Blueprint("rollforward_health", __name__)
 
 PING_TIMEOUT_S = 2.0
 # Without memcached everything works, in smaller batches.

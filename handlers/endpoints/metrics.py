@@ -12,7 +12,7 @@ from flask.typing import ResponseReturnValue
 from handlers.endpoints.auth import cron_only
 from handlers.endpoints.context import clients, registry
 
-bp = Blueprint("metrics", __name__)
+bp = Blueprint("rollforward_metrics", __name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

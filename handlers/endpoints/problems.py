@@ -10,13 +10,13 @@ from flask import Response
 RETRY_AFTER_S = 1
 
 
-def problem(status: int, words: str) -> Response:
+def problem(status: int, detail: str) -> Response:
     """Return an error: what is wrong, and what to do."""
     details = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": words,
+        "detail": detail,
     }
     answer = Response(json.dumps(details), status, content_type="application/problem+json")
     if status == HTTPStatus.SERVICE_UNAVAILABLE:

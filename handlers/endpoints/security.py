@@ -39,8 +39,8 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
         """
         if not settings.is_local or host_is_trusted(request.host, LOCAL_HOSTS):
             return None
-        words = f"This app answers to {' and '.join(LOCAL_HOSTS)} only.\n"
-        return Response(words, 400, content_type="text/plain")
+        message = f"This app answers to {' and '.join(LOCAL_HOSTS)} only.\n"
+        return Response(message, 400, content_type="text/plain")
 
     @app.before_request
     def check_origin() -> None:
@@ -53,7 +53,7 @@ def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
         if _is_from_elsewhere():
             abort(403, "This form was sent from another site.")
         if is_api_path():
-            return  # Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
+            return  # Takes nothing but JSON, and no cookies.
         csrf.protect()
 
     @app.after_request

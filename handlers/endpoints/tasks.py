@@ -3,7 +3,7 @@
 One endpoint for all, so that a stranger cannot tell a task that exists from one that does
 not. How a delivery ends:
 
-    done                      204
+    done                      204, or on a laptop 200 with its log lines
     can never work            kept as a dead task, 204
     lost its race             429: it is retried
     another version's task    429: it is retried; a dead task when it was unknown for an hour
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 from flask import Blueprint, jsonify, request
@@ -27,7 +26,8 @@ from google.api_core import exceptions as rpc_errors
 
 from handlers.endpoints import delivery_log
 from handlers.endpoints.auth import tasks_only
-from handlers.endpoints.context import clients, registry
+from handlers.endpoints.context import clients, registry, settings
+from handlers.endpoints.delivery_log import Lines
 from models.transactions import TRANSIENT
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
@@ -37,7 +37,7 @@ from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeErr
 
 log = logging.getLogger(__name__)
 
-bp = Blueprint("deliveries", __name__)
+bp = Blueprint("rollforward_tasks", __name__)
 
 ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -89,11 +89,12 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
             log.exception("%s failed", task.path)
             return _failed(task, delivery, error, lines)
     attempts.end_well(delivery)
-    return _response(200, "", log=lines) if lines else ("", 204)
+    lines.end()
+    return _response(200, "", log=lines) if lines.kept else ("", 204)
 
 
 def _failed(
-    task: Task[Any], delivery: Delivery, error: Exception, lines: list[str]
+    task: Task[Any], delivery: Delivery, error: Exception, lines: Lines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery)
@@ -107,10 +108,18 @@ def _said(error: Exception) -> str:
 
 
 def _response(
-    status: int, detail: str, *, stack: str = "", log: Sequence[str] = ()
+    status: int, detail: str, *, stack: str = "", log: Lines | None = None
 ) -> ResponseReturnValue:
-    """Return a status with its reason: the queue is authenticated, and a person reads its log."""
-    body = {"detail": detail[:MAX_DETAIL_CHARS], "traceback": stack[-MAX_STACK_CHARS:], "log": log}
+    """Return a status; on a laptop also its reason and the log, which the console shows."""
+    if not settings().is_local:
+        return "", status
+    if log is not None:
+        log.end()
+    body = {
+        "detail": detail[:MAX_DETAIL_CHARS],
+        "traceback": stack[-MAX_STACK_CHARS:],
+        "log": log.kept if log is not None else [],
+    }
     return jsonify({key: value for key, value in body.items() if value}), status
 
 

@@ -1,1 +1,18 @@
-"""The demos' pages and their API: one file a demo, and how they show things."""
+"""The pages of the demos, one file a noun; handlers.endpoints mounts what any app has."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from handlers.pages import faults, formatting, grades, home, invitations, sums, sums_api
+
+
+def register(app: Flask) -> None:
+    """Mount every blueprint."""
+    app.register_blueprint(home.bp)
+    app.register_blueprint(invitations.bp)
+    app.register_blueprint(grades.bp)
+    app.register_blueprint(sums.bp)
+    app.register_blueprint(sums_api.bp)
+    app.register_blueprint(faults.bp)
+    formatting.register(app)

@@ -30,9 +30,9 @@ class Continuations(Pattern[Job[Any, Any]]):
     ) -> Mapping[str, int]:
         """Wake the pages that have waited too long; none before its lease has ended."""
         jobs = {job.name: job for job in parts}
-        stale_s = sweep.STALE_S if stale_s is None else max(stale_s, LEASE_S)
-        woken = sweep.sweep(clients, jobs, stale_s=stale_s)
-        if woken:
+        after_s = sweep.STALE_S if stale_s is None else max(stale_s, LEASE_S)
+        woken = sweep.sweep(clients, jobs, stale_s=after_s)
+        if woken and stale_s is None:
             log.warning("woke %d pages", woken)
         return {"woken": woken}
 

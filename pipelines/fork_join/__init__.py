@@ -30,8 +30,8 @@ batches are smaller. A crash costs one period of the sweep.
 Cost of an item, alone: 1 write, 1 delete, and its share of the fold. Of a batch: 1 task, 5 round
 trips, and what the join function does.
 
-Routes: POST /tasks/fork-join/<name>/join, .../drain, .../replay,
-.../insert, POST /tasks/fork-join/delete-expired; GET /cron/fork-join/sweep.
+Routes: POST /tasks/fork-join/<name>/join, .../drain and .../replay, POST
+/tasks/fork-join/delete-expired; GET /cron/fork-join/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Fork-join queue". What its code loses and doubles, and what ours does instead: docs/adr/0009.
 """

@@ -28,9 +28,9 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
         """Wake the batches that no joiner has folded."""
-        stale_s = sweep.STALE_S if stale_s is None else stale_s
-        swept = sweep.sweep_all(clients, parts, stale_s=stale_s)
-        if swept.woken or swept.partitions:
+        after_s = sweep.STALE_S if stale_s is None else stale_s
+        swept = sweep.sweep_all(clients, parts, stale_s=after_s)
+        if stale_s is None and (swept.woken or swept.partitions):
             log.warning("woke %d batches, %d partitions to walk", swept.woken, swept.partitions)
         return {"woken": swept.woken, "partitions": swept.partitions}
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
-
-from pydantic import Field
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from models.fork_join import EpochId, PackId, packs_of_epoch
 from pipelines.fork_join import epochs
@@ -24,7 +22,6 @@ from pipelines.fork_join.insert import (
     insert_group,
 )
 from pipelines.fork_join.items import (
-    MAX_KEY_BYTES,
     Accepted,
     BadItemError,
     Insertion,
@@ -44,16 +41,6 @@ from pipelines.tasks.declaration import Task
 I = TypeVar("I")  # noqa: E741  An item.
 
 LOOK_AGAIN_S = 0.01
-
-
-@dataclass(frozen=True)
-class Insert:
-    """An item that an earlier version has parked, as nothing but a dead task."""
-
-    key: Annotated[str, Field(max_length=MAX_KEY_BYTES)]
-    item: str
-    parked: str
-    tag: str | None = None
 
 
 class ForkJoin(Generic[I]):
@@ -84,13 +71,12 @@ class ForkJoin(Generic[I]):
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
         self.drain_task = Task(f"{base}/drain", queue, Drain, self._drain)
         self.replay_task = Task(f"{base}/replay", queue, Replay, self._replay)
-        self.insert_task = Task(f"{base}/insert", queue, Insert, self._insert_again)
         self._joiners = Joiners(self.settings, self.join_task)
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
         """What has to be mounted."""
-        return self.join_task, self.drain_task, self.replay_task, self.insert_task
+        return self.join_task, self.drain_task, self.replay_task
 
     # Insert
 
@@ -191,12 +177,6 @@ class ForkJoin(Generic[I]):
                 max_wait_s=MAX_GROUP_WAIT_S,
             ),
         )
-
-    def _insert_again(self, clients: Clients, args: Insert) -> None:
-        insertion = Insertion(args.key, args.item, idempotency_key=args.parked, tag=args.tag)
-        (answer,) = insert_group(clients, self._joiners, [insertion])
-        if isinstance(answer, Exception):
-            raise answer
 
     # Join
 

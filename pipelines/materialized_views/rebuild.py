@@ -317,9 +317,12 @@ def _drop(clients: Clients, walk: Walk, items: Sequence[Any]) -> Sequence[ItemEr
 
 def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:
     """Go on with the tables of some groups; return how many are busy. One that fails stops none."""
-    busy: list[int] = []
-    _each([lambda group=group: busy.append(group.sweep(clients)) for group in groups])  # type: ignore[misc]
-    return sum(busy)
+    results = run_each(
+        (f"the sweep of the views of {group.views.group} failed", partial(group.sweep, clients))
+        for group in groups
+    )
+    results.raise_first()
+    return sum(results.returned)
 
 
 def _each(acts: Sequence[Callable[[], Any]]) -> None:

@@ -29,7 +29,7 @@ class Outbox(Pattern[Never]):
     ) -> Mapping[str, int]:
         """Create the tasks that were committed and never created."""
         swept = sweep(clients, stale_s=STALE_S if stale_s is None else stale_s)
-        if swept.created or swept.partitions:
+        if stale_s is None and (swept.created or swept.partitions):
             log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
         return {"created": swept.created, "partitions": swept.partitions}
 

@@ -50,9 +50,13 @@ def run_each(
             results.returned.append(act())
             in_a_row = 0
         except Exception as error:
-            log.exception("%s", complaint)
+            is_transient = isinstance(error, TRANSIENT)
+            if is_transient:
+                log.warning("%s: %s", complaint, error)
+            else:
+                log.exception("%s", complaint)
             results.errors.append(error)
-            in_a_row = in_a_row + 1 if isinstance(error, TRANSIENT) else 0
+            in_a_row = in_a_row + 1 if is_transient else 0
             if in_a_row == max_unavailable:
                 results.is_cut_short = True
                 break

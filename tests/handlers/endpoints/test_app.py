@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
 from handlers import endpoints
@@ -33,6 +34,7 @@ LOST = Registry(Task("/tasks/lost", "nosuch", Nothing, print))
 def no_recovery(monkeypatch: pytest.MonkeyPatch) -> list[Registry]:
     """What would have been looked for, and is not."""
     started: list[Registry] = []
+    monkeypatch.setattr(apps.delivery_log, "install", lambda: None)
     monkeypatch.setattr(apps.recovery, "start", lambda clients, registry: started.append(registry))
     return started
 
@@ -75,3 +77,30 @@ def test_the_demos_have_all_their_queues(world: World, no_recovery: list[Registr
     endpoints.start(world.settings, world.clients, world.registry)
 
     assert no_recovery == [world.registry]
+
+
+# Mounted on an app of one's own
+
+
+@pytest.mark.parametrize(
+    "path", ["/buy", "/api/buy", "/tasks/new", "/cron/new", "/metrics-of-mine", "/metrics/mine"]
+)
+def test_forms_of_an_own_app_need_a_token_wherever_they_are(world: World, path: str) -> None:
+    """S14: only our own endpoints, which prove their caller, go without."""
+    app = Flask("shop")
+    app.post(path)(lambda: "bought")
+    endpoints.mount(app, world.settings, world.clients, Registry())
+
+    assert app.test_client().post(path, base_url="http://localhost").status_code == 403
+
+
+def test_an_api_that_an_app_names_goes_without_a_token(world: World) -> None:
+    """It takes JSON, no cookies; its errors are problem details."""
+    app = Flask("shop")
+    app.post("/v1/buy")(lambda: "bought")
+    endpoints.mount(app, world.settings, world.clients, Registry(), api_prefix="/v1/")
+    visitor = app.test_client()
+
+    assert visitor.post("/v1/buy", base_url="http://localhost").text == "bought"
+    missing = visitor.get("/v1/nothing", base_url="http://localhost")
+    assert (missing.status_code, missing.mimetype) == (404, "application/problem+json")

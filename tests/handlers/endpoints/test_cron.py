@@ -58,7 +58,7 @@ def test_a_failed_sweep_is_told_to_the_scheduler(
 
     assert response.status_code == 500
     assert response.json["outbox"] is None
-    assert response.json["continuations"] == {"woken": 0}
+    assert response.json["continuations"] == {"woken": 0, "expired": 0}
     assert call(home, "/cron/outbox/sweep").status_code == 500
 
 

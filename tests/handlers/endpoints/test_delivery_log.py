@@ -11,8 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from handlers.endpoints import delivery_log
-from tests.handlers.conftest import Queue
-from tests.handlers.endpoints.acts import PATH, Work
+from pipelines.tasks import Task
+from tests.handlers.conftest import Queue, app_with, on_app_engine
+from tests.handlers.endpoints.acts import PATH, Act, Work
+from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
@@ -78,10 +80,41 @@ def test_a_deployed_app_keeps_no_lines(queue: Queue, work: Work) -> None:
 
 
 def test_a_flood_of_lines_is_cut(queue: Queue, work: Work) -> None:
-    """What a task says cannot fill the response."""
+    """The emulator keeps 64 KiB of a response: what a task says leaves room for the error."""
     with on_a_laptop(), delivery_log.kept() as lines:
-        for _ in range(2 * delivery_log.MAX_LINES):
+        for _ in range(100):
             print("x" * 3_000)  # noqa: T201
 
-    assert len(lines) == delivery_log.MAX_LINES
-    assert {len(line) for line in lines} == {delivery_log.MAX_LINE_CHARS}
+    assert {len(line) for line in lines.kept} == {delivery_log.MAX_LINE_CHARS}
+    assert sum(map(len, lines.kept)) <= delivery_log.MAX_CHARS
+
+
+def test_a_line_is_what_ends_with_a_newline(queue: Queue, work: Work) -> None:
+    """One print writes its arguments one by one."""
+    with on_a_laptop(), delivery_log.kept() as lines:
+        print("Hello,", "world", 7)  # noqa: T201
+        print("no end", end="")  # noqa: T201
+        lines.end()
+
+    assert lines.kept == ["Hello, world 7", "no end"]
+
+
+def test_a_log_call_with_wrong_arguments_fails_no_task(
+    queue: Queue, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the console: logging says what is wrong, and the task goes on."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with on_a_laptop(), delivery_log.kept() as lines:
+        logging.getLogger("shop").warning("%d lamps", "three")
+
+    assert lines.kept == []
+
+
+def test_a_deployed_app_says_nothing_of_its_errors(world: World, work: Work) -> None:
+    """S9: its responses carry a status alone."""
+    work.raises = KeyError("ada@example.com")
+    app = app_with(world, Task(PATH, "default", Act, work), settings=on_app_engine(world))
+
+    answer = app.test_client().post(PATH, json={}, headers={"X-AppEngine-QueueName": "default"})
+
+    assert (answer.status_code, answer.data) == (500, b"")

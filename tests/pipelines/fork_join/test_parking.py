@@ -106,19 +106,6 @@ def test_a_replay_counts_once_however_late_it_comes_again(
         assert tallied("t") == Counter({"good": 1})
 
 
-def test_a_dead_task_of_an_earlier_version_can_be_replayed(world: World) -> None:
-    """Its item is in its body alone; delivered twice it counts once."""
-    task = TALLIES.insert_task
-    body = b'{"key":"t","item":"{\\"label\\":\\"a\\"}","parked":"epoch.pack","tag":null}'
-    with world.clients.context():
-        for _ in range(2):
-            task.work(world.clients, task.read(body))
-    world.settle()
-
-    with world.context():
-        assert tallied("t") == Counter("a")
-
-
 def test_a_join_that_fails_for_everything_keeps_its_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
