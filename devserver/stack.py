@@ -224,12 +224,19 @@ class Stack:
         with contextlib.suppress(BrokenAppError):
             await self.app.start()
         self.keeper.on_file[self.target.cron_yaml] = self._load_cron
+        self.keeper.on_file[self.target.queue_yaml] = self._load_queues
         self.keeper.start()
         self._shutdown.add("reload", self.keeper.stop)
 
     def _load_cron(self) -> None:
         if problem := self.cron.try_load(self.target.cron_yaml):
             self.terminal.say("cron", f"cron.yaml not loaded: {problem}")
+
+    def _load_queues(self) -> None:
+        """Apply queue.yaml; an app that missed a queue is loaded again."""
+        self.tasks.reload_queues(self.target.queue_yaml)
+        if self.app.reports.latest:
+            self.app.reload()
 
     def _mint(self, audience: str) -> str:
         token: str = self.tasks.engine.tokens.oidc_token(self.settings.service_account, audience)

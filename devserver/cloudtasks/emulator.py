@@ -184,12 +184,16 @@ class Emulator:
             if modified_at == seen:
                 continue
             seen = modified_at
-            try:
-                self._apply_yaml(path)
-                log.info("Applied %s", path)
-            except QueueYamlError as error:
-                self.queue_yaml_problem = str(error)
-                log.warning("Kept the queues as they were: %s", error)
+            self.reload_queues(path)
+
+    def reload_queues(self, path: Path) -> None:
+        """Apply queue.yaml as it is now; a wrong one changes nothing."""
+        try:
+            self._apply_yaml(path)
+            log.info("Applied %s", path)
+        except QueueYamlError as error:
+            self.queue_yaml_problem = str(error)
+            log.warning("Kept the queues as they were: %s", error)
 
     def _apply_yaml(self, path: Path) -> None:
         queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))

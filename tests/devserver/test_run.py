@@ -247,6 +247,21 @@ def test_an_app_that_cannot_be_loaded_says_so_and_the_platform_lives_on(start, a
     assert len([line for line in errors.splitlines() if line.startswith("app")]) <= 14
 
 
+def test_an_app_that_misses_a_queue_is_loaded_again_when_queue_yaml_has_it(start, app_folder):
+    """The page tells the person to add the queue and save."""
+    main, queues = app_folder / "main.py", app_folder / "queue.yaml"
+    good = main.read_text()
+    check = "if 'late' not in open('queue.yaml').read(): raise LookupError('no queue late')"
+    main.write_text(f"{check}\n{good}")
+
+    _, addresses = start("--memory")
+    page = ask(host(addresses["app"]), "GET", "/")
+    queues.write_text(queues.read_text() + "- name: late\n  rate: 1/s\n")
+
+    assert page.status == 500
+    eventually(lambda: ask(host(addresses["app"]), "GET", "/").text == "one", "the app")
+
+
 SHOP = """
 from flask import Flask
 
