@@ -55,14 +55,16 @@ class Registry:
             self._add(part)
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])
+        declared: dict[str, Task[Any]] = {}
+        replay = replay_task(declared)
         by_path: dict[str, Task[Any]] = {}
-        replay = replay_task(by_path)
         for task in (*self._tasks(), replay):
             if by_path.setdefault(task.path, task) is not task:
                 raise TypeError(
                     f"{task.path} is declared twice, by {by_path[task.path].function} and "
                     f"{task.function}: give one of them another name"
                 )
+        declared.update({path: task for path, task in by_path.items() if task is not replay})
         self.tasks: Mapping[str, Task[Any]] = by_path
 
     def parts(self, pattern: str) -> Sequence[Any]:

@@ -99,3 +99,9 @@ def test_a_task_whose_queue_does_not_exist_is_named() -> None:
     with pytest.raises(UnknownQueueError, match=r"/tasks/lost goes to the queue 'nosuch'.*add it"):
         registry.check_queues({"default", "outbox", "fork-join"})
     Registry().check_queues({"default", "outbox", "fork-join"})
+
+
+def test_the_path_of_the_replay_is_taken() -> None:
+    """An app's own task there would never be delivered, or dead tasks never replayed."""
+    with pytest.raises(TypeError, match="/tasks/dead/replay is declared twice"):
+        Registry(Task("/tasks/dead/replay", "default", Nothing, print))
