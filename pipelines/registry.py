@@ -8,9 +8,8 @@ tasks that can be delivered, the sweeps, the gauges of /metrics, and the queues 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pipelines.continuations import Job
@@ -19,11 +18,10 @@ from pipelines.fork_join.pattern import ForkJoins
 from pipelines.materialized_views.pattern import MaterializedViews
 from pipelines.outbox.pattern import Outbox
 from pipelines.runtime import Clients
+from pipelines.runtime.each import run_each
 from pipelines.tasks import Task
 from pipelines.tasks.dead_tasks import replay_task
 from pipelines.tasks.pattern import Gauge, Pattern, Tasks
-
-log = logging.getLogger(__name__)
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
 PATTERNS: tuple[Pattern[Any], ...] = (
@@ -97,14 +95,13 @@ class Registry:
         self, clients: Clients, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, Mapping[str, int] | None]:
         """Sweep every pattern, whichever of them fail; return what each did, None if it failed."""
-        done: dict[str, Mapping[str, int] | None] = {}
-        for name, pattern in self.patterns.items():
-            if pattern.is_swept:
-                try:
-                    done[name] = self.sweep(clients, name, stale_s=stale_s, deletes=deletes)
-                except Exception:
-                    log.exception("the sweep of %s failed", name)
-                    done[name] = None
+        swept = [name for name, pattern in self.patterns.items() if pattern.is_swept]
+        done: dict[str, Mapping[str, int] | None] = dict.fromkeys(swept)
+
+        def sweep(name: str) -> None:
+            done[name] = self.sweep(clients, name, stale_s=stale_s, deletes=deletes)
+
+        run_each((f"the sweep of {name} failed", partial(sweep, name)) for name in swept)
         return done
 
     def gauges(self, clients: Clients) -> Iterator[Gauge]:

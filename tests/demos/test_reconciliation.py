@@ -85,18 +85,22 @@ def test_what_is_added_by_a_form_is_no_addition_of_the_api(world: World) -> None
     assert both_sides(world) == (Count(1, 5), Count(2, 10), 0)
 
 
-def test_an_item_that_cannot_be_folded_is_parked_and_still_found(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """accepted = folded + waiting + parked, whatever becomes of an item."""
-    join: Callable[..., Any] = sums.add_up.join
+def fails_at_13(join: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a join function that cannot add 13."""
 
     def fails(clients: Any, batch: Any, items: Any) -> Any:
         if any(item.amount == 13 for item in items):
             raise ValueError("unlucky")
         return join(clients, batch, items)
 
-    monkeypatch.setattr(sums.add_up, "join", fails)
+    return fails
+
+
+def test_an_item_that_cannot_be_folded_is_parked_and_still_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accepted = folded + waiting + parked, whatever becomes of an item."""
+    monkeypatch.setattr(sums.add_up, "join", fails_at_13(sums.add_up.join))
     with world.clients.context():
         for amount in (1, 13, 2):
             sums.add(world.clients, "s", amount, idempotency_key=None)
@@ -114,12 +118,6 @@ def test_both_sides_are_equal_at_every_moment_of_a_parking_and_a_replay(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """accepted = folded + waiting + parked, after each delivery."""
-    join: Callable[..., Any] = sums.add_up.join
-
-    def fails(clients: Any, batch: Any, items: Any) -> Any:
-        if any(item.amount == 13 for item in items):
-            raise ValueError("unlucky")
-        return join(clients, batch, items)
 
     def deliver_each() -> None:
         for _ in range(60):
@@ -135,7 +133,7 @@ def test_both_sides_are_equal_at_every_moment_of_a_parking_and_a_replay(
             world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.001)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sums.add_up, "join", fails)
+        patch.setattr(sums.add_up, "join", fails_at_13(sums.add_up.join))
         with world.clients.context():
             for amount in (1, 13):
                 sums.add(world.clients, "s", amount, idempotency_key=None)
