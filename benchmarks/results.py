@@ -46,7 +46,9 @@ def percentile(figures: Sequence[float], share: float) -> float:
 
 def quartiles(figures: Sequence[float]) -> list[float]:
     """Return the quartile below the median, the median, and the one above it."""
-    return [float(f"{figure:.3g}") for figure in statistics.quantiles(figures, n=4)]
+    return [
+        float(f"{figure:.3g}") for figure in statistics.quantiles(figures, n=4, method="inclusive")
+    ]
 
 
 def table(results: Sequence[Result]) -> str:

@@ -2,8 +2,11 @@
 
 A transaction that reads nothing needs neither. `insert_all` writes entities that must not exist
 yet, all or none; that they are new is checked by the same commit, so it is its own proof.
+`put_unchanged` writes an entity that nobody else has written since its version was learned: a
+compare-and-set. A writer that owns an entity for a while learns each version from its own last
+commit, and so reads nothing in between.
 
-ndb has no such call, so this uses its conversion of entities, the header by which its calls find
+ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
 their database, and the client's own stub.
 """
 
@@ -20,11 +23,14 @@ from google.cloud.datastore_v1.types import CommitRequest, Mutation, Transaction
 from google.cloud.ndb._datastore_api import _add_routing_info
 from google.cloud.ndb.model import _entity_to_ds_entity
 
+# What `put_unchanged` raises when the entity was written or deleted since.
+CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
+
 _READ_WRITE = TransactionOptions(read_write=TransactionOptions.ReadWrite())
 
 
-def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> None:
-    """Write entities with keys of their own, all of them or none.
+def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> list[int]:
+    """Write entities with keys of their own, all of them or none; return their versions.
 
     Raises:
         google.api_core.exceptions.AlreadyExists: one of them exists; nothing was written.
@@ -32,17 +38,44 @@ def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> None:
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
     """
+    return _commit(client, [Mutation(insert=_protobuf(entity)) for entity in entities])
+
+
+def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
+    """Write an entity that is still as a commit left it; return its new version.
+
+    Args:
+        version: What that commit returned.
+
+    Raises:
+        google.api_core.exceptions.FailedPrecondition: it was written since; nothing was written.
+        google.api_core.exceptions.NotFound: it was deleted since; nothing was written.
+        google.api_core.exceptions.Aborted: a race was lost; nothing was written.
+        google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
+            written all the same.
+    """
+    mutation = Mutation(
+        update=_protobuf(entity),
+        base_version=version,
+        # By default a conflict drops the mutation and the commit succeeds.
+        conflict_resolution_strategy=Mutation.ConflictResolutionStrategy.FAIL,
+    )
+    return _commit(client, [mutation])[0]
+
+
+def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
     request = CommitRequest(
         project_id=client.project,
         database_id=client.database or "",
         mode=CommitRequest.Mode.TRANSACTIONAL,
         single_use_transaction=_READ_WRITE,
-        mutations=[Mutation(insert=_protobuf(entity)) for entity in entities],
+        mutations=mutations,
     )
     try:
-        client.stub.commit(request, metadata=_add_routing_info((), request))
+        response = client.stub.commit(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
+    return [result.version for result in response.mutation_results]
 
 
 def _protobuf(entity: ndb.Model) -> Any:

@@ -23,7 +23,7 @@ from models.continuations import (
     page_key,
     run_key,
 )
-from models.transactions import TRANSIENT, pending_writes, transact
+from models.transactions import TRANSIENT, pending_writes
 from pipelines.continuations.closing import close_from, finish, is_closed
 from pipelines.continuations.jobs import Apply, ItemError, Job
 from pipelines.continuations.lease import (
@@ -356,10 +356,9 @@ class _Attempt:
         # which looks again after this commit, closes the page with a commit of its own.
         can_close = is_last and is_closed(self.args.run_id, self.args.chain, self.args.number - 1)
 
-        def body() -> ContinuationPage:
-            page = self.key.get()
+        def change(page: ContinuationPage | None) -> ContinuationPage:
             if page is not None and page.committed_by == proof:
-                return page  # type: ignore[no-any-return]  # Made before; its reply was lost.
+                return page  # Made before; its reply was lost.
             if page is None or page.owner != self.lease.owner:
                 raise Retry(f"page {self.key.id()} was taken over")
             found = self._found_in(page, applied)
@@ -374,11 +373,9 @@ class _Attempt:
             page.cost = (Cost(**page.cost) + self._spent()).as_dict()
             page.closed = page.done and can_close
             self.lease.settle(page, is_over=is_over)
-            page.put()
-            return page  # type: ignore[no-any-return]
+            return page
 
-        page = transact(body)
-        self.lease.committed(page)
+        page = self.lease.commit(change, is_alone=not applied)
         self.found.clear()
         self.doubts = 0
         self.priced = self.clients.meter.cost()

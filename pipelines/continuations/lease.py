@@ -8,10 +8,14 @@ has expired doubles the next ones, since heartbeats may not come through.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
+
+from models.commits import CHANGED, insert_all, put_unchanged
 from models.continuations import ContinuationHeartbeat, ContinuationPage, heartbeat_key
-from models.transactions import transact
+from models.transactions import RETRIED, transact
 from pipelines.continuations.jobs import Job
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
@@ -46,6 +50,8 @@ class PageLease:
         self._lasts_s = job.lease_s
         self._expires_at: datetime.datetime | None = None  # By the last commit.
         self._kept_to = now  # By the last heartbeat.
+        # The page and its version, as long as every commit since it was read is known.
+        self._latest: tuple[ContinuationPage, int] | None = None
 
     def take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
         """Return the page, leased, and whether it is `draft`, which is used when there is no row.
@@ -55,9 +61,22 @@ class PageLease:
         Raises:
             LeasedError: another attempt works on it.
         """
-        page, is_draft = transact(lambda: self._take(draft))
-        self.committed(page)
+        if draft is not None and self._insert(draft):
+            page, is_draft = draft, True
+        else:
+            page, is_draft = transact(lambda: self._take(draft))
+        self._expires_at = page.lease_expires_at
         return page, is_draft
+
+    def _insert(self, draft: ContinuationPage) -> bool:
+        """Write a page that has no row, in one round trip; return whether that is known."""
+        self.renew(draft)
+        try:
+            [version] = insert_all(self._clients.datastore, [draft])
+        except (rpc_errors.AlreadyExists, *RETRIED):
+            return False
+        self._latest = (draft, version)
+        return True
 
     def _take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
         page = self._key.get()
@@ -116,9 +135,42 @@ class PageLease:
             page.owner = None
             page.lease_expires_at = None
 
-    def committed(self, page: ContinuationPage) -> None:
-        """Keep in mind until when the lease lasts, as it was committed."""
+    def commit(
+        self, change: Callable[[ContinuationPage | None], ContinuationPage], *, is_alone: bool
+    ) -> ContinuationPage:
+        """Write the page that `change` makes of the one that is stored, and return it.
+
+        That takes one round trip where no other process has written the page since this lease
+        did, and a transaction where one has, or where a reply was lost.
+
+        Args:
+            change: Changes nothing but the page; it may be called twice.
+            is_alone: The commit writes nothing but the page.
+        """
+        page = self._commit_unchanged(change) if is_alone else None
+        if page is None:
+            page = transact(lambda: self._put(change(self._key.get())))
         self._expires_at = page.lease_expires_at
+        return page
+
+    def _commit_unchanged(
+        self, change: Callable[[ContinuationPage | None], ContinuationPage]
+    ) -> ContinuationPage | None:
+        latest, self._latest = self._latest, None
+        if latest is None:
+            return None
+        page = change(latest[0])
+        try:
+            version = put_unchanged(self._clients.datastore, page, latest[1])
+        except (*CHANGED, *RETRIED):
+            return None
+        self._latest = (page, version)
+        return page
+
+    def _put(self, page: ContinuationPage) -> ContinuationPage:
+        self._latest = None
+        page.put()
+        return page
 
     def is_held(self, now: datetime.datetime) -> bool:
         """Return whether the lease has not expired, by the last commit or heartbeat."""
