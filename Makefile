@@ -26,11 +26,12 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
+# Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
-	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n 2 --dist worksteal --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
-	SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
+	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
 	  --dist load --timeout 0 -k "fault or disorder or history or exhaustively or poison" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
