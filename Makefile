@@ -3,6 +3,7 @@
 #   make run                     the whole stack, on this machine only
 #   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
 #   make run TARGET=shop:serve   another app than this one
+#   make shell                   Python with the clients of the app that runs
 #   make test ARGS="-k outbox"   some tests
 #   make bench NAMES=fork_join   some benchmarks; DOCS=1 writes the table in docs/
 
@@ -15,7 +16,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak mutants check audit doctor bench endurance clean fmt lint types lock
+.PHONY: help setup run shell test soak mutants check audit doctor bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -25,6 +26,9 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
+	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)

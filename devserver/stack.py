@@ -58,6 +58,7 @@ class Stack:
         self.target = target
         self.terminal = terminal
         self._lock = dev_lock.take(chosen.dev_dir) if chosen.dev_dir else None
+        self._secret_key = settings.secret_key(chosen.dev_dir)
         self.logs = chosen.dev_dir / "logs" if chosen.dev_dir else None
         self.backing = Backing(chosen, terminal, self.logs)
         self.tasks = self._emulator()
@@ -133,7 +134,7 @@ class Stack:
 
     def shell_environment(self) -> dict[str, str]:
         """Return what a shell needs to use the same services."""
-        return environment.of_shell(self.addresses(), self.settings)
+        return environment.of_shell(self.addresses(), self.settings, self._secret_key)
 
     @property
     def mail(self) -> MailServer:
@@ -218,7 +219,7 @@ class Stack:
 
     async def _start_app(self) -> None:
         """Start the app; one that cannot be loaded shows why, and waits to be fixed."""
-        self.app.env = environment.of_app(self.addresses(), self.settings)
+        self.app.env = environment.of_app(self.addresses(), self.settings, self._secret_key)
         hurried, say = self._shutdown.hurried, self.terminal.about("app")
         self._shutdown.add("app", lambda: drain(self.app, self.tasks, hurried, say))
         with contextlib.suppress(BrokenAppError):

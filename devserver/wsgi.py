@@ -45,7 +45,7 @@ class WrongTargetError(Exception):
 def load(target: str) -> WsgiApp:
     """Return the target's app, or one that answers each request with why there is none."""
     try:
-        app = _app_of(target)
+        app = app_of(target)
     except WrongTargetError as error:
         page = ErrorPage(WRONG, str(error), [])
     except BaseException as error:
@@ -63,7 +63,13 @@ def _write(text: str) -> None:
     os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
 
 
-def _app_of(target: str) -> WsgiApp:
+def app_of(target: str) -> WsgiApp:
+    """Return the target's app.
+
+    Raises:
+        WrongTargetError: the target is not what it must be.
+        Exception: its own code fails.
+    """
     module_name, _, name = target.removesuffix("()").partition(":")
     module = importlib.import_module(module_name)
     made = getattr(module, name, None)
