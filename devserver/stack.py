@@ -173,6 +173,7 @@ class Stack:
             port=chosen.tasks_port,
             store_path=chosen.dev_dir / "tasks.sqlite" if chosen.dev_dir else None,
             queue_yaml=self.target.queue_yaml,
+            watching=not chosen.reload,  # Else the keeper watches it.
             app_url=f"http://{ports.LOOPBACK}:{chosen.app_port}",
             project=chosen.project,
             location=settings.LOCATION,
@@ -229,15 +230,15 @@ class Stack:
         self.keeper.start()
         self._shutdown.add("reload", self.keeper.stop)
 
-    def _load_cron(self) -> None:
+    def _load_cron(self) -> bool:
+        """Apply cron.yaml; the app need not be loaded again."""
         if problem := self.cron.try_load(self.target.cron_yaml):
             self.terminal.say("cron", f"cron.yaml not loaded: {problem}")
+        return False
 
-    def _load_queues(self) -> None:
-        """Apply queue.yaml; an app that missed a queue is loaded again."""
-        self.tasks.reload_queues(self.target.queue_yaml)
-        if self.app.reports.latest:
-            self.app.reload()
+    def _load_queues(self) -> bool:
+        """Apply queue.yaml; the app is loaded again, as it checks its queues when it starts."""
+        return self.tasks.reload_queues(self.target.queue_yaml)
 
     def _mint(self, audience: str) -> str:
         token: str = self.tasks.engine.tokens.oidc_token(self.settings.service_account, audience)

@@ -268,3 +268,42 @@ def test_the_keeper_can_be_stopped_at_any_time(app, reports):
         await kept.stop()
 
     asyncio.run(cycle())
+
+
+class CountedApp:
+    """Counts how often it was asked to load itself again."""
+
+    running = True
+
+    def __init__(self, root):
+        self.root = root
+        self.reloads = 0
+
+    def reload(self):
+        self.reloads += 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "is_applied", "reloads"),
+    [
+        ({"queue.yaml"}, True, 1),
+        ({"queue.yaml"}, False, 0),
+        ({"queue.yaml", "shop.py"}, True, 1),
+        ({"queue.yaml", "shop.py"}, False, 1),
+        ({"other.yaml"}, True, 0),
+    ],
+)
+def test_a_queue_yaml_that_was_applied_loads_the_app_again_once(
+    tmp_path, reports, saved, is_applied, reloads
+):
+    """The queues are there before the code that needs them; a wrong file changes nothing."""
+    counted = CountedApp(tmp_path)
+    keeper = AppKeeper(counted, reports.append, reload=True)
+    seen = []
+    keeper.on_file[tmp_path / "queue.yaml"] = lambda: seen.append(counted.reloads) or is_applied
+
+    keeper._changed({tmp_path / name for name in saved})
+
+    assert counted.reloads == reloads
+    assert seen == ([0] if "queue.yaml" in saved else [])
+    assert len(reports) == reloads
