@@ -92,7 +92,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     taken.add(world.clients, "t", Mark("a"))
     with monkeypatch.context() as patch:
         patch.setattr(fork_join_insert, "insert_all", lost)
-        patch.setattr(fork_join_insert._Group, "find_out", doubt)
+        patch.setattr(fork_join_insert._Group, "resolve", doubt)
         patch.setattr(fork_join_insert._Group, "look_up", nothing)
         in_context(world, lambda: taken.flush(world.clients))
     assert taken.waiting(world.clients) == 1
@@ -139,7 +139,7 @@ def nothing(group: Any) -> None:
 
 def doubt(group: Any, attempt: Any, error: Exception) -> None:
     """Leave it in doubt, as when the service is away."""
-    group.doubtful.append(attempt)
+    group.guarded_in_doubt.append(attempt)
 
 
 def test_a_process_that_is_told_to_end_stores_everything(
