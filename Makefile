@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run shell test soak mutants check audit doctor bench endurance clean fmt lint types lock
+.PHONY: help setup run shell test soak mutants check audit doctor pictures bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -52,6 +52,9 @@ audit: $(INSTALLED) ## Look for risky code and for known vulnerabilities; needs 
 
 doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 	@$(PYTHON) -m devserver.doctor
+
+pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
+	$(PYTHON) -m tests.pictures $(ARGS)
 
 bench: $(INSTALLED) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)
