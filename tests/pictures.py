@@ -1,6 +1,7 @@
 """The README's pictures, made by one command: `make pictures`.
 
 The whole stack is started, the demos are played while faults strike, and Chromium takes each page
+while it moves: at 1280 x 900 in light and in dark, and at 390 x 844. `--all FOLDER` takes every
 page of app and console in each of these, to look at.
 
 Forms are sent by their address, with what the page has filled in: a button may be called anything.

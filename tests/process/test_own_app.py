@@ -187,6 +187,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     write(tmp_path, hello)
     with running_stack("--target", "shop:serve", folder=tmp_path, reloads=True) as stack:
         shows(stack, "Look at the terminal.")
+        assert_prompt(stack, tmp_path)
         write(tmp_path, sell)
         shows(stack, "0 sold, 0 shipped.")
         stack.press("/sell")
@@ -203,6 +204,24 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         stack.press("/sell")
         shows(stack, "lamp: 2 sold, 2 shipped", "5250 cents earned")
         until(lambda: number(page(stack), r"(\d+) visits") > 3, LIMIT_S)
+
+
+def assert_prompt(stack: Stack, folder: Path) -> None:
+    """Say at the prompt what the tutorial says, and get the answers that it shows."""
+    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    said = re.findall(r"^>>> (.+)\n(.+)$", text, flags=re.MULTILINE)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "CONSOLE_PORT": stack.console.rpartition(":")[2],
+    }
+    for line, answer in said:
+        command = [sys.executable, "-m", "devserver.shell", "-c", f"print({line})"]
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout + done.stderr).strip().endswith(answer)
+    assert len(said) == 2
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
