@@ -60,7 +60,7 @@ class Watch:
     probes: Sequence[Probe]
     say: Callable[[str, str], None]
     clock: Callable[[], float] = time.monotonic
-    _known: dict[str, _Health] = field(default_factory=dict)
+    _health: dict[str, _Health] = field(default_factory=dict)
     _threads: ThreadPoolExecutor | None = None
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class Watch:
             # One each: a service that hangs must not keep another from being asked.
             self._threads = ThreadPoolExecutor(max(1, len(self.probes)), "watch")
         for probe in self.probes:
-            health = self._known.setdefault(probe.name, _Health(self.clock()))
+            health = self._health.setdefault(probe.name, _Health(self.clock()))
             if health.asked is None or health.asked.done():
                 self._take(probe, health)
                 health.asked = self._threads.submit(probe.ask)
@@ -92,7 +92,7 @@ class Watch:
 
     def silent_s(self, name: str) -> float:
         """Return for how long a service has not answered; 0 if that is not worth a word."""
-        health = self._known.get(name)
+        health = self._health.get(name)
         if health is None or not health.is_silent:
             return 0.0
         return self.clock() - health.answered_at

@@ -90,12 +90,11 @@ def describe(error: BaseException) -> tuple[str, list[str]]:
 
     Eight lines at most: the frames of libraries say little to the person who made the mistake.
     """
-    *shown, said = traceback.format_exception_only(error)  # A syntax error shows its line first.
-    said, *more = said.strip().splitlines()
-    steps = _own_steps(error)
-    lines = [line.rstrip() for part in shown for line in part.splitlines()] or [
-        line for step in steps for line in _lines_of(step)
-    ]
+    text = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    # A syntax error shows its line first, and further in.
+    at = next(i for i, line in enumerate(text) if not line.startswith("  "))
+    said, more, steps = text[at], text[at + 1 :], _own_steps(error)
+    lines = text[:at] or [line for step in steps for line in _lines_of(step)]
     if error.__cause__ is not None:
         more.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
     lines += more[: max(1, _SHOWN_LINES - len(lines))]

@@ -21,10 +21,8 @@ from pipelines.registry import Registry
 from pipelines.runtime import Clients
 from pipelines.tasks import BadArgumentsError, Task, task
 from pipelines.tasks.errors import UnknownQueueError, UnknownTaskError
-from tests.pipelines.tasks.reminders import queued
+from tests.pipelines.tasks.reminders import one_emulator, queued
 from tests.world import World
-
-pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 
 class Lamp(ndb.Model):
@@ -100,6 +98,7 @@ UNREGISTERED: dict[str, tuple[str, Callable[[Clients], Any]]] = {
 }
 
 
+@one_emulator
 @pytest.mark.parametrize("what", UNREGISTERED)
 def test_what_no_registry_has_is_refused_when_it_is_enqueued(
     world: World, of_an_app: Clients, what: str
@@ -118,6 +117,7 @@ def test_what_no_registry_has_is_refused_when_it_is_enqueued(
         assert ndb.Query().fetch(keys_only=True) == []
 
 
+@one_emulator
 def test_what_a_registry_has_is_taken(world: World) -> None:
     """As a task, a job or a queue; and without a registry at hand, any is."""
     registry = Registry(announce, raise_lamps, count_raises)
@@ -133,6 +133,7 @@ def test_what_a_registry_has_is_taken(world: World) -> None:
 # A queue that does not exist
 
 
+@one_emulator
 def test_an_unknown_queue_is_named_when_a_task_is_enqueued(world: World) -> None:
     """The text says where to add it, and not that a queue may take a minute to be there."""
     lost = replace(announce, queue="nosuch")
@@ -169,6 +170,7 @@ def test_what_runs_in_tasks_is_not_called(declared: Any, advice: str) -> None:
 # Arguments of another type
 
 
+@one_emulator
 def test_arguments_of_a_job_are_checked_before_anything_is_stored(world: World) -> None:
     """Python makes Raise(percent="5") without a word; the run would fail on every page."""
     wrong: list[Any] = [Raise(percent="5"), Raise(percent=None), {"percent": 5}]  # type: ignore[arg-type]
@@ -186,6 +188,7 @@ def test_arguments_of_a_job_are_checked_before_anything_is_stored(world: World) 
 # No context
 
 
+@one_emulator
 def test_a_call_without_a_context_says_how_to_open_one(world: World) -> None:
     """In a script, a thread or a prompt: for a pattern's calls and for ndb's own."""
     calls: list[Callable[[], Any]] = [
