@@ -30,8 +30,8 @@ def serve() -> Flask:
     return app
 
 
-def open_clients(settings: DemoSettings) -> Clients:
-    """Open everything remote that the settings name."""
+def open_clients(settings: DemoSettings, registry: Registry = APP) -> Clients:
+    """Open everything remote that the settings name, to enqueue what a registry has."""
     mailer = SmtpMailer(
         settings.smtp_host,
         settings.smtp_port,
@@ -40,7 +40,7 @@ def open_clients(settings: DemoSettings) -> Clients:
         settings.smtp_password,
         settings.smtp_starttls,
     )
-    return endpoints.open_clients(settings, {Mailer: mailer}, APP)
+    return endpoints.open_clients(settings, {Mailer: mailer}, registry)
 
 
 def create_app(settings: DemoSettings, clients: Clients, registry: Registry = APP) -> Flask:
