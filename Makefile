@@ -3,6 +3,7 @@
 #   make run                     the whole stack, on this machine only
 #   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
 #   make run TARGET=shop:serve   another app than this one
+#   make shell                   Python with the clients of the app that runs
 #   make test ARGS="-k outbox"   some tests
 #   make bench NAMES=fork_join   some benchmarks; DOCS=1 writes the table in docs/
 
@@ -15,7 +16,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak mutants check audit doctor bench endurance clean fmt lint types lock
+.PHONY: help setup run shell test soak mutants check audit doctor pictures bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -25,6 +26,9 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
+	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
@@ -49,6 +53,9 @@ audit: $(INSTALLED) ## Look for risky code and for known vulnerabilities; needs 
 
 doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 	@$(PYTHON) -m devserver.doctor
+
+pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
+	$(PYTHON) -m tests.pictures $(ARGS)
 
 bench: $(INSTALLED) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)

@@ -40,6 +40,12 @@ EMULATORS = ("datastore", "firestore")
 # `make test ARGS="-m fast"`: each promise once, on one emulator, in less than a minute.
 FAST = (
     *("contracts", "models", "pipelines/tasks", "pipelines/runtime", "pipelines/test_registry"),
+    *(
+        "pipelines/test_mistakes",
+        "test_house_rules",
+        "test_pictures",
+        "devserver/test_worker_deaths",
+    ),
     *("pipelines/outbox/test_enqueue", "pipelines/outbox/test_background_relay"),
     *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
     *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
