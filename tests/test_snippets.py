@@ -157,7 +157,7 @@ def wrong(clients: Clients) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> None:
-    """With the two settings that it names, in a folder outside of this repository."""
+    """With the two settings that it names, in a folder of their own; py.typed stands for ours."""
     for name, text in FILE.findall(text_of("docs/tutorial.md")):
         (tmp_path / name).write_text(text, encoding="utf-8")
 
@@ -174,7 +174,7 @@ def mypy(folder: Path) -> str:
     done = subprocess.run(
         [*command, *sorted(path.name for path in folder.glob("*.py"))],
         cwd=folder,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
