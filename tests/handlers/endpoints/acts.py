@@ -44,7 +44,7 @@ OUTCOMES = {
     "rejected": (Reject("no use"), 204, 1),
     "lost its race": (Retry("leased"), 429, 0),
     "aborted": (rpc_errors.Aborted("contention"), 429, 0),
-    "unwell": (Unavailable("relay"), 503, 0),
+    "unavailable": (Unavailable("relay"), 503, 0),
     "not accepted": (OutcomeUnknownError("an insert"), 503, 0),
     "cancelled": (rpc_errors.Cancelled("datastore"), 503, 0),
     "data loss": (rpc_errors.DataLoss("datastore"), 503, 0),
