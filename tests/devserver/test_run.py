@@ -244,7 +244,7 @@ def test_an_app_that_cannot_be_loaded_says_so_and_the_platform_lives_on(start, a
     assert "main.py, line 1: ValueError: no settings" in html.unescape(page.text)
     assert "cannot be loaded" in next(row["note"] for row in services if row["name"] == "App")
     assert "main.py, line 1: ValueError: no settings" in errors
-    assert len([line for line in errors.splitlines() if line.startswith("app")]) <= 14
+    assert len([line for line in errors.splitlines() if line.startswith("app")]) <= 10
 
 
 def test_an_app_that_misses_a_queue_is_loaded_again_when_queue_yaml_has_it(start, app_folder):

@@ -56,7 +56,7 @@ def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> N
     run_to_end(world, job, "run")
 
     with world.context():
-        assert [mishap.reason for mishap in item_issues("run")] == ["x" * 300, "é" * 100]
+        assert [issue.reason for issue in item_issues("run")] == ["x" * 300, "é" * 100]
         assert len(item_issues("run", limit=1)) == 1
 
 

@@ -247,7 +247,7 @@ def test_a_replay_counts_once_with_a_fault_at_any_call(
 
 
 @pytest.mark.parametrize("kind", [*KINDS, FLUSH])
-def test_without_a_request_id_an_item_counts_at_most_once(
+def test_without_an_idempotency_key_an_item_counts_at_most_once(
     services: Services, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: acknowledged means folded once; refused means once or never."""

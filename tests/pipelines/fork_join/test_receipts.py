@@ -36,7 +36,7 @@ def test_a_request_counts_once_however_often_it_is_made(world: World) -> None:
         assert tallied("t") == Counter("a")
 
 
-def test_a_request_id_belongs_to_one_item_of_one_key(world: World) -> None:
+def test_an_idempotency_key_belongs_to_one_item_of_one_key(world: World) -> None:
     """Used for another item it is an error; for another key it is another request."""
     put(world, "t", "a", idempotency_key="r1")
     with pytest.raises(DifferentItemError):
