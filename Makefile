@@ -31,8 +31,9 @@ shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=modu
 	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
-test: $(INSTALLED) ## Run the tests, on both Datastore emulators
-	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n 2 --dist worksteal --durations 20 $(ARGS)
+test: $(INSTALLED) ## Run the tests, on both Datastore emulators; ALL=1 with all parameters on both
+	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) $(PYTHON) -m pytest -n 2 --dist worksteal \
+	  --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \

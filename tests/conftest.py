@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hypothesis import settings as hypothesis_settings
 
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
-from tests import durations, soak
+from tests import sampling, soak, summary
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty
 
@@ -57,12 +56,13 @@ FAST = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Mark what is fast; share the minutes of a soak among the tests that were picked."""
+    """Mark what is fast, draw samples, share out the minutes of a soak."""
     for item in items:
         is_in = str(item.path.relative_to(ROOT / "tests")).startswith(FAST)
         if is_in and "firestore" not in item.nodeid:
             item.add_marker("fast")
     yield
+    sampling.draw(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if soak.IS_SOAK and soak.MINUTES and items:
         soak.BUDGET.share_s = soak.MINUTES * 60 * workers / len(items)
@@ -75,35 +75,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        item.user_properties += [(f"plays {key}", n) for key, n in soak.BUDGET.counts.items()]
+        if soak.BUDGET.counts:
+            item.user_properties += soak.BUDGET.properties()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which files took long, and what a soak has covered."""
-    _tell_durations(terminalreporter)
-    if soak.IS_SOAK:
-        _tell_soak(terminalreporter)
-
-
-def _tell_durations(terminalreporter: Any) -> None:
-    reports = [each for some in terminalreporter.stats.values() for each in some]
-    timed = [report for report in reports if hasattr(report, "duration")]
-    most = f"{durations.MAX_FILE_S:g} s"
-    terminalreporter.section(f"longest files; on a quiet machine none takes more than {most}")
-    for line in durations.lines(timed):
-        terminalreporter.line(line)
-
-
-def _tell_soak(terminalreporter: Any) -> None:
-    found: Counter[str] = Counter()
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, []):
-            found.update({key: n for key, n in report.user_properties if key.startswith("plays")})
-    terminalreporter.section("soak")
-    terminalreporter.line(
-        f"seed {soak.SEED}, {soak.MINUTES:g} minutes (0: no end): {found['plays played']:,} of "
-        f"{found['plays of']:,} plays with faults; searches by models ran to their ends"
-    )
+    """Say which files took long, and what was played with faults."""
+    summary.tell(terminalreporter)
 
 
 @pytest.fixture(scope="session")

@@ -27,11 +27,15 @@ class Budget:
         self.share_s = float("inf")
         self.ends_at = float("inf")
         self.counts: Counter[str] = Counter()
+        self.breakable: set[tuple[str, str]] = set()
+        self.broken: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
         """Begin a test."""
         self.ends_at = time.monotonic() + self.share_s
         self.counts.clear()
+        self.breakable.clear()
+        self.broken.clear()
 
     def drawn(self, plays: Sequence[T]) -> list[T]:
         """Return plays in the order of the seed; in `make test` as they stand."""
@@ -47,6 +51,22 @@ class Budget:
 
     def played(self) -> None:
         self.counts["played"] += 1
+
+    def could_break(self, calls: set[tuple[str, str]]) -> None:
+        """Note which remote calls a test makes, each with the kinds of fault that it draws from."""
+        self.breakable |= calls
+
+    def has_broken(self, call: tuple[str, str]) -> None:
+        """Note a remote call and the kind of fault that broke it."""
+        self.broken.add(call)
+
+    def properties(self) -> list[tuple[str, object]]:
+        """Return what a test has covered, for its report."""
+        return [
+            *((f"plays {key}", n) for key, n in self.counts.items()),
+            ("breakable", sorted(self.breakable)),
+            ("broken", sorted(self.broken)),
+        ]
 
 
 BUDGET = Budget()

@@ -13,6 +13,7 @@ from tests.browser.forms import (
     TIMEOUT_MS,
     check_width,
     expect_still,
+    one_window,
     press,
     refresh_until_still,
 )
@@ -105,6 +106,7 @@ def test_a_load_fills_batches_and_both_sides_add_up(
     check_width(page)
 
 
+@one_window
 def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     page: Page, stack: Stack
 ) -> None:

@@ -168,7 +168,7 @@ def test_totals_are_exact_under_two_faults(
     if OVERLAP in PAIRS[pair][0] and services.datastore_kind == "firestore":
         pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
     firsts, seconds = PAIRS[pair]
-    Explorer(scenario.world, scenario).explore_pairs(firsts, seconds, seed=seed)
+    Explorer(scenario.world, scenario).explore_pairs(firsts, seconds, seed=seed, named=pair)
 
 
 @pytest.mark.timeout(400)

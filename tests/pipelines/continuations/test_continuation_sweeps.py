@@ -18,6 +18,7 @@ from pipelines.continuations.errors import OtherJobError
 from pipelines.continuations.jobs import Job
 from pipelines.continuations.progress import progress
 from tests.pipelines.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
+from tests.sampling import one_emulator
 from tests.world import LOCATION, PROJECT, Services, World
 
 QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
@@ -188,6 +189,7 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
     assert state(world, "run") == FINISHED
 
 
+@one_emulator
 def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
     """A3: the names of wakes do not run out: one for each doubling, then one an hour.
 

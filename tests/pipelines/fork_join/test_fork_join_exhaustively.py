@@ -231,7 +231,7 @@ def test_the_fold_mutex_is_given_back(fault: str) -> None:
     assert search.states > 3_000
 
 
-@pytest.mark.parametrize("fault", [NONE, CRASH, FLUSH])
+@pytest.mark.parametrize("fault", [NONE, CRASH, *([FLUSH] if IS_EXHAUSTIVE else [])])
 @pytest.mark.usefixtures("no_mutex")
 def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
     """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""

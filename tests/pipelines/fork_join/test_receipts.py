@@ -168,11 +168,11 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
     """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
     monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 3)
     monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 2)
-    receipts(world, 480)
+    receipts(world, 160)
     world.sweep()
-    assert left(world) == 477
+    assert left(world) == 157
     world.deliver(world.live_tasks("default")[0].name)
-    assert left(world) == 477 - 6
+    assert left(world) == 157 - 6
     world.settle()
 
     assert left(world) == 0

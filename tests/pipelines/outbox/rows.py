@@ -27,8 +27,6 @@ SWEEP = importlib.import_module("pipelines.outbox.sweep")
 
 DEPTH = importlib.import_module("pipelines.outbox.depth")
 
-one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
-
 
 def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:
     """Enqueue some steps in a transaction."""

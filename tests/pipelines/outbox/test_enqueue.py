@@ -30,7 +30,8 @@ from tests.pipelines.orders import (
     step,
     waiting,
 )
-from tests.pipelines.outbox.rows import enqueue, one_emulator, sent, steps_sent
+from tests.pipelines.outbox.rows import enqueue, sent, steps_sent
+from tests.sampling import one_emulator
 from tests.world import World
 
 # Enqueue

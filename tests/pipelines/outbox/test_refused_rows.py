@@ -24,6 +24,7 @@ from tests.pipelines.outbox.rows import (
     steps_sent,
     strand,
 )
+from tests.sampling import one_emulator
 from tests.world import World
 
 # One bad row
@@ -94,6 +95,7 @@ def test_a_row_that_was_dead_lettered_can_be_replayed(world: World, missing_queu
     assert [dead.resolved for dead in dead_tasks_of(world)] == [True]
 
 
+@one_emulator
 def test_an_unacked_row_stays_when_its_task_is_dead_lettered(
     world: World, missing_queue: str
 ) -> None:

@@ -29,6 +29,7 @@ from tests.pipelines.outbox.rows import (
     strand,
     stranded_row,
 )
+from tests.sampling import one_emulator
 from tests.world import World
 
 # The sweep
@@ -246,6 +247,7 @@ def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None
     assert walks <= len(PARTITIONS)
 
 
+@one_emulator
 def test_what_a_round_could_not_hand_over_is_due_in_the_next_one(world: World) -> None:
     """B5: walks that an earlier round asked for may be past these rows already."""
     with world.context():
@@ -291,6 +293,7 @@ def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: W
     assert len(sent(world)) == 300
 
 
+@one_emulator
 def test_rows_that_are_young_get_no_walk(world: World) -> None:
     """However many were just committed: they are their processes' own."""
     strand(world, 3_000)

@@ -15,7 +15,8 @@ from pipelines.outbox.sweep import sweep
 from pipelines.runtime import Clients
 from pipelines.tasks.errors import BadArgumentsError
 from tests.pipelines.orders import Order, Settle, dying, ran, rows_here, settle, waiting
-from tests.pipelines.outbox.rows import away, enqueue_unacked, one_emulator, sent, spend
+from tests.pipelines.outbox.rows import away, enqueue_unacked, sent, spend
+from tests.sampling import one_emulator
 from tests.world import World
 
 # A row with a time of its own
@@ -125,6 +126,7 @@ def enqueue_unacked_until(clients: Clients, at: datetime.datetime) -> None:
     outbox.enqueue_with_ack(clients, settle, lambda row: Settle("o", row), tag="settle/o", at=at)
 
 
+@one_emulator
 @pytest.mark.parametrize("is_purged", [False, True], ids=["waits", "purged"])
 def test_an_unacked_row_is_woken_once_and_not_before_its_time(
     world: World, is_purged: bool
