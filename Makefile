@@ -3,6 +3,7 @@
 #   make run                     the whole stack, on this machine only
 #   make run APP_PORT=9000       on another port (CONSOLE_PORT, too)
 #   make run TARGET=shop:serve   another app than this one
+#   make shell                   Python with the clients of the app that runs
 #   make test ARGS="-k outbox"   some tests
 #   make bench NAMES=fork_join   some benchmarks; DOCS=1 writes the table in docs/
 
@@ -15,7 +16,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak mutants check audit doctor bench endurance clean fmt lint types lock
+.PHONY: help setup run shell test soak mutants check audit doctor pictures bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -26,11 +27,15 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
+shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
+	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+# Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
-	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n 2 --dist worksteal --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
-	SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
+	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
 	  --dist load --timeout 0 -k "fault or disorder or history or exhaustively or poison" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
@@ -48,6 +53,9 @@ audit: $(INSTALLED) ## Look for risky code and for known vulnerabilities; needs 
 
 doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 	@$(PYTHON) -m devserver.doctor
+
+pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
+	$(PYTHON) -m tests.pictures $(ARGS)
 
 bench: $(INSTALLED) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)

@@ -6,7 +6,6 @@ configured at import.
 
 from __future__ import annotations
 
-import logging
 import os
 
 from flask import Flask, render_template
@@ -26,14 +25,13 @@ API_PREFIX = "/api/"
 def serve() -> Flask:
     """Return the app as the environment describes it; what gunicorn calls."""
     settings = DemoSettings.from_environment(os.environ)
-    logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
     app = create_app(settings, clients := open_clients(settings))
     endpoints.start(settings, clients, APP)
     return app
 
 
-def open_clients(settings: DemoSettings) -> Clients:
-    """Open everything remote that the settings name."""
+def open_clients(settings: DemoSettings, registry: Registry = APP) -> Clients:
+    """Open everything remote that the settings name, to enqueue what a registry has."""
     mailer = SmtpMailer(
         settings.smtp_host,
         settings.smtp_port,
@@ -42,7 +40,7 @@ def open_clients(settings: DemoSettings) -> Clients:
         settings.smtp_password,
         settings.smtp_starttls,
     )
-    return endpoints.open_clients(settings, {Mailer: mailer})
+    return endpoints.open_clients(settings, {Mailer: mailer}, registry)
 
 
 def create_app(settings: DemoSettings, clients: Clients, registry: Registry = APP) -> Flask:

@@ -98,7 +98,7 @@ class CountingCache:
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
     """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS."""
     settings = DemoSettings.from_environment(os.environ)
-    opened = main.open_clients(settings)
+    opened = main.open_clients(settings, registry)
     cache = CountingCache(opened.cache)
     clients = replace(opened, cache=cache)  # type: ignore[arg-type]
     path = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"

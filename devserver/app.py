@@ -26,10 +26,13 @@ from devserver import ports, target, wsgi
 from devserver.errors import BrokenAppError, ServiceFailedError, UsageError
 from devserver.load_reports import LoadReports
 from devserver.processes import GuardedProcess, LineSink, suspended
+from devserver.worker_deaths import WorkerDeaths
 
 # As many threads as are deployed (app.yaml).
 WORKERS, THREADS = 2, 32
 _READY_S = 90.0
+# Of workers, before one has loaded the app: then no other will.
+_MAX_DEATHS = 6
 # What a worker may take to end its requests: as long as a page of mails on a slow relay.
 GRACE_S = 30
 # This repository: its gunicorn.conf.py and the worker that it names serve any target.
@@ -71,6 +74,7 @@ class AppServer:
         self.env = dict(env)
         self.log_dir = log_dir
         self.reports = LoadReports(on_line)
+        self.deaths = WorkerDeaths(self.reports.take)
         self.target = target
         self.threads = threads
         self.grace_s = grace_s
@@ -117,7 +121,7 @@ class AppServer:
     async def _until_it_answers(self) -> str:
         """Return what the first answer says is wrong with the app, "" for nothing."""
         while (problem := await asyncio.to_thread(self._ask)) is None:
-            if not self.running:
+            if not self.running or self.deaths.since_load >= _MAX_DEATHS:
                 raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
             await asyncio.sleep(0.05)
         return problem
@@ -142,14 +146,18 @@ class AppServer:
 
     @property
     def why_it_ended(self) -> str:
-        """The last error the app printed, or its last line if none looks like one."""
+        """The last error the app printed, or how its workers ended, or its last line."""
         lines = list(self.process.last_lines) if self.process is not None else []
-        errors = [line for line in lines if _ERROR_LINE.match(line)]
+        found = [line for line in lines if _ERROR_LINE.match(line)]
+        errors = [line for line in found if not line.startswith("gunicorn.errors.HaltServer")]
+        if not errors and self.deaths.since_load:
+            return f"its workers ended: {self.deaths.latest}"
         return (errors or lines or ["it printed nothing"])[-1].strip()
 
     def reload(self) -> None:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
         self.reports.reloading()
+        self.deaths.reloading()
         if self.process is None or not self.process.running:
             self._spawn()
             return
@@ -193,7 +201,7 @@ class AppServer:
             cwd=self.root,
             grace_s=self.grace_s + 2,
             log_dir=self.log_dir,
-            on_line=self.reports.take,
+            on_line=self.deaths.take,
         )
         self.process.start()
 

@@ -1,17 +1,26 @@
 """Where everything is, and the environment variables that say so to the app and to a shell."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 
 from devserver import settings
 from devserver.settings import Settings
 
+# All that an app of a shell's own needs to be opened on the same services (.env.example).
 _FOR_A_SHELL = (
     "GOOGLE_CLOUD_PROJECT",
     "DATASTORE_EMULATOR_HOST",
+    "DATASTORE_DATABASE",
     "CLOUD_TASKS_EMULATOR_HOST",
     "MEMCACHE_HOSTS",
     "SMTP_HOST",
+    "TASKS_URL",
+    "TASKS_LOCATION",
+    "TASKS_SERVICE_ACCOUNT",
+    "TASKS_CERTS_URL",
+    "TASKS_ISSUER",
+    "DEVSERVER_URL",
 )
 
 
@@ -28,7 +37,7 @@ class Addresses:
     project: str
 
 
-def of_app(at: Addresses, chosen: Settings) -> dict[str, str]:
+def of_app(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:
     """Return the whole environment of the app."""
     return {
         **settings.without_cloud(os.environ),
@@ -43,12 +52,17 @@ def of_app(at: Addresses, chosen: Settings) -> dict[str, str]:
         "TASKS_CERTS_URL": f"{at.console}/oauth2/v1/certs",
         "TASKS_ISSUER": at.console,
         "DEVSERVER_URL": at.console,
-        "SECRET_KEY": settings.secret_key(chosen.dev_dir),
+        "SECRET_KEY": secret_key,
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def of_shell(at: Addresses, chosen: Settings) -> dict[str, str]:
-    """Return what a shell needs to use the same services."""
-    app = of_app(at, chosen)
-    return {name: app[name] for name in _FOR_A_SHELL}
+def of_shell(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:
+    """Return what a shell needs to use the same services, with a secret key of its own.
+
+    Pages show it, so it must not be the key that signs the app's cookies.
+    """
+    app = of_app(at, chosen, secret_key)
+    own_key = hashlib.sha256(f"shell {secret_key}".encode()).hexdigest()
+    found = {name: app[name] for name in _FOR_A_SHELL if app.get(name)}
+    return {**found, "SECRET_KEY": own_key}

@@ -45,7 +45,8 @@ class AppKeeper:
         self.folder = folder or app.root
         self.report = report
         self.reload = reload
-        self.on_file: dict[Path, Callable[[], None]] = {}  # more files to watch, and why
+        # More files to watch, and what to do; it returns whether the app is to be loaded again.
+        self.on_file: dict[Path, Callable[[], bool]] = {}
         self._watched: set[Path] = set()
         self._saved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,9 +85,8 @@ class AppKeeper:
             self._changed(paths)
 
     def _changed(self, paths: set[Path]) -> None:
-        for path in paths & self.on_file.keys():
-            self.on_file[path]()
-        saved = sorted(path.name for path in paths if path.suffix in _CODE)
+        applied = {path for path in paths & self.on_file.keys() if self.on_file[path]()}
+        saved = sorted(path.name for path in paths if path.suffix in _CODE or path in applied)
         if not saved:
             return
         self.report(f"reload: {', '.join(saved[:3])}")

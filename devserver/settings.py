@@ -118,6 +118,15 @@ def read(
     )
 
 
+def console_url(env: Mapping[str, str]) -> str:
+    """Return where the console is of a platform that runs already.
+
+    Raises:
+        DevserverError: CONSOLE_PORT is no port.
+    """
+    return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
+
+
 def secret_key(dev_dir: Path | None) -> str:
     """Return the key that signs cookies, made once and kept with the data."""
     if dev_dir is None:

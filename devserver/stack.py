@@ -58,6 +58,7 @@ class Stack:
         self.target = target
         self.terminal = terminal
         self._lock = dev_lock.take(chosen.dev_dir) if chosen.dev_dir else None
+        self._secret_key = settings.secret_key(chosen.dev_dir)
         self.logs = chosen.dev_dir / "logs" if chosen.dev_dir else None
         self.backing = Backing(chosen, terminal, self.logs)
         self.tasks = self._emulator()
@@ -133,7 +134,7 @@ class Stack:
 
     def shell_environment(self) -> dict[str, str]:
         """Return what a shell needs to use the same services."""
-        return environment.of_shell(self.addresses(), self.settings)
+        return environment.of_shell(self.addresses(), self.settings, self._secret_key)
 
     @property
     def mail(self) -> MailServer:
@@ -172,6 +173,7 @@ class Stack:
             port=chosen.tasks_port,
             store_path=chosen.dev_dir / "tasks.sqlite" if chosen.dev_dir else None,
             queue_yaml=self.target.queue_yaml,
+            watching=not chosen.reload,  # Else the keeper watches it.
             app_url=f"http://{ports.LOOPBACK}:{chosen.app_port}",
             project=chosen.project,
             location=settings.LOCATION,
@@ -218,7 +220,7 @@ class Stack:
 
     async def _start_app(self) -> None:
         """Start the app; one that cannot be loaded shows why, and waits to be fixed."""
-        self.app.env = environment.of_app(self.addresses(), self.settings)
+        self.app.env = environment.of_app(self.addresses(), self.settings, self._secret_key)
         hurried, say = self._shutdown.hurried, self.terminal.about("app")
         self._shutdown.add("app", lambda: drain(self.app, self.tasks, hurried, say))
         with contextlib.suppress(BrokenAppError):
@@ -228,15 +230,15 @@ class Stack:
         self.keeper.start()
         self._shutdown.add("reload", self.keeper.stop)
 
-    def _load_cron(self) -> None:
+    def _load_cron(self) -> bool:
+        """Apply cron.yaml; the app need not be loaded again."""
         if problem := self.cron.try_load(self.target.cron_yaml):
             self.terminal.say("cron", f"cron.yaml not loaded: {problem}")
+        return False
 
-    def _load_queues(self) -> None:
-        """Apply queue.yaml; an app that missed a queue is loaded again."""
-        self.tasks.reload_queues(self.target.queue_yaml)
-        if self.app.reports.latest:
-            self.app.reload()
+    def _load_queues(self) -> bool:
+        """Apply queue.yaml; the app is loaded again, as it checks its queues when it starts."""
+        return self.tasks.reload_queues(self.target.queue_yaml)
 
     def _mint(self, audience: str) -> str:
         token: str = self.tasks.engine.tokens.oidc_token(self.settings.service_account, audience)

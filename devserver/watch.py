@@ -39,7 +39,7 @@ class Probe:
 
 
 @dataclass
-class _Standing:
+class _Health:
     """What is known of one service."""
 
     answered_at: float
@@ -60,7 +60,7 @@ class Watch:
     probes: Sequence[Probe]
     say: Callable[[str, str], None]
     clock: Callable[[], float] = time.monotonic
-    _standings: dict[str, _Standing] = field(default_factory=dict)
+    _health: dict[str, _Health] = field(default_factory=dict)
     _threads: ThreadPoolExecutor | None = None
 
     async def run(self) -> None:
@@ -78,11 +78,11 @@ class Watch:
             # One each: a service that hangs must not keep another from being asked.
             self._threads = ThreadPoolExecutor(max(1, len(self.probes)), "watch")
         for probe in self.probes:
-            standing = self._standings.setdefault(probe.name, _Standing(self.clock()))
-            if standing.asked is None or standing.asked.done():
-                self._take(probe, standing)
-                standing.asked = self._threads.submit(probe.ask)
-            self._judge(probe, standing)
+            health = self._health.setdefault(probe.name, _Health(self.clock()))
+            if health.asked is None or health.asked.done():
+                self._take(probe, health)
+                health.asked = self._threads.submit(probe.ask)
+            self._judge(probe, health)
 
     def close(self) -> None:
         """Ask nobody any more; calls under way end by themselves."""
@@ -92,27 +92,27 @@ class Watch:
 
     def silent_s(self, name: str) -> float:
         """Return for how long a service has not answered; 0 if that is not worth a word."""
-        standing = self._standings.get(name)
-        if standing is None or not standing.is_silent:
+        health = self._health.get(name)
+        if health is None or not health.is_silent:
             return 0.0
-        return self.clock() - standing.answered_at
+        return self.clock() - health.answered_at
 
     def advice(self, name: str) -> str:
         """Return what to do about a service."""
         return next((probe.advice for probe in self.probes if probe.name == name), "")
 
-    def _take(self, probe: Probe, standing: _Standing) -> None:
-        if standing.asked is None or standing.asked.exception() is not None:
+    def _take(self, probe: Probe, health: _Health) -> None:
+        if health.asked is None or health.asked.exception() is not None:
             return
-        if standing.is_silent:
-            quiet_s = self.clock() - standing.answered_at
+        if health.is_silent:
+            quiet_s = self.clock() - health.answered_at
             self.say(probe.name, f"answers again, after {quiet_s:.0f} s")
-        standing.answered_at, standing.is_silent = self.clock(), False
+        health.answered_at, health.is_silent = self.clock(), False
 
-    def _judge(self, probe: Probe, standing: _Standing) -> None:
-        if standing.is_silent or self.clock() - standing.answered_at < SILENT_S:
+    def _judge(self, probe: Probe, health: _Health) -> None:
+        if health.is_silent or self.clock() - health.answered_at < SILENT_S:
             return
-        standing.is_silent = True
+        health.is_silent = True
         self.say(probe.name, f"has not answered for {SILENT_S:.0f} s. {probe.advice}")
 
 

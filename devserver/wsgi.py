@@ -13,7 +13,6 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -29,9 +28,10 @@ FIRST_LINE, LAST_LINE = "ERROR the app cannot be loaded: ", "It is loaded again 
 LOADED = "INFO the app is loaded"
 """What a worker writes there that could load it."""
 
-_SHOWN_LINES = 10
+_SHOWN_LINES, _SHOWN_STEPS = 8, 3
 _MAX_LINE = 200
 _STDLIB = sysconfig.get_path("stdlib")
+_REPOSITORY = Path(__file__).resolve().parent.parent
 _FOR_STRANGERS = "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
 _LOCAL_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
@@ -45,10 +45,10 @@ class WrongTargetError(Exception):
 def load(target: str) -> WsgiApp:
     """Return the target's app, or one that answers each request with why there is none."""
     try:
-        app = _app_of(target)
+        app = app_of(target)
     except WrongTargetError as error:
         page = ErrorPage(WRONG, str(error), [])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         page = ErrorPage(BROKEN, *describe(error))
     else:
         _write(LOADED)
@@ -63,7 +63,13 @@ def _write(text: str) -> None:
     os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="replace"))
 
 
-def _app_of(target: str) -> WsgiApp:
+def app_of(target: str) -> WsgiApp:
+    """Return the target's app.
+
+    Raises:
+        WrongTargetError: the target is not what it must be.
+        Exception: its own code fails.
+    """
     module_name, _, name = target.removesuffix("()").partition(":")
     module = importlib.import_module(module_name)
     made = getattr(module, name, None)
@@ -80,34 +86,49 @@ def _app_of(target: str) -> WsgiApp:
 
 
 def describe(error: BaseException) -> tuple[str, list[str]]:
-    """Return file, line and error in a sentence, and the traceback's last ten lines."""
-    ours = error.with_traceback(_from_the_app_on(error.__traceback__))
-    said = traceback.format_exception_only(ours)[-1].strip()
-    lines = [line for part in traceback.format_exception(ours) for line in part.splitlines()]
-    shown = [line[:_MAX_LINE] for line in lines[-_SHOWN_LINES:]]
-    return f"{_place(ours)}: {said}"[:_MAX_LINE], shown
+    """Return where and what in a sentence, and the app's own steps on the way there.
+
+    Eight lines at most: the frames of libraries say little to the person who made the mistake.
+    """
+    text = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    # A syntax error shows its line first, and further in.
+    at = next(i for i, line in enumerate(text) if not line.startswith("  "))
+    said, more, steps = text[at], text[at + 1 :], _own_steps(error)
+    lines = text[:at] or [line for step in steps for line in _lines_of(step)]
+    if error.__cause__ is not None:
+        more.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
+    lines += more[: max(1, _SHOWN_LINES - len(lines))]
+    return f"{_place(error, steps)}: {said}"[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
 
 
-def _from_the_app_on(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without what led to the app's own code."""
-    while trace is not None and not _is_own(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return trace
+def _own_steps(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the first step into the app's code and the last two in it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(frame.filename)]
+    return own if len(own) <= _SHOWN_STEPS else [own[0], *own[1 - _SHOWN_STEPS :]]
 
 
-def _place(error: BaseException) -> str:
+def _lines_of(step: traceback.FrameSummary) -> list[str]:
+    place = f"  {_short(step.filename)}, line {step.lineno}, in {step.name}"
+    return [place, f"    {step.line}"] if step.line else [place]
+
+
+def _place(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
     """Return where it happened: the last line of the app's own on the way."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename)]
-    return f"{_short(own[-1].filename)}, line {own[-1].lineno}" if own else "outside the app"
+    return f"{_short(steps[-1].filename)}, line {steps[-1].lineno}" if steps else "outside the app"
 
 
 def _is_own(filename: str) -> bool:
-    """Return whether a file is neither Python's, nor a library's, nor this one."""
+    """Return whether a file is the app's: neither Python's, nor a library's, nor this one.
+
+    To an app in a folder of its own this repository is a library, too.
+    """
     path = Path(filename)
     is_library = "site-packages" in path.parts or path.is_relative_to(_STDLIB)
+    if not Path.cwd().is_relative_to(_REPOSITORY):
+        is_library = is_library or path.is_relative_to(_REPOSITORY)
     return path.is_absolute() and not is_library and filename != __file__
 
 

@@ -33,6 +33,8 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
+from models.contexts import ADVICE
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -214,9 +216,7 @@ def _begin(body: Callable[[], T]) -> Any:
     try:
         return ndb.transaction_async(body, retries=0)
     except ContextError:
-        raise NoContextError(
-            "open Datastore's context first: `with clients.context(): ...`"
-        ) from None
+        raise NoContextError(ADVICE) from None
 
 
 def _first_cause(error: Exception, before: BaseException | None = None) -> Exception | None:

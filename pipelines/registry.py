@@ -22,6 +22,7 @@ from pipelines.runtime import Clients
 from pipelines.runtime.each import run_each
 from pipelines.tasks import Task
 from pipelines.tasks.dead_tasks import replay_task
+from pipelines.tasks.errors import UnknownQueueError
 from pipelines.tasks.pattern import Gauge, Pattern, Tasks
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
@@ -33,10 +34,6 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     PullQueues(),
     MaterializedViews(),
 )
-
-
-class UnknownQueueError(LookupError):
-    """A task goes to a queue that does not exist; the text says which, and what to do."""
 
 
 class Registry:

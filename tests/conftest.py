@@ -16,22 +16,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
-from tests import soak
+from tests import durations, soak
+from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty
 
 # The same examples each time: a red run means a change. Explore with another profile.
 hypothesis_settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis_settings.load_profile("steady")
 
+Flask.url_rule_class = SharedRule
+
+# An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
+# time that it takes, which was half of all that the emulators took.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
 # `make test ARGS="-m fast"`: each promise once, on one emulator, in less than a minute.
 FAST = (
     *("contracts", "models", "pipelines/tasks", "pipelines/runtime", "pipelines/test_registry"),
+    *(
+        "pipelines/test_mistakes",
+        "test_house_rules",
+        "test_pictures",
+        "devserver/test_worker_deaths",
+    ),
     *("pipelines/outbox/test_enqueue", "pipelines/outbox/test_background_relay"),
     *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
     *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
@@ -65,9 +79,22 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what a soak has covered."""
-    if not soak.IS_SOAK:
-        return
+    """Say which files took long, and what a soak has covered."""
+    _tell_durations(terminalreporter)
+    if soak.IS_SOAK:
+        _tell_soak(terminalreporter)
+
+
+def _tell_durations(terminalreporter: Any) -> None:
+    reports = [each for some in terminalreporter.stats.values() for each in some]
+    timed = [report for report in reports if hasattr(report, "duration")]
+    most = f"{durations.MAX_FILE_S:g} s"
+    terminalreporter.section(f"longest files; on a quiet machine none takes more than {most}")
+    for line in durations.lines(timed):
+        terminalreporter.line(line)
+
+
+def _tell_soak(terminalreporter: Any) -> None:
     found: Counter[str] = Counter()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):

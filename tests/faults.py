@@ -30,6 +30,7 @@ import grpc
 
 from demos.invitations.mail import Connection, Mailer
 from pipelines.runtime import Cache
+from pipelines.runtime.rpc import _BlockingCall as BlockingCall
 from pipelines.tasks import Unavailable
 
 # What a service may answer although the call took effect, or will.
@@ -230,6 +231,24 @@ class FaultyWire(grpc.UnaryUnaryClientInterceptor):
             self.open_transactions[call.result().transaction] = lambda: None
         elif name in ("Commit", "Rollback"):
             self.open_transactions.pop(request.transaction, None)
+
+
+@dataclass(frozen=True)
+class WaitingStub:
+    """Datastore's stub behind a `FaultyWire`, which waits for each call before the next.
+
+    So the futures that ndb asks for are there at once, and gRPC runs no thread for each of them:
+    that thread took more time than the call.
+    """
+
+    stub: Any
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.stub, name)
+        return BlockingCall(found, lambda request: True) if name in _CALLS else found
+
+
+_CALLS = ("allocate_ids", "begin_transaction", "commit", "lookup", "rollback", "run_query")
 
 
 @dataclass(frozen=True)

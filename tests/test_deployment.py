@@ -6,6 +6,7 @@ import datetime
 import importlib
 import inspect
 import json
+import os
 import pkgutil
 import re
 import shlex
@@ -31,6 +32,28 @@ from tests.documents import (
     quoted,
     text_of,
 )
+
+FLAGS = re.MULTILINE | re.DOTALL
+
+
+def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
+    """The commands of the how-to, then an import of the tutorial's shop in that folder alone."""
+    howto = text_of("docs/howto/deploy.md").partition("## An app of your own\n")[2]
+    commands = re.findall(r"```\n(.*?)```", howto, flags=re.DOTALL)[0]
+    _, _, commands = commands.partition("\n")  # The first line says which folders.
+    tutorial = text_of("docs/tutorial.md")
+    for name, text in re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", tutorial, FLAGS):
+        (tmp_path / name).write_text(text)
+
+    environment = {**os.environ, "FROM": str(ROOT), "TO": str(tmp_path), "PYTHONPATH": ""}
+    subprocess.run(["bash", "-ec", commands], env=environment, check=True)
+    code = "import shop, serving, handlers as h; print(h.__file__, shop.serve.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/handlers/__init__.py serve\n", "")
+    assert not (tmp_path / "handlers/pages").exists()
 
 
 def test_no_query_of_the_models_needs_a_composite_index() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from docs.examples import count_visits, make_thumbnails, raise_prices, ship_purchases, sum_up_sales
+from pipelines.runtime import Clients
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -33,123 +34,40 @@ def test_the_examples_in_docstrings_are_true(name: str) -> None:
     assert result.failed == 0
 
 
-def test_the_readme_shows_the_example_as_it_runs() -> None:
-    """The code in the README is the code of the example, to the letter."""
-    source = text_of("docs/examples/raise_prices.py")
-    shown = source.partition("# README: from here\n")[2].partition("# README: to here\n")[0]
-    readme = text_of("README.md")
-    assert shown.strip()
-    assert f"<!-- docs/examples/raise_prices.py -->\n```python\n{shown.strip()}\n```\n" in readme
-
-
-@pytest.mark.parametrize("kind", ["datastore", "firestore"])
-def test_the_example_does_what_the_readme_says(
-    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
-) -> None:
-    """Started twice and delivered twice, each book gets dearer once."""
-    cloud_tasks.engine.reset()
-    clients = raise_prices.open_clients(
-        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
-    )
-
+def raised(clients: Clients, cloud_tasks: Any) -> str:
     said, prices = raise_prices.walk(clients, cloud_tasks)
+    return f"{said}; prices in cents: {prices}"
 
-    assert f"{said}; prices in cents: {prices}\n" in text_of("README.md")
+
+def summed(clients: Clients, cloud_tasks: Any) -> str:
+    return "\n".join(sum_up_sales.play(clients, cloud_tasks))
 
 
-def test_the_howto_shows_the_example_of_the_outbox_as_it_runs() -> None:
-    """The code in the howto is the code of the example, to the letter."""
-    source = text_of("docs/examples/ship_purchases.py")
-    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
-    howto = text_of("docs/howto/enqueue-in-a-transaction.md")
-    assert shown.strip()
-    assert f"<!-- docs/examples/ship_purchases.py -->\n```python\n{shown.strip()}\n```\n" in howto
+# Each example, what it prints, and the document that says so.
+EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
+    "raise_prices": (raised, "README.md"),
+    "ship_purchases": (ship_purchases.play, "docs/howto/enqueue-in-a-transaction.md"),
+    "sum_up_sales": (summed, "docs/howto/declare-a-view.md"),
+    "make_thumbnails": (make_thumbnails.play, "docs/howto/lease-work.md"),
+    "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
+}
 
 
 @pytest.mark.parametrize("kind", ["datastore", "firestore"])
-def test_the_example_of_the_outbox_does_what_the_howto_says(
-    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_does_what_its_document_says(
+    kind: str, name: str, datastore_address: Callable[[str], str], cloud_tasks: Any
 ) -> None:
-    """What was committed is shipped, what was aborted is not, and a dead process loses nothing."""
+    """Each delivers its tasks twice and breaks something: the totals are exact all the same."""
+    play, document = EXAMPLES[name]
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
         datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
-    said = ship_purchases.play(clients, cloud_tasks)
+    said = play(clients, cloud_tasks)
 
-    assert f"{said}\n" in text_of("docs/howto/enqueue-in-a-transaction.md")
-
-
-def test_the_howto_shows_the_example_of_the_views_as_it_runs() -> None:
-    """The code in the howto is the code of the example, to the letter."""
-    source = text_of("docs/examples/sum_up_sales.py")
-    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
-    howto = text_of("docs/howto/declare-a-view.md")
-    assert shown.strip()
-    assert f"<!-- docs/examples/sum_up_sales.py -->\n```python\n{shown.strip()}\n```\n" in howto
-
-
-@pytest.mark.parametrize("kind", ["datastore", "firestore"])
-def test_the_example_of_the_views_does_what_the_howto_says(
-    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
-) -> None:
-    """Delivered twice, rows follow what is saved, moved and deleted, and what is built anew."""
-    cloud_tasks.engine.reset()
-    clients = raise_prices.open_clients(
-        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
-    )
-
-    said = "\n".join(sum_up_sales.play(clients, cloud_tasks))
-
-    assert f"docs.examples.sum_up_sales\n{said}\n```\n" in text_of("docs/howto/declare-a-view.md")
-
-
-def test_the_howto_shows_the_example_of_the_fork_join_queue_as_it_runs() -> None:
-    """The code in the howto is the code of the example, to the letter."""
-    source = text_of("docs/examples/count_visits.py")
-    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
-    howto = text_of("docs/howto/gather-writes.md")
-    assert shown.strip()
-    assert f"<!-- docs/examples/count_visits.py -->\n```python\n{shown.strip()}\n```\n" in howto
-
-
-@pytest.mark.parametrize("kind", ["datastore", "firestore"])
-def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
-    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
-) -> None:
-    """Each visit counts once, in one write a page, though some come twice and all tasks do."""
-    cloud_tasks.engine.reset()
-    clients = raise_prices.open_clients(
-        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
-    )
-
-    said = count_visits.play(clients, cloud_tasks)
-
-    assert f"count_visits\n{said}\n```\n" in text_of("docs/howto/gather-writes.md")
-
-
-def test_the_howto_shows_the_example_of_the_pull_queue_as_it_runs() -> None:
-    """The code in the howto is the code of the example, to the letter."""
-    source = text_of("docs/examples/make_thumbnails.py")
-    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
-    howto = text_of("docs/howto/lease-work.md")
-    assert shown.strip()
-    assert f"<!-- docs/examples/make_thumbnails.py -->\n```python\n{shown.strip()}\n```\n" in howto
-
-
-@pytest.mark.parametrize("kind", ["datastore", "firestore"])
-def test_the_example_of_the_pull_queue_does_what_the_howto_says(
-    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
-) -> None:
-    """A worker dies with three photos: another does all six, once each."""
-    clients = raise_prices.open_clients(
-        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
-    )
-
-    said = make_thumbnails.play(clients)
-
-    assert f"make_thumbnails\n{said}\n```\n" in text_of("docs/howto/lease-work.md")
+    assert f"$ .venv/bin/python -m docs.examples.{name}\n{said}\n```\n" in text_of(document)
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

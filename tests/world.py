@@ -38,7 +38,7 @@ from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.heartbeats import NoHeart
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
-from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire
+from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
 
 PROJECT = "demo-tests"
 LOCATION = "us-central1"
@@ -305,14 +305,16 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
     channel = [meter, wire]
     cloud_tasks = open_cloud_tasks(emulator=services.cloud_tasks.grpc_address, interceptors=channel)
     mailer = SmtpMailer(settings.smtp_host, settings.smtp_port, settings.mail_from)
+    datastore = open_datastore(
+        PROJECT,
+        emulator=services.datastore,
+        namespace=f"t{next(_namespaces):x}",
+        database=services.database,
+        interceptors=channel,
+    )
+    datastore.stub = WaitingStub(datastore.stub)
     return Clients(
-        datastore=open_datastore(
-            PROJECT,
-            emulator=services.datastore,
-            namespace=f"t{next(_namespaces):x}",
-            database=services.database,
-            interceptors=channel,
-        ),
+        datastore=datastore,
         tasks=CloudTaskQueue(cloud_tasks, PROJECT, LOCATION, settings.target),
         cache=FaultyCache(open_cache(services.memcached), plan),
         meter=meter,

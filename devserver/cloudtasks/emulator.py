@@ -57,6 +57,7 @@ class EmulatorSettings:
         app_url: Where App Engine targets of the default service go.
         service_urls: Where those of other services go.
         issuer: The `iss` claim of OIDC tokens.
+        watching: False leaves it to the caller to call reload_queues() when queue.yaml changes.
         dispatching: False leaves the delivery of tasks to the caller.
         kill_worker: Kills the worker that handles an attempt (fault kill_worker).
     """
@@ -70,6 +71,7 @@ class EmulatorSettings:
     project: str = "demo-local"
     location: str = "us-central1"
     issuer: str = "https://accounts.google.com"
+    watching: bool = True
     dispatching: bool = True
     clock: Callable[[], float] = time.time
     rng: random.Random | None = None
@@ -104,6 +106,7 @@ class Emulator:
             in_memory=settings.store_path is None,
         )
         self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None
+        self._is_watching = settings.watching
         if self._yaml_path is not None:
             self._apply_yaml(self._yaml_path)
         self._dispatcher: Dispatcher | None = None
@@ -145,7 +148,7 @@ class Emulator:
         self._server = create_server(self.engine)
         self.port = self._server.add_insecure_port(self.grpc_address)
         await self._server.start()
-        if self._yaml_path is not None:
+        if self._yaml_path is not None and self._is_watching:
             self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path))
 
     async def dispatch(self) -> None:
@@ -186,14 +189,16 @@ class Emulator:
             seen = modified_at
             self.reload_queues(path)
 
-    def reload_queues(self, path: Path) -> None:
-        """Apply queue.yaml as it is now; a wrong one changes nothing."""
+    def reload_queues(self, path: Path) -> bool:
+        """Apply queue.yaml as it is now; False: it is wrong, and changed nothing."""
         try:
             self._apply_yaml(path)
-            log.info("Applied %s", path)
         except QueueYamlError as error:
             self.queue_yaml_problem = str(error)
             log.warning("Kept the queues as they were: %s", error)
+            return False
+        log.info("Applied %s", path)
+        return True
 
     def _apply_yaml(self, path: Path) -> None:
         queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))

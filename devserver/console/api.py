@@ -9,6 +9,7 @@ GET  /api/v1/cron                     jobs with their last run
 POST /api/v1/cron/run                 {name}: runs it and answers how it went
 POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goes on
 GET  /api/v1/services                 what runs where
+GET  /api/v1/shell                    {target, root, environment}: what `make shell` starts with
 """
 
 import json
@@ -46,6 +47,7 @@ class Api:
             web.post("/api/v1/cron/run", self.run_cron),
             web.post("/api/v1/cron/pause", self.pause_cron),
             web.get("/api/v1/services", self.list_services),
+            web.get("/api/v1/shell", self.show_shell),
         ]
 
     async def kill_worker(self, request: web.Request) -> web.Response:
@@ -127,6 +129,17 @@ class Api:
             for row in self.platform.services()
         ]
         return web.json_response({"services": rows})
+
+    async def show_shell(self, request: web.Request) -> web.Response:
+        """Answer what a shell needs to use the same services, and which app runs on them."""
+        chosen = self.platform.settings
+        return web.json_response(
+            {
+                "target": chosen.target,
+                "root": str(chosen.root),
+                "environment": self.platform.shell_environment(),
+            }
+        )
 
 
 def _checked_faults(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import dataclasses
 import datetime
 import json
 
-from devserver.cloudtasks.emulator import running
+from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
 from pipelines.pull_queues import OLDEST, Lease, PullQueue
@@ -57,8 +57,8 @@ class Clock:
         self.at += datetime.timedelta(seconds=seconds)
 
 
-def play(clients: Clients) -> str:
-    """Upload, let one worker die and another one work; return what was done."""
+def play(clients: Clients, queue: RunningEmulator) -> str:
+    """Upload, let one worker die and another one work; return what was done. `queue` pushes nothing."""
     clock = Clock(clients.clock.now())
     clients = dataclasses.replace(clients, clock=clock)
     said = []
@@ -83,7 +83,7 @@ def main() -> None:
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,
     ):
-        print(play(open_clients(datastore, queue)))  # noqa: T201
+        print(play(open_clients(datastore, queue), queue))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from google.cloud import ndb
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.services import datastore_emulator
 from pipelines import continuations
-from pipelines.continuations import ItemError, Job
+from pipelines.continuations import EntitySource, ItemError, Job
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.progress import progress
-from pipelines.continuations.sources import EntitySource
 from pipelines.outbox import InlineRelay
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import AppEngineTarget, CloudTaskQueue

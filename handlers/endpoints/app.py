@@ -36,9 +36,10 @@ from handlers.endpoints.context import Wiring
 from handlers.endpoints.settings import Settings
 from pipelines.outbox import BackgroundRelay
 from pipelines.pull_queues.pattern import PullQueues
-from pipelines.registry import Registry, UnknownQueueError
+from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue
+from pipelines.tasks.errors import UnknownQueueError
 
 log = logging.getLogger(__name__)
 
@@ -62,15 +63,21 @@ def serve(
         UnknownQueueError: on a laptop, a task goes to a queue that queue.yaml does not have.
     """
     settings = Settings.from_environment(os.environ)
-    logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
-    clients = open_clients(settings, services or {})
+    clients = open_clients(settings, services or {}, registry)
     mount(app, settings, clients, registry)
     start(settings, clients, registry)
     return app
 
 
-def open_clients(settings: Settings, services: Mapping[type, object]) -> Clients:
-    """Open everything remote that the settings name."""
+def open_clients(
+    settings: Settings, services: Mapping[type, object], registry: Registry | None = None
+) -> Clients:
+    """Open everything remote that the settings name.
+
+    Args:
+        registry: All that is delivered: a task that is not in it is refused when it is enqueued.
+            None: any is taken.
+    """
     meter = Meter()
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
     clients = Clients(
@@ -85,6 +92,7 @@ def open_clients(settings: Settings, services: Mapping[type, object]) -> Clients
         meter=meter,
         relay=BackgroundRelay(),
         services=services,
+        task_paths=registry.tasks if registry is not None else None,
     )
     # gunicorn ends a worker by SIGTERM, and Python by this.
     atexit.register(clients.process_state.shutdown)
@@ -130,11 +138,12 @@ def mount(
 
 
 def start(settings: Settings, clients: Clients, registry: Registry) -> None:
-    """Do what a worker does when it starts: check its queues, and look for what was left.
+    """Do what a worker does when it starts: log, check its queues, look for what was left.
 
     Raises:
         UnknownQueueError: on a laptop. A deployed app logs it, and serves what has its queue.
     """
+    logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
     if settings.is_local:
         delivery_log.install()
         _check_queues(clients, registry)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from models.continuations import ContinuationRun
 from pipelines.continuations.sources import FailedItems, Source
 from pipelines.runtime.clients import Clients
+from pipelines.tasks.arguments import ArgumentsCodec
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -82,15 +81,29 @@ class Job(Generic[A, I]):
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
             raise ValueError(f"job {self.name} needs delays of 0 s or more: {self.retry_delays_s}")
 
+    if not TYPE_CHECKING:  # A type checker says of itself that a job cannot be called.
+
+        def __call__(self, *args: object, **options: object) -> NoReturn:
+            raise TypeError(
+                f"{self.name} is a job, which runs in tasks: to have it run, use "
+                "continuations.start(clients, job, args, run_id=...)"
+            )
+
     @cached_property
-    def _adapter(self) -> TypeAdapter[A]:
-        return TypeAdapter(self.args)
+    def _codec(self) -> ArgumentsCodec[A]:
+        return ArgumentsCodec(f"job {self.name}", self.args)
 
     def dump(self, args: A) -> str:
-        return self._adapter.dump_json(args).decode()
+        """Return a run's arguments as JSON.
+
+        Raises:
+            BadArgumentsError: they do not fit the declaration.
+        """
+        return self._codec.dump(args).decode()
 
     def load(self, args: str) -> A:
-        return self._adapter.validate_json(args)
+        """Return the arguments of a stored run."""
+        return self._codec.read(args.encode())
 
     def source_of(self, run: ContinuationRun) -> Source[I]:
         source = self.source(self.load(run.args))

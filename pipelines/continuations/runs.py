@@ -53,7 +53,9 @@ def new_run(
 
     Raises:
         ValueError: there can be no run of this id or page size.
+        BadArgumentsError, UnknownTaskError: no task of it could be delivered.
     """
+    page_task(job).check_registered(clients)
     size = page_size or job.page_size
     if size < 1:
         raise ValueError(f"page_size must be at least 1, not {size}")
@@ -109,6 +111,7 @@ def start(
 
     Raises:
         ValueError: there can be no such run.
+        BadArgumentsError, UnknownTaskError: no task of it could be delivered; nothing was stored.
         OtherJobError: the run of this id is of another job.
     """
     draft = new_run(

@@ -8,7 +8,6 @@ a request counts once however often it is sent.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -65,9 +64,14 @@ class _Attempt:
     """One commit: all of it took effect, or nothing."""
 
     packs: list[_Pack]
-    stays: list[tuple[Admission, PackId]]  # In each epoch one, and a pack there.
-    where: dict[int, Accepted]  # Of each insertion, by its place in the group.
+    entered: list[tuple[Admission, PackId]]  # Each epoch that it entered, and a pack there.
+    accepted: dict[int, Accepted]  # Of each insertion, by its place in the group: if committed.
     receipts: list[WorkReceipt]
+
+    @property
+    def entities(self) -> list[Any]:
+        """Return what it writes."""
+        return [*(pack.entity() for pack in self.packs), *self.receipts]
 
     @property
     def witnesses(self) -> list[Any]:
@@ -82,16 +86,35 @@ class _Attempt:
 
 
 class _Group:
-    """Insertions that are committed together."""
+    """Insertions that are committed together, and what is known of each.
+
+    An insertion is open until it has a result. A commit takes all that are open, and how it ends
+    decides what becomes of them. It is guarded if one of them has an idempotency key: the service
+    refuses its receipt, and all of the commit with it, when that exists.
+
+        the commit        guarded by a receipt                  unguarded
+        succeeded         accepted                              accepted
+        Aborted           nothing was written: open             nothing was written: open
+        AlreadyExists     an earlier commit's receipt, or its   its own pack, by a random key:
+                          own: as the receipts say, rest open   accepted
+        any other error,
+        and its rows are
+          there           accepted                              accepted
+          not there yet,  in doubt, and open: whichever of      in doubt, and never committed
+          or unread       two commits comes first counts        again: OutcomeUnknownError
+
+    A commit in doubt may still take effect. When a caller was not told that it did, its epoch is
+    folded once more, some seconds later.
+    """
 
     def __init__(self, clients: Clients, joiners: Joiners, insertions: Sequence[Insertion]) -> None:
         self.clients = clients
         self.joiners = joiners
         self.settings = joiners.settings
         self.insertions = insertions
-        self.answers: dict[int, Accepted | Exception] = {}
-        self.doubtful: list[_Attempt] = []
-        self.unguarded: list[_Attempt] = []  # In doubt, too, and not to be made again.
+        self.results: dict[int, Accepted | Exception] = {}
+        self.guarded_in_doubt: list[_Attempt] = []
+        self.unguarded_in_doubt: list[_Attempt] = []
         # By receipt, the first insertion of the group that needs it. Others repeat that one.
         self.firsts: dict[Any, int] = {}
         for i, insertion in enumerate(insertions):
@@ -99,87 +122,103 @@ class _Group:
                 self.firsts.setdefault(self._receipt_key(insertion), i)
 
     def open(self) -> list[int]:
-        """Return what has no answer yet and repeats no other insertion of the group."""
+        """Return what has no result yet and repeats no other insertion of the group."""
         every = range(len(self.insertions))
-        return [i for i in every if i not in self.answers and self._first(i) == i]
+        return [i for i in every if i not in self.results and self._first(i) == i]
 
     def attempt(self) -> _Attempt:
-        """Enter epochs and make the packs and receipts of one commit."""
+        """Enter epochs and make the packs and receipts of one commit of all that is open."""
         together: dict[str, list[int]] = {}
         for i in self.open():
             together.setdefault(self.insertions[i].key, []).append(i)
-        packs, stays, where = list[_Pack](), list[tuple[Admission, PackId]](), {}
+        packs, entered = list[_Pack](), list[tuple[Admission, PackId]]()
+        accepted: dict[int, Accepted] = {}
         for key, members in together.items():
             admission = self.joiners.enter(self.clients, key, len(members))
             for part in batched(members, self.settings.max_batch_size):
                 pack = self._pack(admission, [self.insertions[i] for i in part])
                 packs.append(pack)
-                where.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
-            stays.append((admission, packs[-1].id))
+                accepted.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
+            entered.append((admission, packs[-1].id))
         receipts = [
-            self._receipt(self.insertions[i], accepted)
-            for i, accepted in where.items()
+            self._receipt(self.insertions[i], where)
+            for i, where in accepted.items()
             if self.insertions[i].idempotency_key is not None
         ]
-        return _Attempt(packs, stays, where, receipts)
+        return _Attempt(packs, entered, accepted, receipts)
+
+    def succeed(self, attempt: _Attempt) -> None:
+        """Accept what an attempt has committed."""
+        self.results.update(attempt.accepted)
+
+    def resolve(self, attempt: _Attempt, error: Exception) -> None:
+        """Decide what becomes of an attempt whose commit raised: the table above."""
+        if isinstance(error, rpc_errors.Aborted):
+            return
+        if isinstance(error, rpc_errors.AlreadyExists) and attempt.receipts:
+            self.guarded_in_doubt.append(attempt)
+            self.look_up()
+        elif self._is_committed(attempt):
+            self.succeed(attempt)
+        elif attempt.receipts:
+            self.guarded_in_doubt.append(attempt)
+        else:
+            self.unguarded_in_doubt.append(attempt)
+            self.give_up(error)
 
     def look_up(self) -> None:
-        """Answer what is known by its receipt.
+        """Decide what the receipts decide; if they cannot be read, nothing is.
 
-        A receipt of an attempt in doubt says that all of that attempt was committed.
+        The receipt of an attempt in doubt says that all of that attempt was committed.
         """
-        keys = [key for key, i in self.firsts.items() if i not in self.answers]
-        for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
-            mine = next((made for made in self.doubtful if made.wrote(receipt)), None)
+        keys = [key for key, i in self.firsts.items() if i not in self.results]
+        try:
+            receipts = ndb.get_multi(keys)
+        except rpc_errors.GoogleAPIError:
+            return
+        for key, receipt in zip(keys, receipts, strict=True):
+            mine = next((made for made in self.guarded_in_doubt if made.wrote(receipt)), None)
             if mine is not None:
-                self.answers = {**mine.where, **self.answers}
+                self.results = {**mine.accepted, **self.results}
             elif receipt is not None:
                 i = self.firsts[key]
-                self.answers[i] = _duplicate(self.insertions[i], receipt)
+                self.results[i] = _duplicate(self.insertions[i], receipt)
 
-    def find_out(self, attempt: _Attempt, error: Exception) -> None:
-        """Find out whether a commit took effect whose reply was lost.
+    def give_up(self, error: Exception | None) -> None:
+        """Say of all that is open that its outcome is unknown."""
+        unknown = OutcomeUnknownError("Datastore did not take it, or did not say so")
+        unknown.__cause__ = error
+        self.results.update(dict.fromkeys(self.open(), unknown))
 
-        If no receipt guards it, it must not be tried again: it may be committed and folded.
-        """
+    def entered_in_doubt(self) -> list[tuple[Admission, PackId]]:
+        """Return where something may still be committed that no caller knows to be accepted."""
+        untold = [
+            attempt
+            for attempt in self.guarded_in_doubt
+            if any(isinstance(self.results[i], OutcomeUnknownError) for i in attempt.accepted)
+        ]
+        return [each for attempt in self.unguarded_in_doubt + untold for each in attempt.entered]
+
+    def all_results(self) -> list[Accepted | Exception]:
+        """Return a result for each; one that repeats another one here gets that one's."""
+        return [self._result(i) for i in range(len(self.insertions))]
+
+    def _is_committed(self, attempt: _Attempt) -> bool:
+        """Return whether an attempt's rows are there; if they cannot be read, they may be."""
         try:
             rows = ndb.get_multi(attempt.witnesses)
         except rpc_errors.GoogleAPIError:
-            rows = []
-        if any(attempt.wrote(row) for row in rows):
-            self.answers.update(attempt.where)
-        elif attempt.receipts:
-            self.doubtful.append(attempt)
-        else:
-            self.unguarded.append(attempt)
-            self.give_up(error)
+            return False
+        return any(attempt.wrote(row) for row in rows)
 
-    def stays_in_doubt(self) -> list[tuple[Admission, PackId]]:
-        """Return where something may still be committed that no caller knows to be accepted."""
-        left = [
-            attempt
-            for attempt in self.doubtful
-            if any(isinstance(self.answers[i], OutcomeUnknownError) for i in attempt.where)
-        ]
-        return [stay for attempt in self.unguarded + left for stay in attempt.stays]
-
-    def give_up(self, error: Exception | None) -> None:
-        refused = OutcomeUnknownError("Datastore did not take it, or did not say so")
-        refused.__cause__ = error
-        self.answers.update(dict.fromkeys(self.open(), refused))
-
-    def all_answers(self) -> list[Accepted | Exception]:
-        """Return an answer for each; one that repeats another one here gets that one's."""
-        return [self._answer(i) for i in range(len(self.insertions))]
-
-    def _answer(self, i: int) -> Accepted | Exception:
+    def _result(self, i: int) -> Accepted | Exception:
         first = self._first(i)
-        answer = self.answers[first]
-        if first == i or isinstance(answer, Exception):
-            return answer
+        result = self.results[first]
+        if first == i or isinstance(result, Exception):
+            return result
         if not self.insertions[i].is_duplicate_of(self.insertions[first].digest):
             return _different(self.insertions[i])
-        return Accepted(answer.pack, answer.position, is_duplicate=True)
+        return Accepted(result.pack, result.position, is_duplicate=True)
 
     def _first(self, i: int) -> int:
         insertion = self.insertions[i]
@@ -230,47 +269,34 @@ def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
 def insert_group(
     clients: Clients, joiners: Joiners, insertions: Sequence[Insertion]
 ) -> list[Accepted | Exception]:
-    """Commit insertions together; return an answer for each."""
+    """Commit insertions together; return a result for each."""
     group = _Group(clients, joiners, insertions)
     error: Exception | None = None
     for retry in range(MAX_ATTEMPTS):
         if retry and not isinstance(error, rpc_errors.AlreadyExists):
             clients.clock.sleep(PAUSE_S)
-        error = _try(clients, joiners, group)
+        error = _commit(clients, joiners, group)
         if not group.open():
             break
-    if group.doubtful:
-        with contextlib.suppress(rpc_errors.GoogleAPIError):
-            group.look_up()
+    if group.guarded_in_doubt:
+        group.look_up()
     group.give_up(error)
-    joiners.look_again(clients, group.stays_in_doubt())
-    return group.all_answers()
+    joiners.look_again(clients, group.entered_in_doubt())
+    return group.all_results()
 
 
-def _try(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
-    """Make one commit; what it leaves open has to be tried again."""
+def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
+    """Make one commit of what is open; return what it raised."""
     attempt = group.attempt()
     try:
-        joiners.start(clients, [admission for admission, _ in attempt.stays])
-        entities = [*(pack.entity() for pack in attempt.packs), *attempt.receipts]
-        insert_all(clients.datastore, entities)
-    except rpc_errors.AlreadyExists as error:
-        # Mostly the receipt of another commit. If it is our own, this very commit took effect.
-        if attempt.receipts:
-            group.doubtful.append(attempt)
-            with contextlib.suppress(rpc_errors.GoogleAPIError):
-                group.look_up()
-        else:
-            group.find_out(attempt, error)
-        return error
-    except rpc_errors.Aborted as error:
-        return error
+        joiners.start(clients, [admission for admission, _ in attempt.entered])
+        insert_all(clients.datastore, attempt.entities)
     except rpc_errors.GoogleAPIError as error:
-        group.find_out(attempt, error)
+        group.resolve(attempt, error)
         return error
     finally:
-        joiners.leave(clients, attempt.stays)
-    group.answers.update(attempt.where)
+        joiners.leave(clients, attempt.entered)
+    group.succeed(attempt)
     return None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
 from models.fork_join import EpochId, PackId, packs_of_epoch
 from pipelines.fork_join import epochs
@@ -41,6 +42,9 @@ from pipelines.tasks.declaration import Task
 I = TypeVar("I")  # noqa: E741  An item.
 
 LOOK_AGAIN_S = 0.01
+_FORM = """declare a queue in this form, with a dataclass of its items:
+    @fork_join("visits", queue="fork-join", period_s=30)
+    def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None: ..."""
 
 
 class ForkJoin(Generic[I]):
@@ -73,6 +77,14 @@ class ForkJoin(Generic[I]):
         self.replay_task = Task(f"{base}/replay", queue, Replay, self._replay)
         self._joiners = Joiners(self.settings, self.join_task)
 
+    if not TYPE_CHECKING:  # A type checker says of itself that a queue cannot be called.
+
+        def __call__(self, *args: object, **options: object) -> NoReturn:
+            raise TypeError(
+                f"{self.name} is a fork-join queue, which calls its function with a batch: use "
+                ".insert(clients, key, item)"
+            )
+
     @property
     def tasks(self) -> Sequence[Task[Any]]:
         """What has to be mounted."""
@@ -98,9 +110,10 @@ class ForkJoin(Generic[I]):
             keep_result: Keep the join function's result for an hour.
 
         Raises:
-            BadItemError, DifferentItemError: nothing was inserted.
+            BadItemError, DifferentItemError, UnknownTaskError: nothing was inserted.
             OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
         """
+        self.join_task.check_registered(clients)
         insertion = self._codec.insertion(key, item, idempotency_key, keep_result=keep_result)
         return self._group_commit(clients)(insertion)
 
@@ -115,6 +128,7 @@ class ForkJoin(Generic[I]):
 
         An error is returned in the place of its item, not raised.
         """
+        self.join_task.check_registered(clients)
         ids: Sequence[str | None] = idempotency_keys or [None] * len(items)
         answers: list[Accepted | Exception] = [OutcomeUnknownError()] * len(items)
         insertions: dict[int, Insertion] = {}
@@ -145,8 +159,9 @@ class ForkJoin(Generic[I]):
 
         Raises:
             NoTransactionError: this is not the body of `transact`.
-            BadItemError: nothing was inserted.
+            BadItemError, UnknownTaskError: nothing was inserted.
         """
+        self.join_task.check_registered(clients)
         insertions = [self._codec.insertion(key, item) for item in items]
         return current_inserts(clients, self._joiners).put(insertions, tag)
 
@@ -279,11 +294,9 @@ def fork_join(
     def declare(
         join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None],
     ) -> ForkJoin[I]:
-        hints = get_type_hints(join, localns={"Clients": Any})
-        (item,) = get_args(hints[list(join.__annotations__)[2]])
         return ForkJoin(
             name,
-            item,
+            _item_of(join),
             join,
             queue=queue,
             period_s=period_s,
@@ -293,3 +306,24 @@ def fork_join(
         )
 
     return declare
+
+
+def _item_of(join: Callable[..., Any]) -> type[Any]:
+    """Return the type of the items that a function takes in its third parameter.
+
+    Raises:
+        TypeError: the function does not have the form of a join.
+    """
+    parameters = list(inspect.signature(join).parameters)
+    try:
+        hints = get_type_hints(join, localns={"Clients": Any})
+    except NameError as error:
+        raise TypeError(
+            f"{join.__qualname__}: {error.name} must be defined in its module, above the queue; "
+            f"{_FORM}"
+        ) from error
+    items = get_args(hints.get(parameters[2])) if len(parameters) > 2 else ()
+    if len(items) != 1:
+        raise TypeError(f"{join.__qualname__} does not say what its items are; {_FORM}")
+    item: type[Any] = items[0]
+    return item

@@ -35,8 +35,9 @@ def enqueue(
 
     Raises:
         NoTransactionError: this is not the body of `transact`.
-        BadArgumentsError, TooLargeError: nothing was enqueued.
+        BadArgumentsError, TooLargeError, UnknownTaskError: nothing was enqueued.
     """
+    task.check_registered(clients)
     message = task.message(args, name=name, at=task.due(clients, delay_s, at))
     _outgoing(clients).put(lambda row: message, is_unacked=False)
 
@@ -60,8 +61,9 @@ def enqueue_with_ack(
         The row: deleted once the task has done its work.
 
     Raises:
-        NoTransactionError, BadArgumentsError, TooLargeError: as of `enqueue`.
+        NoTransactionError, BadArgumentsError, TooLargeError, UnknownTaskError: as of `enqueue`.
     """
+    task.check_registered(clients)
     due = task.due(clients, 0, at)
     return _outgoing(clients).put(
         lambda row: task.message(make_args(row), at=due), is_unacked=True, tag=tag

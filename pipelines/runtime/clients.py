@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -13,6 +13,7 @@ from google.cloud import ndb, tasks_v2
 from google.cloud.ndb import _retry
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from models.contexts import explain_missing_context
 from models.outbox import OutboxTask
 from models.unknown_properties import keep_unknown_properties
 from pipelines.runtime.cache import Cache
@@ -50,6 +51,7 @@ class Clients:
     meter: Meter
     relay: Relay
     services: Mapping[type, object] = field(default_factory=dict)  # The app's own, by type.
+    task_paths: Collection[str] | None = None  # What its registry delivers; None: not known here.
     process_state: ProcessState = field(default_factory=ProcessState)
     clock: Clock = field(default_factory=SystemClock)
     heart: Heart = field(default_factory=ThreadedHeart)
@@ -96,6 +98,7 @@ def open_datastore(
     # There is no public switch; tests/models/test_transactions.py notices if this one goes.
     _retry._DEFAULT_RETRIES = 0
     keep_unknown_properties()
+    explain_missing_context()
     if emulator:
         anonymous = auth_credentials.AnonymousCredentials()
         client = ndb.Client(project, namespace, anonymous, database=database)

@@ -14,7 +14,12 @@ from google.rpc import code_pb2
 
 from models.transactions import TRANSIENT
 from pipelines.runtime.messages import Message
-from pipelines.tasks.errors import PERMANENT_ERRORS, NotAttemptedError, NotConfirmedError
+from pipelines.tasks.errors import (
+    PERMANENT_ERRORS,
+    NotAttemptedError,
+    NotConfirmedError,
+    UnknownQueueError,
+)
 
 MAX_PER_CALL = 100
 MAX_BYTES_PER_CALL = 2_000_000
@@ -68,6 +73,11 @@ class CloudTaskQueue:
             self._client.create_task(request, timeout=CALL_TIMEOUT_S)
         except rpc_errors.AlreadyExists:
             return False
+        except rpc_errors.NotFound as error:
+            raise UnknownQueueError(
+                f"{message.queue!r} is not in queue.yaml, or that is not deployed: {message.path} "
+                "goes to this queue. Add it there, or name one that is there"
+            ) from error
         return True
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:

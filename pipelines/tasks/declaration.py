@@ -11,12 +11,10 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError
-
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.messages import Message
-from pipelines.tasks.errors import BadArgumentsError, TooLargeError
+from pipelines.tasks.arguments import ArgumentsCodec
+from pipelines.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
 
 A = TypeVar("A")
 
@@ -61,8 +59,8 @@ class Task(Generic[A]):
         return f"{work.__module__}.{work.__qualname__}"
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[A]:
-        return TypeAdapter(self.args)
+    def _codec(self) -> ArgumentsCodec[A]:
+        return ArgumentsCodec(self.path, self.args)
 
     def enqueue(
         self,
@@ -85,8 +83,10 @@ class Task(Generic[A]):
             True if this call created it, False if the name exists already.
 
         Raises:
-            BadArgumentsError, TooLargeError: nothing was enqueued.
+            BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError: nothing was
+                enqueued, and the text says what to do.
         """
+        self.check_registered(clients)
         message = self.message(
             args, name=name, at=self.due(clients, delay_s, at), max_attempts=max_attempts
         )
@@ -101,6 +101,7 @@ class Task(Generic[A]):
         delay_s: float = 0,
     ) -> list[bool]:
         """Create a task for each of many arguments, 100 per call; results as of `enqueue`."""
+        self.check_registered(clients)
         due = self.due(clients, delay_s, None)
         unnamed = [None] * len(many)
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
@@ -119,15 +120,8 @@ class Task(Generic[A]):
         max_attempts: int | None = None,
     ) -> Message:
         """Return what would be sent, checked."""
-        if not isinstance(args, self.args):
-            raise BadArgumentsError(
-                f"{self.path} takes {self.args.__name__}, not {type(args).__name__}: {args!r:.100}"
-            )
-        try:
-            body = self._adapter.dump_json(args, warnings=False)
-        except PydanticSerializationError as error:
-            raise BadArgumentsError(f"{self.path}: {error}") from error
-        self.read(body)
+        body = self._codec.dump(args)
+        self._check_size(body)
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(self.path, self.queue, body, task_name, at, max_attempts)
 
@@ -153,14 +147,24 @@ class Task(Generic[A]):
             TooLargeError: it is longer than a task may be.
             BadArgumentsError: it is not JSON, or not of this task's type.
         """
+        self._check_size(body)
+        return self._codec.read(body)
+
+    def check_registered(self, clients: Clients) -> None:
+        """Check that the app delivers this task.
+
+        Raises:
+            UnknownTaskError: no part of its registry brings it.
+        """
+        if clients.task_paths is not None and self.path not in clients.task_paths:
+            raise UnknownTaskError(
+                f"{self.path} is in no registry, so no delivery would find it: add what declares "
+                f"it ({self.function}) to the app's Registry(...)"
+            )
+
+    def _check_size(self, body: bytes) -> None:
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError(f"{self.path}: {len(body)} bytes, at most {MAX_BODY_BYTES}")
-        try:
-            args: A = self._adapter.validate_json(body, strict=True)
-        except ValidationError as error:
-            what = "; ".join(map(_complaint, error.errors(include_url=False)))
-            raise BadArgumentsError(f"{self.path}: {what}") from error
-        return args
 
 
 def task(
@@ -212,14 +216,6 @@ def _arguments_of(work: Callable[[Clients, A], None]) -> type[A]:
     if not is_fit:
         raise TypeError(f"{name}: the type of `{last}` is no dataclass; {_FORM}")
     return args  # type: ignore[no-any-return]
-
-
-def _complaint(error: ErrorDetails) -> str:
-    """Return what is wrong with one field, with the type that it has where the type is wrong."""
-    field = ".".join(map(str, error["loc"])) or "body"
-    is_of_type = error["type"].endswith("_type") and error["loc"]
-    found = f", not {type(error['input']).__name__}" if is_of_type else ""
-    return f"{field}: {error['msg']}{found}"
 
 
 def hashed_name(*parts: str | int) -> str:

@@ -17,6 +17,17 @@ class TooLargeError(Error, ValueError):
     """The task's body is larger than Cloud Tasks would take."""
 
 
+class UnknownTaskError(Error, LookupError):
+    """No registry has this task, so it would never be delivered; the text says what to add."""
+
+
+class UnknownQueueError(Error, rpc_errors.NotFound):
+    """A task goes to a queue that does not exist; the text says which, and what to do."""
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
 class NotAttemptedError(Error):
     """This message was not sent: the service did not answer for those before it."""
 

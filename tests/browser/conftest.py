@@ -22,6 +22,11 @@ QUIET = [
 ]
 
 
+def chromium() -> str | None:
+    """Return the path of a Chromium, None if there is none and none can be had."""
+    return debian.find(*CHROMIUMS) or debian.install("chromium", *CHROMIUMS)
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     with running_stack() as running:
@@ -30,13 +35,13 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    program = debian.find(*CHROMIUMS) or debian.install("chromium", *CHROMIUMS)
+    program = chromium()
     if program is None:
         pytest.skip("Chromium is missing: apt-get install chromium, or brew install chromium")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=QUIET)
-        yield chromium
-        chromium.close()
+        launched = playwright.chromium.launch(executable_path=program, args=QUIET)
+        yield launched
+        launched.close()
 
 
 @pytest.fixture

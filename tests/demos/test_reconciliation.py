@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from google.api_core import exceptions as rpc_errors
 
 from demos.sums import reconciliation, sums
 from demos.sums.sums import Count
 from models.dead_tasks import open_dead_tasks
 from models.demos.sums import sum_key
-from pipelines.fork_join import insert
 from pipelines.fork_join.queue import OutcomeUnknownError
 from tests.demos.loading import LOAD, both_sides
+from tests.pipelines.commits import lost_replies
 from tests.world import World
 
 
@@ -37,21 +36,9 @@ def test_what_was_found_out_by_a_repeat_is_accepted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 503 whose commit took effect, then the client's retry, which is no second item."""
-    sound = insert.insert_all
-
-    def lost(client: Any, entities: Any) -> None:
-        sound(client, entities)
-        raise rpc_errors.DeadlineExceeded("made by a test")
-
-    def away(keys: Any) -> Any:
-        raise rpc_errors.DeadlineExceeded("made by a test")
-
     with world.clients.context():
-        with monkeypatch.context() as patch:
-            patch.setattr(insert, "insert_all", lost)
-            patch.setattr(insert.ndb, "get_multi", away)
-            with pytest.raises(OutcomeUnknownError):
-                sums.add(world.clients, "s", 5, idempotency_key="k")
+        with lost_replies(monkeypatch), pytest.raises(OutcomeUnknownError):
+            sums.add(world.clients, "s", 5, idempotency_key="k")
         assert sums.add(world.clients, "s", 5, idempotency_key="k").is_duplicate
     world.settle()
 

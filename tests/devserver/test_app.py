@@ -9,7 +9,7 @@ import pytest
 
 from devserver import ports
 from devserver.app import AppServer
-from devserver.errors import BrokenAppError, UsageError
+from devserver.errors import BrokenAppError, ServiceFailedError, UsageError
 from devserver.keeper import AppKeeper
 from devserver.wsgi import FIRST_LINE, LAST_LINE
 from tests.devserver.conftest import ask, eventually, is_gone
@@ -149,7 +149,7 @@ def test_an_app_that_ends_is_started_again(app, keeper, reports):
 
 
 def test_an_app_that_cannot_start_says_why(app_folder, loop_thread, lines):
-    """The reason is file, line and error; the terminal has ten lines of the traceback, once."""
+    """The reason is file, line and error; the terminal has ten lines of it, once."""
     (app_folder / "main.py").write_text("raise ValueError('no settings')\n")
     server = AppServer(
         app_folder, port=ports.free_port(), env=dict(os.environ), on_line=lines.append
@@ -164,7 +164,29 @@ def test_an_app_that_cannot_start_says_why(app_folder, loop_thread, lines):
     report = lines[lines.index(f"{FIRST_LINE}main.py, line 1: ValueError: no settings") :]
     assert page.status == 500
     assert "ValueError: no settings" in html.unescape(page.text)
-    assert len(report[: report.index(LAST_LINE)]) <= 11
+    assert len(report[: report.index(LAST_LINE) + 1]) <= 10
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("_exit(3)", "exited with code 3"), ("kill(os.getpid(), 9)", "was sent SIGKILL")],
+    ids=["exit", "kill"],
+)
+def test_an_app_whose_workers_end_without_a_word_ends_the_start_in_ten_lines(
+    app_folder, loop_thread, lines, end, how
+):
+    """gunicorn starts a worker after the other, or ends itself with a traceback of its own."""
+    (app_folder / "main.py").write_text(f"import os\ndef serve():\n    os.{end}\n")
+    server = AppServer(
+        app_folder, port=ports.free_port(), env=dict(os.environ), on_line=lines.append
+    )
+
+    with pytest.raises(ServiceFailedError, match=f"does not start: its workers ended: {how}"):
+        loop_thread.run(server.start())
+
+    loop_thread.run(server.stop())
+    assert len(lines) <= 10
+    assert not any("gunicorn" in line for line in lines)
 
 
 def test_a_target_that_makes_no_app_is_a_mistake_of_the_caller(app_folder, loop_thread):
@@ -246,3 +268,42 @@ def test_the_keeper_can_be_stopped_at_any_time(app, reports):
         await kept.stop()
 
     asyncio.run(cycle())
+
+
+class CountedApp:
+    """Counts how often it was asked to load itself again."""
+
+    running = True
+
+    def __init__(self, root):
+        self.root = root
+        self.reloads = 0
+
+    def reload(self):
+        self.reloads += 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "is_applied", "reloads"),
+    [
+        ({"queue.yaml"}, True, 1),
+        ({"queue.yaml"}, False, 0),
+        ({"queue.yaml", "shop.py"}, True, 1),
+        ({"queue.yaml", "shop.py"}, False, 1),
+        ({"other.yaml"}, True, 0),
+    ],
+)
+def test_a_queue_yaml_that_was_applied_loads_the_app_again_once(
+    tmp_path, reports, saved, is_applied, reloads
+):
+    """The queues are there before the code that needs them; a wrong file changes nothing."""
+    counted = CountedApp(tmp_path)
+    keeper = AppKeeper(counted, reports.append, reload=True)
+    seen = []
+    keeper.on_file[tmp_path / "queue.yaml"] = lambda: seen.append(counted.reloads) or is_applied
+
+    keeper._changed({tmp_path / name for name in saved})
+
+    assert counted.reloads == reloads
+    assert seen == ([0] if "queue.yaml" in saved else [])
+    assert len(reports) == reloads

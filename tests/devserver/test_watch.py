@@ -73,7 +73,7 @@ def watching(clock, said, service):
 def settle(watching):
     """Look until the call under way has been taken."""
     watching.look()
-    asked = watching._standings["Datastore"].asked
+    asked = watching._health["Datastore"].asked
     with contextlib.suppress(OSError):
         asked.result(30)
     watching.look()
@@ -113,7 +113,7 @@ def test_a_service_that_hangs_is_named_once_and_its_return_too(watching, clock, 
 
 def hang(watching, service):
     """Let the service hang from its next call on, which is under way on return."""
-    watching._standings["Datastore"].asked.result(30)
+    watching._health["Datastore"].asked.result(30)
     service.answers.clear()
     watching.look()
 
@@ -140,7 +140,7 @@ def test_one_that_hangs_keeps_nobody_else_from_being_asked(clock, said, service)
     )
     for _ in range(4):
         both.look()
-        both._standings["B"].asked.result(30)
+        both._health["B"].asked.result(30)
         clock.now += SILENT_S / 2
     both.look()
     both.close()

@@ -46,14 +46,47 @@ def load(tmp_path, monkeypatch, capfd):
     sys.modules.pop("broken_shop", None)
 
 
-def test_a_long_traceback_is_cut_to_its_last_ten_lines(load):
-    """What matters is at the end: the app's own line, and the error."""
+def test_a_long_way_to_an_error_is_cut_to_its_first_step_and_its_last_two(load):
+    """Ten lines in all: the error, the app's own steps, and what happens next."""
     page, reported = load(DEEP)
 
     assert page.summary.startswith("broken_shop.py, line 6: NameError: name 'undefined'")
-    assert len(page.lines) == 10
-    assert page.lines[-1].startswith("NameError")
+    assert [line.strip() for line in page.lines] == [
+        *("broken_shop.py, line 9, in serve", "down(40)"),
+        *("broken_shop.py, line 4, in down", "down(depth - 1)"),
+        *("broken_shop.py, line 6, in down", "undefined"),
+    ]
     assert reported == [FIRST_LINE + page.summary, *page.lines, LAST_LINE]
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("raise ValueError('1\\n2\\n3\\n4\\n5\\n6\\n7\\n8\\n9\\n10')", "7"),
+        (
+            "try:\n    1 / 0\nexcept Exception as e:\n    raise OSError('x') from e",
+            "division by zero",
+        ),
+    ],
+    ids=["long", "chained"],
+)
+def test_a_report_has_ten_lines_at_most(load, text, last):
+    """Whatever an error says, and whatever it came from."""
+    page, reported = load(text)
+
+    assert len(reported) <= 10
+    assert reported[-2].endswith(last)
+    assert reported == [FIRST_LINE + page.summary, *page.lines, LAST_LINE]
+
+
+def test_to_an_app_in_its_own_folder_this_repository_is_a_library(load):
+    """The mistake is shown where the person made it, and not where it was noticed."""
+    page, _ = load("from pipelines.registry import Registry\nRegistry('nonsense')\n")
+
+    assert page.summary.startswith("broken_shop.py, line 2: TypeError: 'nonsense' cannot be")
+    assert [line.strip() for line in page.lines] == [
+        *("broken_shop.py, line 2, in <module>", "Registry('nonsense')"),
+    ]
 
 
 def test_a_syntax_error_names_file_and_line(load):
@@ -69,7 +102,7 @@ def test_what_led_to_the_apps_own_code_is_left_out(load):
     page, _ = load("import fractions\nfractions.Fraction('x')\n")
 
     assert page.summary.startswith("broken_shop.py, line 2: ValueError: Invalid literal")
-    assert "broken_shop.py" in page.lines[1]
+    assert "broken_shop.py" in page.lines[0]
     assert not any("wsgi.py" in line or "importlib" in line for line in page.lines)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from demos.registry import APP
 from pipelines.materialized_views import ViewGroup, ViewMaintenance
-from pipelines.registry import PATTERNS, Registry, UnknownQueueError
+from pipelines.registry import PATTERNS, Registry
 from pipelines.runtime import Clients
 from pipelines.tasks import Task
+from pipelines.tasks.errors import UnknownQueueError
 from pipelines.tasks.pattern import Gauge, Pattern
 from tests.pipelines.orders import TASKS
 from tests.pipelines.tallies import TALLIES

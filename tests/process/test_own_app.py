@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from devserver import ports
 from tests.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process
@@ -76,6 +81,100 @@ def test_the_shop_is_short_and_enters_by_the_doors() -> None:
     }
 
 
+# A prompt on what runs
+
+
+@pytest.fixture
+def shell(shop: Stack) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A way to run lines in `make shell`."""
+
+    def run(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "CONSOLE_PORT": shop.console.rpartition(":")[2], **more}
+        command = [sys.executable, "-m", "devserver.shell", *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, env=env, input=code, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def test_a_shell_has_the_apps_clients_names_and_context(shop: Stack, shell: Any) -> None:
+    """What is sold at the prompt, the app that runs ships; a real project is never touched."""
+    done = shell(
+        "SALES.save(clients, Sale(id='shell-sale', product='stool', cents=900))\n"
+        "ship.enqueue(clients, Ship('shell-sale'))\n"
+        "assert set(clients.task_paths) == set(registry.tasks)\n"
+        "print(Sale.get_by_id('shell-sale').cents, ndb.Key(Sale, 'x').id(), app.name)\n",
+        GOOGLE_CLOUD_PROJECT="a-real-project",
+        GOOGLE_APPLICATION_CREDENTIALS="/nowhere",
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "900 x docs.examples.shop\n"
+    until(lambda: "True" in shell("", "-c", IS_SHIPPED).stdout, LIMIT_S)
+
+
+IS_SHIPPED = "print(Sale.get_by_id('shell-sale').is_shipped)"
+
+
+def test_a_shell_opens_another_app_when_it_is_told_to(shell: Any) -> None:
+    """TARGET= works as for make run; what is no app is said in a sentence."""
+    other = shell("print(registry.jobs.keys())", "--target", "main:serve")
+    none = shell("", "--target", "docs.examples.shop:buy")
+    away = shell("", "--target", "nowhere:serve")
+
+    assert "tell-guests" in other.stdout
+    assert (none.returncode, away.returncode) == (1, 1)
+    assert len(away.stderr.splitlines()) <= 10
+    assert "No module named 'nowhere'" in away.stderr
+
+
+def test_a_mistake_in_a_shell_is_shown_from_its_own_line_on(shell: Any) -> None:
+    """And the script ends with an error."""
+    done = shell("x = 1\nship.enqueue(clients, Ship(5))\n")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1] == '  File "<shell>", line 2, in <module>'
+    assert done.stderr.endswith("sale: Input should be a valid string, not int\n")
+
+
+def test_a_shell_without_a_platform_says_how_to_start_one(shell: Any) -> None:
+    """Nothing answers, or something else does."""
+    none = shell("", CONSOLE_PORT=str(ports.free_port()))
+    wrong = shell("", CONSOLE_PORT="x")
+
+    assert none.returncode == 1
+    assert "Start it in another terminal: make run." in none.stderr
+    assert "CONSOLE_PORT is a port" in wrong.stderr
+
+
+def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stack) -> None:
+    """Pasted into a shell, they open the services of the app; their secret key is another."""
+    page = requests.get(shop.console, timeout=30).text
+    exports = dict(re.findall(r"export (\w+)=(\S+)", page))
+    code = (
+        "import os\n"
+        "from handlers.endpoints import Settings, open_clients\n"
+        "from docs.examples.shop import Sale, Ship, ship\n"
+        "clients = open_clients(Settings.from_environment(os.environ), {})\n"
+        "with clients.context():\n"
+        "    Sale(id='own-sale', product='stool').put()\n"
+        "    print(Sale.get_by_id('own-sale').product, ship.enqueue(clients, Ship('own-sale')))\n"
+    )
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **exports}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stool True\n", "")
+    said = shop.control("/api/v1/shell")
+    assert (said["target"], said["environment"]) == ("docs.examples.shop:serve", exports)
+
+
+# The tutorial
+
+
 def steps() -> list[dict[str, str]]:
     """Return the files of each step of the tutorial, as they stand there."""
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
@@ -88,6 +187,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     write(tmp_path, hello)
     with running_stack("--target", "shop:serve", folder=tmp_path, reloads=True) as stack:
         shows(stack, "Look at the terminal.")
+        assert_prompt(stack, tmp_path)
         write(tmp_path, sell)
         shows(stack, "0 sold, 0 shipped.")
         stack.press("/sell")
@@ -104,6 +204,24 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         stack.press("/sell")
         shows(stack, "lamp: 2 sold, 2 shipped", "5250 cents earned")
         until(lambda: number(page(stack), r"(\d+) visits") > 3, LIMIT_S)
+
+
+def assert_prompt(stack: Stack, folder: Path) -> None:
+    """Say at the prompt what the tutorial says, and get the answers that it shows."""
+    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    said = re.findall(r"^>>> (.+)\n(.+)$", text, flags=re.MULTILINE)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "CONSOLE_PORT": stack.console.rpartition(":")[2],
+    }
+    for line, answer in said:
+        command = [sys.executable, "-m", "devserver.shell", "-c", f"print({line})"]
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout + done.stderr).strip().endswith(answer)
+    assert len(said) == 2
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

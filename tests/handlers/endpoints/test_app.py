@@ -14,8 +14,9 @@ from google.api_core import exceptions as rpc_errors
 from handlers import endpoints
 from handlers.endpoints import app as apps
 from handlers.endpoints.settings import CLOUD_RUN
-from pipelines.registry import Registry, UnknownQueueError
+from pipelines.registry import Registry
 from pipelines.tasks import Task
+from pipelines.tasks.errors import UnknownQueueError
 from tests.stack import until
 from tests.world import World
 

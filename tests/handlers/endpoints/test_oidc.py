@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from devserver.cloudtasks.tokens import TokenIssuer, new_key
-from handlers.endpoints import oidc as tokens
+from handlers.endpoints import oidc
 from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
 from tests.handlers.conftest import Queue, app_with
 from tests.world import ACCOUNT, BASE_URL, World
@@ -39,6 +39,7 @@ class CertServer:
         self.fetches = 0
         self.status = 200
         self.body: bytes | None = None
+        self.url = ""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def issuers() -> list[TokenIssuer]:
 
 
 @pytest.fixture
-def server(issuers: list[TokenIssuer]) -> Iterator[tuple[CertServer, str]]:
+def certs(issuers: list[TokenIssuer]) -> Iterator[CertServer]:
     """A server of the first issuer's certificate, on a port of its own."""
     certs = CertServer(issuers[:1])
 
@@ -67,16 +68,22 @@ def server(issuers: list[TokenIssuer]) -> Iterator[tuple[CertServer, str]]:
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield certs, f"http://127.0.0.1:{http.server_port}/certs"
+        certs.url = f"http://127.0.0.1:{http.server_port}/certs"
+        yield certs
         http.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def verifier(certs: CertServer) -> TokenVerifier:
+    return TokenVerifier(certs.url, [ISSUER])
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     stub = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
-    monkeypatch.setattr(tokens, "time", stub)
+    monkeypatch.setattr(oidc, "time", stub)
     return clock
 
 
@@ -84,52 +91,48 @@ def verify(verifier: TokenVerifier, issuer: TokenIssuer) -> None:
     verifier.verify(issuer.oidc_token(ACCOUNT, BASE_URL), audience=BASE_URL, account=ACCOUNT)
 
 
+def refuse(verifier: TokenVerifier, issuer: TokenIssuer, error: type[Exception]) -> None:
+    """Check that a token of an issuer is refused, however often it comes."""
+    for _ in range(20):
+        with pytest.raises(error):
+            verify(verifier, issuer)
+
+
 def test_certificates_are_fetched_once_an_hour(
-    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
 ) -> None:
     """A thousand deliveries cost one fetch; an hour later there is one more."""
-    certs, url = server
-    verifier = TokenVerifier(url, [ISSUER])
-
     for _ in range(20):
         verify(verifier, issuers[0])
     assert certs.fetches == 1
 
-    clock.now_s += tokens.CERTS_TTL_S + 1
+    clock.now_s += oidc.CERTS_TTL_S + 1
     verify(verifier, issuers[0])
     assert certs.fetches == 2
 
 
 def test_an_unknown_key_cannot_cause_a_storm_of_fetches(
-    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
 ) -> None:
     """A stranger's keys cost at most one fetch in 30 seconds, and hold up nobody."""
-    certs, url = server
-    verifier = TokenVerifier(url, [ISSUER])
     verify(verifier, issuers[0])
 
-    for _ in range(20):
-        with pytest.raises(BadTokenError):
-            verify(verifier, issuers[1])
+    refuse(verifier, issuers[1], BadTokenError)
     assert certs.fetches == 1
 
-    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
-    for _ in range(20):
-        with pytest.raises(BadTokenError):
-            verify(verifier, issuers[1])
+    clock.now_s += oidc.MIN_BETWEEN_FETCHES_S + 1
+    refuse(verifier, issuers[1], BadTokenError)
     assert certs.fetches == 2
 
 
 def test_a_new_key_of_the_signer_is_found(
-    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
 ) -> None:
     """When the signer changes its key, tokens are good again within 30 seconds."""
-    certs, url = server
-    verifier = TokenVerifier(url, [ISSUER])
     verify(verifier, issuers[0])
     certs.issuers = issuers
 
-    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
+    clock.now_s += oidc.MIN_BETWEEN_FETCHES_S + 1
     verify(verifier, issuers[1])
     verify(verifier, issuers[0])
 
@@ -140,57 +143,50 @@ def test_a_new_key_of_the_signer_is_found(
     ("status", "body"), [(500, None), (404, b"{}"), (200, b"not JSON"), (200, b"[]"), (200, b"{}")]
 )
 def test_without_certificates_nobody_can_tell(
-    server: tuple[CertServer, str],
+    certs: CertServer,
+    verifier: TokenVerifier,
     issuers: list[TokenIssuer],
     clock: Clock,
     status: int,
     body: bytes | None,
 ) -> None:
     """An answer that holds no certificates is no proof against a caller: it may come again."""
-    certs, url = server
     certs.status, certs.body = status, body
-    verifier = TokenVerifier(url, [ISSUER])
 
-    for _ in range(20):
-        with pytest.raises(CertsUnavailableError):
-            verify(verifier, issuers[0])
+    refuse(verifier, issuers[0], CertsUnavailableError)
     assert certs.fetches == 1
 
     certs.status, certs.body = 200, None
-    clock.now_s += tokens.MIN_AFTER_FAILURE_S + 0.1
+    clock.now_s += oidc.MIN_AFTER_FAILURE_S + 0.1
     verify(verifier, issuers[0])
 
 
 def test_a_failed_fetch_for_a_strangers_key_costs_the_known_keys_nothing(
-    server: tuple[CertServer, str], issuers: list[TokenIssuer], clock: Clock
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
 ) -> None:
     """While the certificates are out of reach, those fetched before go on counting."""
-    certs, url = server
-    verifier = TokenVerifier(url, [ISSUER])
     verify(verifier, issuers[0])
     certs.status = 500
-    clock.now_s += tokens.MIN_BETWEEN_FETCHES_S + 1
+    clock.now_s += oidc.MIN_BETWEEN_FETCHES_S + 1
 
     with pytest.raises(CertsUnavailableError):
         verify(verifier, issuers[1])
-    for _ in range(20):
-        with pytest.raises(BadTokenError):
-            verify(verifier, issuers[1])
-        verify(verifier, issuers[0])
+    refuse(verifier, issuers[1], BadTokenError)
+    verify(verifier, issuers[0])
 
     assert certs.fetches == 2
 
 
 @pytest.mark.parametrize("missing", ["audience", "account"])
 def test_nothing_to_compare_with_refuses_all(
-    server: tuple[CertServer, str], issuers: list[TokenIssuer], missing: str
+    verifier: TokenVerifier, issuers: list[TokenIssuer], missing: str
 ) -> None:
     """S5, S6: an empty audience or account of ours lets nobody in, instead of everybody."""
     wanted = {"audience": BASE_URL, "account": ACCOUNT, missing: ""}
     given = issuers[0].oidc_token(wanted["account"], wanted["audience"])
 
     with pytest.raises(BadTokenError):
-        TokenVerifier(server[1], [ISSUER]).verify(given, **wanted)
+        verifier.verify(given, **wanted)
 
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -14,6 +14,7 @@ from google.api_core import exceptions as rpc_errors
 from pipelines.fork_join import Accumulator, BadItemError, fork_join
 from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.accumulator import BufferFullError
+from tests.pipelines.commits import fail_first
 from tests.pipelines.tallies import Mark, packs, tallied, tally
 from tests.world import Services, World, in_threads
 
@@ -92,7 +93,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     taken.add(world.clients, "t", Mark("a"))
     with monkeypatch.context() as patch:
         patch.setattr(fork_join_insert, "insert_all", lost)
-        patch.setattr(fork_join_insert._Group, "find_out", doubt)
+        patch.setattr(fork_join_insert._Group, "resolve", doubt)
         patch.setattr(fork_join_insert._Group, "look_up", nothing)
         in_context(world, lambda: taken.flush(world.clients))
     assert taken.waiting(world.clients) == 1
@@ -114,21 +115,14 @@ def test_a_flush_that_failed_is_made_again_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is added after it, and nobody flushes: the next window stores it."""
-    sound, failures = fork_join_insert.insert_all, list[int]()
-
-    def fails_once(client: Any, entities: Any) -> None:
-        if len(failures) < fork_join_insert.MAX_ATTEMPTS:
-            failures.append(1)
-            away()
-        sound(client, entities)
-
-    monkeypatch.setattr(fork_join_insert, "insert_all", fails_once)
+    error = rpc_errors.ServiceUnavailable("made by a test")
+    coming = fail_first(monkeypatch, *[error] * fork_join_insert.MAX_ATTEMPTS)
     quick = Accumulator("quick", MARKS, combine, flush_interval_s=0.01)
     quick.add(world.clients, "t", Mark("a"))
     until(lambda: quick.waiting(world.clients) == 0)
     world.settle()
 
-    assert len(failures) == fork_join_insert.MAX_ATTEMPTS
+    assert coming == []
     with world.context():
         assert counted("t") == Counter("a")
 
@@ -139,7 +133,7 @@ def nothing(group: Any) -> None:
 
 def doubt(group: Any, attempt: Any, error: Exception) -> None:
     """Leave it in doubt, as when the service is away."""
-    group.doubtful.append(attempt)
+    group.guarded_in_doubt.append(attempt)
 
 
 def test_a_process_that_is_told_to_end_stores_everything(

@@ -12,6 +12,7 @@ from pipelines.fork_join import BadItemError, OutcomeUnknownError
 from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.epochs import Slot, look
 from pipelines.runtime.cache import NoCache
+from tests.pipelines.commits import fail_first, lost_replies
 from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tasks
 from tests.world import World, in_threads
 
@@ -100,23 +101,11 @@ def test_an_insert_that_datastore_does_not_take_says_so(
         assert tallied("t") == Counter("b")
 
 
-def aborted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the first commit lose its race."""
-    sound, errors = fork_join_insert.insert_all, [rpc_errors.Aborted("made by a test")]
-
-    def insert_all(client: Any, entities: Any) -> None:
-        if errors:
-            raise errors.pop()
-        sound(client, entities)
-
-    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
-
-
 def test_a_commit_that_lost_its_race_leaves_its_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D5: no writer is inside when the insert is over."""
-    aborted_once(monkeypatch)
+    fail_first(monkeypatch, rpc_errors.Aborted("made by a test"))
     put(world, "t", "a")
 
     batch = look(world.clients, Slot(TALLIES.name, "t"))
@@ -129,7 +118,7 @@ def test_a_batch_of_ones_own_has_a_joiner_after_a_lost_race(
 ) -> None:
     """D3: without memcached the second commit goes where the first would have; no sweep needed."""
     object.__setattr__(world.clients, "cache", NoCache())
-    aborted_once(monkeypatch)
+    fail_first(monkeypatch, rpc_errors.Aborted("made by a test"))
     put(world, "t", "a")
     world.settle()
 
@@ -141,20 +130,8 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D6: the commit's reply is lost, then each look for it: `OutcomeUnknownError`, no other."""
-    sound = fork_join_insert.insert_all
-
-    def lost(client: Any, entities: Any) -> None:
-        sound(client, entities)
-        raise rpc_errors.DeadlineExceeded("made by a test")
-
-    def away(keys: Any) -> Any:
-        raise rpc_errors.DeadlineExceeded("made by a test")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fork_join_insert, "insert_all", lost)
-        patch.setattr(fork_join_insert.ndb, "get_multi", away)
-        with pytest.raises(OutcomeUnknownError):
-            put(world, "t", "a", idempotency_key="r")
+    with lost_replies(monkeypatch), pytest.raises(OutcomeUnknownError):
+        put(world, "t", "a", idempotency_key="r")
     (again,) = put(world, "t", "a", idempotency_key="r")
     world.settle()
 
@@ -217,14 +194,7 @@ def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its second try, which is guarded by its receipt, was accepted: the first never lands."""
-    sound, errors = fork_join_insert.insert_all, [rpc_errors.Unknown("made by a test")]
-
-    def fails_once(client: Any, entities: Any) -> None:
-        if errors:
-            raise errors.pop()
-        sound(client, entities)
-
-    monkeypatch.setattr(fork_join_insert, "insert_all", fails_once)
+    fail_first(monkeypatch, rpc_errors.Unknown("made by a test"))
     put(world, "t", "a", idempotency_key="r")
 
     assert len(tasks(world)) == 1

@@ -59,7 +59,7 @@ def test_one_bad_row_blocks_no_other_and_is_dead_lettered_with_its_reason(
         missing_queue,
         "bad",
     )
-    assert dead.reason.startswith("Cloud Tasks refuses it. NotFound: ")
+    assert dead.reason.startswith("Cloud Tasks refuses it. UnknownQueueError: ")
     assert waiting(world) == []
 
 

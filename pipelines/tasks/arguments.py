@@ -1,0 +1,67 @@
+"""Arguments of tasks and jobs: a dataclass that travels as JSON, checked at both ends."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
+
+from pipelines.tasks.errors import BadArgumentsError
+
+A = TypeVar("A")
+
+
+class ArgumentsCodec(Generic[A]):
+    """Writes the arguments of one task or job, and reads them again.
+
+    Args:
+        owner: Whose they are: each complaint begins with it.
+        kind: Their dataclass.
+    """
+
+    def __init__(self, owner: str, kind: type[A]) -> None:
+        self._owner = owner
+        self._kind = kind
+        self._adapter = TypeAdapter(kind)
+
+    def dump(self, args: A) -> bytes:
+        """Return arguments as JSON.
+
+        Python checks no field of a dataclass: `Raise(percent="5")` is made without a word.
+
+        Raises:
+            BadArgumentsError: no delivery could read them; the text names field and types.
+        """
+        if not isinstance(args, self._kind):
+            raise BadArgumentsError(
+                f"{self._owner} takes {self._kind.__name__}, not {type(args).__name__}: "
+                f"{args!r:.100}"
+            )
+        try:
+            body = self._adapter.dump_json(args, warnings=False)
+        except PydanticSerializationError as error:
+            raise BadArgumentsError(f"{self._owner}: {error}") from error
+        self.read(body)
+        return body
+
+    def read(self, body: bytes) -> A:
+        """Return the arguments in a body.
+
+        Raises:
+            BadArgumentsError: it is not JSON, or not of this type.
+        """
+        try:
+            args: A = self._adapter.validate_json(body, strict=True)
+        except ValidationError as error:
+            what = "; ".join(map(_complaint, error.errors(include_url=False)))
+            raise BadArgumentsError(f"{self._owner}: {what}") from error
+        return args
+
+
+def _complaint(error: ErrorDetails) -> str:
+    """Return what is wrong with one field, with the type that it has where the type is wrong."""
+    field = ".".join(map(str, error["loc"])) or "body"
+    is_of_type = error["type"].endswith("_type") and error["loc"]
+    found = f", not {type(error['input']).__name__}" if is_of_type else ""
+    return f"{field}: {error['msg']}{found}"

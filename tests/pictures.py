@@ -1,0 +1,284 @@
+"""The README's pictures, made by one command: `make pictures`.
+
+The whole stack is started, the demos are played while faults strike, and Chromium takes each page
+while it moves: at 1280 x 900 in light and in dark, and at 390 x 844. `--all FOLDER` takes every
+page of app and console in each of these, to look at.
+
+Forms are sent by their address, with what the page has filled in: a button may be called anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.conftest import QUIET, chromium
+from tests.stack import ROOT, Stack, running_stack
+
+IMAGES = ROOT / "docs/images"
+TIMEOUT_S = 30
+MAX_PLAY_S = 180.0
+# What is on the way when a picture is taken: a run of a thousand takes some seconds.
+FAULTS = {"id": "pictures", "kind": "error", "rate": 0.1}
+SETTLE_MS = 600
+Where = Callable[[Stack], str]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a page is looked at: a window of so many CSS pixels, in light or in dark."""
+
+    suffix: str
+    width: int
+    height: int
+    scheme: str
+
+
+LIGHT = Look("", 1280, 900, "light")
+DARK = Look("-dark", 1280, 900, "dark")
+PHONE = Look("-phone", 390, 844, "light")
+LOOKS = (LIGHT, DARK, PHONE)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One page, while something happens on it.
+
+    Attributes:
+        name: Of the file, before the look's suffix.
+        play: Sets something going, and returns the address of the page to look at.
+        after_s: How long it goes before it is looked at.
+        looks: What the README needs; none: only `--all` takes it.
+    """
+
+    name: str
+    play: Where
+    after_s: float = 0.0
+    looks: tuple[Look, ...] = ()
+
+
+# What is played
+
+
+def send_invitations(stack: Stack) -> str:
+    """Invite a thousand made-up guests to a party."""
+    party = submit(stack, "/invitations", "/invitations")
+    submit(stack, party, "/sample-guests", count="1000")
+    settled(stack, party)
+    submit(stack, party, "/send")
+    return party
+
+
+def add_students(stack: Stack) -> str:
+    """Add a thousand students, then a thousand more while the page is looked at."""
+    page = submit(stack, "/grades", "/grades/made-up")
+    settled(stack, page)
+    return submit(stack, page, "/grades/made-up")
+
+
+def load_a_sum(stack: Stack) -> str:
+    """Put a sum under load."""
+    page = submit(stack, "/sums", "/sums", name="page-views")
+    submit(stack, page, "/loads", rate="300", writers="8", seconds="15")
+    return page
+
+
+def at(path: str) -> Where:
+    """A page of the app on which nothing is set going."""
+    return lambda stack: path
+
+
+def in_console(path: str) -> Where:
+    """A page of the console."""
+    return lambda stack: stack.console + path
+
+
+def newest_task(stack: Stack) -> str:
+    """The console's page of the task that was created last."""
+    [task] = stack.control("/api/v1/tasks?limit=1")["tasks"]
+    return f"{stack.console}/tasks/{task['queue']}/{task['id']}"
+
+
+PICTURES = (
+    Picture("invitations", send_invitations, 1.5, LOOKS),
+    Picture("grades", add_students, 1.5, (LIGHT, DARK)),
+    Picture("sums", load_a_sum, 8.0),
+    Picture("home", at("/")),
+    Picture("parties", at("/invitations")),
+    Picture("all-sums", at("/sums")),
+    Picture("not-found", at("/nothing-here")),
+    Picture("console", in_console("/")),
+    Picture("console-queues", in_console("/queues")),
+    Picture("console-tasks", in_console("/tasks")),
+    Picture("console-task", newest_task),
+    Picture("console-outbox", in_console("/outbox")),
+    Picture("console-dead", in_console("/dead")),
+    Picture("console-mail", in_console("/mail")),
+    Picture("console-cron", in_console("/cron")),
+    Picture("console-faults", in_console("/faults")),
+)
+
+
+# Forms, by address
+
+
+@dataclass
+class Form:
+    """A form of a page, with what is filled in."""
+
+    action: str
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+class Forms(HTMLParser):
+    """Reads the forms of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Form] = []
+        self._inside: Form | None = None
+        self._text = ""  # The name of the textarea that is being read.
+        self._select = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {key: value or "" for key, value in attrs}
+        if tag == "form":
+            self._inside = Form(given.get("action", ""))
+            self.found.append(self._inside)
+        if self._inside is None:
+            return
+        name, kind = given.get("name", ""), given.get("type", "text")
+        if tag == "input" and name and kind not in {"file", "submit", "button"}:
+            if kind not in {"checkbox", "radio"} or "checked" in given:
+                self._inside.fields[name] = given.get("value", "")
+        elif tag == "textarea":
+            self._text = name
+            self._inside.fields[name] = ""
+        elif tag == "select":
+            self._select = name
+        elif tag == "option" and self._select:
+            value = given.get("value", "")
+            if "selected" in given or self._select not in self._inside.fields:
+                self._inside.fields[self._select] = value
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._inside = None
+        elif tag == "textarea":
+            self._text = ""
+        elif tag == "select":
+            self._select = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is not None and self._text:
+            self._inside.fields[self._text] += data
+
+
+def submit(stack: Stack, path: str, action: str, **fields: str) -> str:
+    """Send a form of a page, by the end of its address; return the path of what follows.
+
+    Raises:
+        LookupError: the page has no such form.
+        RuntimeError: the app refuses it.
+    """
+    app = stack.app.rstrip("/")
+    forms = Forms()
+    forms.feed(stack.visitor.get(app + path, timeout=TIMEOUT_S).text)
+    fitting = [form for form in forms.found if form.action.partition("?")[0].endswith(action)]
+    if not fitting:
+        raise LookupError(f"{path} has no form for {action}")
+    # Sent to where the page is: a fragment would be lost, and a file is not needed.
+    answer = stack.visitor.post(
+        app + fitting[0].action, data={**fitting[0].fields, **fields}, timeout=TIMEOUT_S
+    )
+    if not answer.ok:
+        raise RuntimeError(
+            f"{fitting[0].action} answered {answer.status_code}: {answer.text[:500]}"
+        )
+    return answer.url.removeprefix(app).partition("#")[0].partition("?")[0]
+
+
+def settled(stack: Stack, path: str) -> None:
+    """Wait until nothing moves on a page any more."""
+    ends_at = time.monotonic() + MAX_PLAY_S
+    while (
+        'data-moving="no"'
+        not in stack.visitor.get(stack.app.rstrip("/") + path, timeout=TIMEOUT_S).text
+    ):
+        if time.monotonic() > ends_at:
+            raise TimeoutError(f"{path} did not come to rest")
+        time.sleep(0.3)
+
+
+# Taking them
+
+
+@contextlib.contextmanager
+def windows(browser: Any) -> Iterator[dict[Look, Any]]:
+    """Open a window for each look, without motion that a picture would cut in half."""
+    with contextlib.ExitStack() as stack:
+        opened = {}
+        for look in LOOKS:
+            context = browser.new_context(
+                viewport={"width": look.width, "height": look.height},
+                color_scheme=look.scheme,
+                reduced_motion="reduce",
+                device_scale_factor=1,
+            )
+            stack.callback(context.close)
+            opened[look] = context.new_page()
+        yield opened
+
+
+def take(
+    stack: Stack, shown: dict[Look, Any], picture: Picture, folder: Path, *, all_: bool
+) -> None:
+    """Play a picture's scene, and take it in the looks that are wanted."""
+    stack.control("/api/v1/wait-idle", {"timeout_s": TIMEOUT_S - 5})  # Of the scene before.
+    looks = LOOKS if all_ else picture.looks
+    where = picture.play(stack)
+    url = where if where.startswith("http") else stack.app.rstrip("/") + where
+    time.sleep(picture.after_s)
+    for look in looks:
+        page = shown[look]
+        page.goto(url)
+        page.wait_for_timeout(SETTLE_MS)
+        path = folder / f"{picture.name}{look.suffix}.png"
+        page.screenshot(path=path)
+        print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take the pictures; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="every page, in every look")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these pictures")
+    options = parser.parse_args(arguments)
+    folder = options.all or IMAGES
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [
+        picture
+        for picture in PICTURES
+        if (options.all or picture.looks) and (not options.only or picture.name in options.only)
+    ]
+    with running_stack() as stack, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=QUIET)
+        stack.control("/api/v1/faults", FAULTS)
+        with windows(browser) as shown:
+            for picture in wanted:
+                take(stack, shown, picture, folder, all_=options.all is not None)
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""Mistakes of the first hour: each is refused where it is made, in words that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.ndb.exceptions import ContextError
+
+from models.transactions import NoContextError, transact
+from pipelines import continuations, outbox
+from pipelines.continuations import EntitySource, Job, job
+from pipelines.continuations.progress import progress
+from pipelines.fork_join import Batch, fork_join
+from pipelines.materialized_views import Contributions, View, ViewGroup
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+from pipelines.tasks import BadArgumentsError, Task, task
+from pipelines.tasks.errors import UnknownQueueError, UnknownTaskError
+from tests.pipelines.tasks.reminders import one_emulator, queued
+from tests.world import World
+
+
+class Lamp(ndb.Model):
+    cents = ndb.IntegerProperty(indexed=False)
+
+
+@dataclass(frozen=True)
+class Raise:
+    percent: int
+
+
+@task(queue="default")
+def announce(clients: Clients, args: Raise) -> None:
+    """Do nothing."""
+
+
+@job("raise-lamps", queue="default", source=lambda args: EntitySource(Lamp))
+def raise_lamps(clients: Clients, args: Raise, lamps: Sequence[Lamp]) -> list[None]:
+    return [None] * len(lamps)
+
+
+@fork_join("raises", queue="fork-join", period_s=1)
+def count_raises(clients: Clients, batch: Batch, items: Sequence[Raise]) -> None:
+    """Do nothing."""
+
+
+class LampsByPrice(View):
+    source = Lamp
+
+    @staticmethod
+    def contributions(lamp: Lamp) -> Contributions:
+        return {lamp.cents: {}}
+
+
+LAMPS = ViewGroup("lamps", LampsByPrice)
+
+
+@pytest.fixture
+def of_an_app(world: World) -> Clients:
+    """The clients of an app that has registered nothing."""
+    return replace(world.clients, task_paths=Registry().tasks)
+
+
+# A task that no registry has
+
+
+def commit_a_task(clients: Clients) -> None:
+    transact(lambda: outbox.enqueue(clients, announce, Raise(5)))
+
+
+def commit_an_item(clients: Clients) -> None:
+    transact(lambda: count_raises.insert_in_transaction(clients, "lamps", Raise(5)))
+
+
+UNREGISTERED: dict[str, tuple[str, Callable[[Clients], Any]]] = {
+    "task": ("/tasks/announce", lambda c: announce.enqueue(c, Raise(5))),
+    "tasks": ("/tasks/announce", lambda c: announce.enqueue_many(c, [Raise(5)])),
+    "outbox": ("/tasks/announce", commit_a_task),
+    "job": (
+        "/tasks/continuations/raise-lamps",
+        lambda c: continuations.start(c, raise_lamps, Raise(5), run_id="spring"),
+    ),
+    "insert": ("/tasks/fork-join/raises/join", lambda c: count_raises.insert(c, "k", Raise(5))),
+    "inserts": (
+        "/tasks/fork-join/raises/join",
+        lambda c: count_raises.insert_each(c, [("k", Raise(5))]),
+    ),
+    "insert in transaction": ("/tasks/fork-join/raises/join", commit_an_item),
+    "view": (
+        "/tasks/materialized-views/lamps/apply",
+        lambda c: LAMPS.save(c, Lamp(id="one", cents=3)),
+    ),
+}
+
+
+@one_emulator
+@pytest.mark.parametrize("what", UNREGISTERED)
+def test_what_no_registry_has_is_refused_when_it_is_enqueued(
+    world: World, of_an_app: Clients, what: str
+) -> None:
+    """It would wait for an hour and then be a dead task; nothing is stored or sent instead."""
+    path, enqueue = UNREGISTERED[what]
+
+    with (
+        world.context(),
+        pytest.raises(UnknownTaskError, match=rf"^{path} is in no registry.* Registry\(\.\.\.\)"),
+    ):
+        enqueue(of_an_app)
+
+    assert queued(world) == []
+    with world.context():
+        assert ndb.Query().fetch(keys_only=True) == []
+
+
+@one_emulator
+def test_what_a_registry_has_is_taken(world: World) -> None:
+    """As a task, a job or a queue; and without a registry at hand, any is."""
+    registry = Registry(announce, raise_lamps, count_raises)
+    clients = replace(world.clients, task_paths=registry.tasks)
+
+    with world.context():
+        assert announce.enqueue(clients, Raise(5))
+        assert continuations.start(clients, raise_lamps, Raise(5), run_id="spring")
+        count_raises.insert(clients, "lamps", Raise(5))
+        assert announce.enqueue(world.clients, Raise(5))
+
+
+# A queue that does not exist
+
+
+@one_emulator
+def test_an_unknown_queue_is_named_when_a_task_is_enqueued(world: World) -> None:
+    """The text says where to add it, and not that a queue may take a minute to be there."""
+    lost = replace(announce, queue="nosuch")
+
+    with pytest.raises(UnknownQueueError) as one:
+        lost.enqueue(world.clients, Raise(5))
+    with pytest.raises(UnknownQueueError) as many:
+        lost.enqueue_many(world.clients, [Raise(5), Raise(6)])
+
+    for raised in (one, many):
+        assert str(raised.value).startswith("'nosuch' is not in queue.yaml")
+        assert "/tasks/announce" in str(raised.value)
+        assert isinstance(raised.value, rpc_errors.NotFound)
+
+
+# Called instead of enqueued
+
+
+@pytest.mark.parametrize(
+    ("declared", "advice"),
+    [
+        (announce, r"\.enqueue\(clients, args\)"),
+        (raise_lamps, r"raise-lamps is a job.*continuations\.start\(clients, job, args"),
+        (count_raises, r"raises is a fork-join queue.*\.insert\(clients, key, item\)"),
+    ],
+    ids=["task", "job", "queue"],
+)
+def test_what_runs_in_tasks_is_not_called(declared: Any, advice: str) -> None:
+    """It would run in the request, once, and be lost with it: the error says what to do."""
+    with pytest.raises(TypeError, match=advice):
+        declared(None, Raise(5))
+
+
+# Arguments of another type
+
+
+@one_emulator
+def test_arguments_of_a_job_are_checked_before_anything_is_stored(world: World) -> None:
+    """Python makes Raise(percent="5") without a word; the run would fail on every page."""
+    wrong: list[Any] = [Raise(percent="5"), Raise(percent=None), {"percent": 5}]  # type: ignore[arg-type]
+    for args in wrong:
+        with world.context(), pytest.raises(BadArgumentsError, match="job raise-lamps"):
+            continuations.start(world.clients, raise_lamps, args, run_id="spring")
+
+    with world.context(), pytest.raises(LookupError):
+        progress("spring")
+    with pytest.raises(BadArgumentsError, match=r"percent: .* valid integer, not str"):
+        announce.enqueue(world.clients, wrong[0])
+    assert queued(world) == []
+
+
+# No context
+
+
+@one_emulator
+def test_a_call_without_a_context_says_how_to_open_one(world: World) -> None:
+    """In a script, a thread or a prompt: for a pattern's calls and for ndb's own."""
+    calls: list[Callable[[], Any]] = [
+        lambda: progress("spring"),
+        lambda: Lamp.get_by_id("one"),
+        lambda: Lamp(id="one").put(),
+        lambda: LAMPS.read(world.clients, LampsByPrice),
+        lambda: transact(lambda: None),
+        lambda: continuations.start(world.clients, raise_lamps, Raise(5), run_id="spring"),
+    ]
+    for call in calls:
+        with pytest.raises((ContextError, NoContextError), match=r"`with clients\.context\(\): "):
+            call()
+
+
+# Declarations of another form
+
+
+def without_a_type(clients, args, items):  # type: ignore[no-untyped-def]
+    pass
+
+
+def with_too_little(clients: Clients) -> None:
+    pass
+
+
+def with_a_text(clients: Clients, args: str, items: str) -> None:
+    pass
+
+
+def of_types_to_come(clients: Clients, args: ToCome, items: Sequence[ToCome]) -> None:  # type: ignore[name-defined]  # noqa: F821
+    pass
+
+
+@pytest.mark.parametrize(
+    "work",
+    [without_a_type, with_too_little, with_a_text, of_types_to_come],
+    ids=lambda w: w.__name__,
+)
+def test_a_function_of_another_form_is_refused_as_a_job_and_as_a_queue(work: Any) -> None:
+    """As a task's is: the error names the function and shows the right form."""
+    with pytest.raises(TypeError, match=rf"{work.__name__}.*\n.*@job\("):
+        job("x", queue="default", source=lambda args: EntitySource(Lamp))(work)
+    with pytest.raises(TypeError, match=rf"{work.__name__}.*\n.*@fork_join\("):
+        fork_join("x", queue="default", period_s=0)(work)
+
+
+def test_what_is_declared_stays_what_it_was() -> None:
+    """That it cannot be called takes nothing from it."""
+    assert isinstance(announce, Task)
+    assert isinstance(raise_lamps, Job)
+    assert raise_lamps.args is Raise

@@ -1,0 +1,56 @@
+"""The rules of the house that no linter knows: doors, lengths, and where tests may look."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, named, sources
+
+MAX_NAMES = 12
+MAX_LINES = 450
+MAX_METHODS = 20
+DOORS = sorted((ROOT / "pipelines").glob("*/__init__.py"))
+CODE = [
+    *sources("handlers", "demos", "pipelines", "models", "devserver", "benchmarks"),
+    ROOT / "serving.py",
+]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=named)
+def test_a_door_has_at_most_twelve_names_in_order_and_says_what_is_behind(door: Path) -> None:
+    """A reader learns a pattern from one file; what it names is there."""
+    module = importlib.import_module(f"pipelines.{door.parent.name}")
+
+    assert 0 < len(module.__all__) <= MAX_NAMES
+    assert list(module.__all__) == sorted(set(module.__all__), key=_as_ruff_sorts)
+    assert all(hasattr(module, name) for name in module.__all__)
+    assert len((module.__doc__ or "").splitlines()) >= 3
+
+
+def _as_ruff_sorts(name: str) -> tuple[int, str]:
+    """CONSTANTS first, then Classes, then the rest."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_no_file_is_longer_than_a_person_reads_at_a_time() -> None:
+    """Tests included."""
+    lines = {named(path): path.read_text().count("\n") for path in [*CODE, *sources("tests")]}
+
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_no_class_has_more_methods_than_a_person_remembers() -> None:
+    """One that does is two classes."""
+    found = {
+        f"{named(path)}: {node.name}": sum(isinstance(part, ast.FunctionDef) for part in node.body)
+        for path in CODE
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    assert len(found) > 200
+    assert {name: count for name, count in found.items() if count > MAX_METHODS} == {}

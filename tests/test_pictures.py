@@ -1,0 +1,48 @@
+"""The README's pictures are made by a command, which sends forms as a browser would."""
+
+from __future__ import annotations
+
+import re
+
+from tests.documents import text_of
+from tests.pictures import IMAGES, PICTURES, Forms
+
+PAGE = """
+<form action="/search"><input name="q"></form>
+<form action="/send?x=1">
+  <input type="hidden" name="token" value="t&amp;1"><input name="what" value="A party">
+  <input type="checkbox" name="on" value="1" checked><input type="checkbox" name="off" value="1">
+  <input type="file" name="list"><textarea name="note">two
+lines</textarea>
+  <select name="pace"><option value="fast">As it goes</option>
+  <option value="slow" selected>Watch it</option></select>
+  <select name="size"><option value="small">S</option><option value="large">L</option></select>
+  <button name="verb" value="go">Go</button>
+</form>
+"""
+
+
+def test_every_picture_of_the_readme_is_one_that_the_command_makes() -> None:
+    """And there is no other in the folder: what is not made anew shows yesterday's pages."""
+    shown = set(re.findall(r"docs/images/([\w-]+\.png)", text_of("README.md")))
+    made = {f"{p.name}{look.suffix}.png" for p in PICTURES for look in p.looks}
+
+    assert shown == made
+    assert {path.name for path in IMAGES.glob("*.png")} <= made
+
+
+def test_a_form_is_sent_with_what_is_filled_in() -> None:
+    """Hidden fields, defaults and what is selected; no file, no button, no empty box."""
+    forms = Forms()
+    forms.feed(PAGE)
+
+    assert [form.action for form in forms.found] == ["/search", "/send?x=1"]
+    assert forms.found[0].fields == {"q": ""}
+    assert forms.found[1].fields == {
+        "token": "t&1",
+        "what": "A party",
+        "on": "1",
+        "note": "two\nlines",
+        "pace": "slow",
+        "size": "small",
+    }

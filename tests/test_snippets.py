@@ -1,0 +1,148 @@
+"""Each Python block of the how-tos and of the README runs as it stands there.
+
+The blocks of a page run one after the other, in one module: each has its imports, or goes on where
+the one before it ends. All that is given is `clients`, with a context open, as in `make shell`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import types
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from google.cloud import ndb
+
+from pipelines.registry import PATTERNS, Registry
+from pipelines.tasks import Task
+from tests.documents import ROOT, named, text_of
+from tests.world import Services, World
+
+BLOCK = re.compile(r"^(?:<!-- (\S+) -->\n)?```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+PAGES = [
+    path for path in sorted((ROOT / "docs/howto").glob("*.md")) if "```python" in path.read_text()
+]
+MAX_DELIVERIES = 200
+TAKEN = tuple(pattern.takes for pattern in PATTERNS if pattern.takes is not None)
+
+one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """Return the Python blocks of a page, each with the line where it begins."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, found.start(2)) + 1, found.group(2)) for found in BLOCK.finditer(text)
+    ]
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    """An empty module; kinds that are declared in it are gone after the test."""
+    made = types.ModuleType(f"snippets_{uuid.uuid4().hex[:8]}")
+    kinds = dict(ndb.Model._kind_map)
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+    ndb.Model._kind_map.clear()
+    ndb.Model._kind_map.update(kinds)
+
+
+def run(module: types.ModuleType, page: Path, line: int, block: str) -> None:
+    """Run a block; an error shows the line of the page."""
+    source = "\n" * (line - 1) + block
+    exec(compile(source, str(page), "exec"), module.__dict__)
+
+
+def parts_of(module: types.ModuleType) -> list[Any]:
+    """Return what the app of a page would register."""
+    return [value for value in vars(module).values() if isinstance(value, TAKEN)]
+
+
+def deliver(world: World, tasks: dict[str, Task[Any]]) -> int:
+    """Do the work of every task that is due; return how many there were."""
+    count = 0
+    while (due := world.engine.due()) and count < MAX_DELIVERIES:
+        attempt = world.engine.begin_attempt(due[0].task_name)
+        task = tasks[urlsplit(attempt.url).path]
+        task.work(world.clients, task.read(attempt.body))
+        world.engine.end_attempt(attempt.id, status=204)
+        count += 1
+    return count
+
+
+@one_emulator
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=named)
+def test_every_block_of_a_page_runs(
+    world: World, services: Services, module: types.ModuleType, page: Path
+) -> None:
+    """A reader may paste them in turn, and what they enqueue can be delivered."""
+    module.__dict__["clients"] = world.clients
+
+    with world.context():
+        for line, block in blocks(page):
+            run(module, page, line, block)
+
+    app = module.__dict__.get("APP")
+    registry = app if isinstance(app, Registry) else Registry()
+    parts = Registry(*parts_of(module), *registry.declared, patterns=[*registry.patterns.values()])
+    with world.context():
+        deliver(world, dict(parts.tasks))
+    tests = [value for name, value in vars(module).items() if name.startswith("test_")]
+    for test in tests:
+        world.engine.reset()  # What the page has enqueued for later is not this test's.
+        test(services)
+    world.clients.process_state.shutdown()
+
+
+@one_emulator
+def test_the_plain_task_is_a_whole_file(world: World, module: types.ModuleType) -> None:
+    """Pasted into an empty file it works: nothing has to be found elsewhere."""
+    page = ROOT / "docs/howto/add-a-job.md"
+    [(line, block)] = [(line, block) for line, block in blocks(page) if "def remind(" in block]
+
+    run(module, page, line, block)
+
+    module.__dict__["clients"] = world.clients
+    [use] = [(line, block) for line, block in blocks(page) if "remind.enqueue(" in block]
+    run(module, page, *use)
+    world.clock.sleep(61)
+    with world.context():
+        assert deliver(world, dict(module.__dict__["APP"].tasks)) == 1
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=named)
+def test_a_block_that_is_an_example_is_that_example(page: Path) -> None:
+    """To the letter; of its imports those that it uses."""
+    for example, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if not example:
+            continue
+        source = text_of(example)
+        shown = re.split(r"^# (?:README|howto): .*$", source, flags=re.MULTILINE)[1].strip()
+        imports, _, code = block.partition("\n\n\n")
+        assert code.strip() == shown
+        assert imported(imports) <= imported(source)
+
+
+def imported(source: str) -> set[tuple[str, str]]:
+    """Return the names that a source imports, each with its module."""
+    return {
+        (node.module or "", alias.name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_every_page_that_has_an_example_is_looked_at() -> None:
+    """The four of docs/examples that a page shows."""
+    texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *PAGES]]
+    shown = {example for text in texts for example, _ in BLOCK.findall(text) if example}
+
+    assert shown == {named(path) for path in (ROOT / "docs/examples").glob("*.py")}
