@@ -37,11 +37,11 @@ def work(clients: Clients) -> list[int]:
     return [json.loads(lease.payload)["photo"] for lease in done if lease not in lost]
 
 
-# howto: to here
-
-
 def make_thumbnail(lease: Lease) -> bool:
-    return lease.payload.startswith("{")
+    return lease.payload.startswith("{")  # Yours: it returns whether it is done.
+
+
+# howto: to here
 
 
 @dataclasses.dataclass
@@ -58,7 +58,7 @@ class Clock:
 
 
 def play(clients: Clients, queue: RunningEmulator) -> str:
-    """Upload, let one worker die and another one work; return what was done. `queue` pushes nothing."""
+    """Upload, let one worker die and another one work; return what was done. Nothing is pushed."""
     clock = Clock(clients.clock.now())
     clients = dataclasses.replace(clients, clock=clock)
     said = []
