@@ -39,8 +39,9 @@ def json_body(max_bytes: int) -> Any:
 
 def typed_body(adapter: TypeAdapter[B], max_bytes: int) -> B:
     """Return the request's body as a type, strictly; end the request with 400 if it is none."""
+    json_body(max_bytes)
     try:
-        return adapter.validate_python(json_body(max_bytes), strict=True)
+        return adapter.validate_json(request.get_data(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"

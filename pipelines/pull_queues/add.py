@@ -73,11 +73,11 @@ class _Ordinals:
     """How often one attempt of a body has added the same, so that twice makes two items."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[str, str, str | None], int] = {}
+        self._taken: dict[tuple[str | None, ...], int] = {}
 
     def take(self, *what: str | None) -> int:
-        self._taken[what] = self._taken.get(what, 0) + 1  # type: ignore[index]
-        return self._taken[what]  # type: ignore[index]
+        self._taken[what] = self._taken.get(what, 0) + 1
+        return self._taken[what]
 
     def on_retry(self, cause: Exception) -> None:
         self._taken.clear()

@@ -12,7 +12,7 @@ from models.transactions import transact
 from pipelines.pull_queues import add as adding
 from pipelines.pull_queues import leasing
 from pipelines.pull_queues.add import make_ready
-from pipelines.pull_queues.items import DeadLetter, ItemId, Lease, Oldest
+from pipelines.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 
@@ -65,7 +65,7 @@ class PullQueue:
             google.api_core.exceptions.GoogleAPICallError: what the service said. With an
                 idempotency key it is safe to add it again.
         """
-        adding.check(payload, tag, idempotency_key)
+        check(payload, tag, idempotency_key)
         item = adding.new_item(clients, payload, tag, delay_s)
         return adding.add(clients, self.name, self.partitions, item, idempotency_key)
 
