@@ -7,7 +7,9 @@ the one before it ends. All that is given is `clients`, with a context open, as 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import types
 import uuid
@@ -138,6 +140,45 @@ def imported(source: str) -> set[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+
+
+FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+MISTAKES = """
+import prices
+import sales
+from pipelines.runtime import Clients
+
+def wrong(clients: Clients) -> None:
+    prices.Raise(percent="10")
+    sales.ship(clients, sales.Ship("x"))
+    sales.ship.enqueue(clients, prices.Raise(percent=10))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> None:
+    """With the two settings that it names, in a folder of their own; py.typed stands for ours."""
+    for name, text in FILE.findall(text_of("docs/tutorial.md")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    assert mypy(tmp_path) == "Success: no issues found in 4 source files\n"
+
+    (tmp_path / "wrong.py").write_text(MISTAKES, encoding="utf-8")
+    found = re.findall(r"^wrong\.py:(\d+): error: .*\[([\w-]+)\]$", mypy(tmp_path), re.MULTILINE)
+    assert found == [("7", "arg-type"), ("8", "operator"), ("9", "arg-type")]
+
+
+def mypy(folder: Path) -> str:
+    """Return what mypy says of the modules in a folder, as the tutorial calls it."""
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache/tutorial")]
+    done = subprocess.run(
+        [*command, *sorted(path.name for path in folder.glob("*.py"))],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
 
 
 def test_every_page_that_has_an_example_is_looked_at() -> None:

@@ -24,6 +24,9 @@ class UnknownTaskError(Error, LookupError):
 class UnknownQueueError(Error, rpc_errors.NotFound):
     """A task goes to a queue that does not exist; the text says which, and what to do."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)  # type: ignore[no-untyped-call]
+
     def __str__(self) -> str:
         return str(self.message)
 

@@ -183,7 +183,7 @@ def steps() -> list[dict[str, str]]:
 
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """Each step's files are copied over those of the step before, while the app runs."""
-    hello, sell, view, visits, prices = steps()
+    hello, sell, view, visits, prices = steps()[:5]
     write(tmp_path, hello)
     with running_stack("--target", "shop:serve", folder=tmp_path, reloads=True) as stack:
         shows(stack, "Look at the terminal.")
