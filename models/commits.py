@@ -4,7 +4,8 @@ A transaction that reads nothing needs neither. `insert_all` writes entities tha
 yet, all or none; that they are new is checked by the same commit, so it is its own proof.
 `put_unchanged` writes an entity that nobody else has written since its version was learned: a
 compare-and-set. A writer that owns an entity for a while learns each version from its own last
-commit, and so reads nothing in between.
+commit, and so reads nothing in between. `commit_unchanged` does so for several entities, all or
+none; `read_versions` reads entities with their versions.
 
 ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
 their database, and the client's own stub.
@@ -13,15 +14,21 @@ their database, and the client's own stub.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import grpc
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore import helpers
-from google.cloud.datastore_v1.types import CommitRequest, Mutation, TransactionOptions
+from google.cloud.datastore_v1.types import (
+    CommitRequest,
+    LookupRequest,
+    Mutation,
+    TransactionOptions,
+)
 from google.cloud.ndb._datastore_api import _add_routing_info
-from google.cloud.ndb.model import _entity_to_ds_entity
+from google.cloud.ndb.model import _entity_from_ds_entity, _entity_to_ds_entity
 
 # What `put_unchanged` raises when the entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
@@ -47,20 +54,58 @@ def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
     Args:
         version: What that commit returned.
 
+    Raises: as `commit_unchanged`.
+    """
+    return commit_unchanged(client, puts=[(entity, version)])[0]
+
+
+def commit_unchanged(
+    client: ndb.Client,
+    *,
+    puts: Sequence[tuple[ndb.Model, int]] = (),
+    deletes: Sequence[tuple[Any, int]] = (),
+) -> list[int]:
+    """Write and delete entities that all have the versions given, or none; return new versions.
+
+    Args:
+        puts: Entities, each with the version that it has in Datastore.
+        deletes: Keys, likewise.
+
     Raises:
-        google.api_core.exceptions.FailedPrecondition: it was written since; nothing was written.
-        google.api_core.exceptions.NotFound: it was deleted since; nothing was written.
+        google.api_core.exceptions.FailedPrecondition: one was written since; nothing was written.
+        google.api_core.exceptions.NotFound: one was deleted since; nothing was written.
         google.api_core.exceptions.Aborted: a race was lost; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
     """
-    mutation = Mutation(
-        update=_protobuf(entity),
-        base_version=version,
-        # By default a conflict drops the mutation and the commit succeeds.
-        conflict_resolution_strategy=Mutation.ConflictResolutionStrategy.FAIL,
+    # By default a conflict drops its mutation, and the commit succeeds.
+    guarded = partial(
+        Mutation, conflict_resolution_strategy=Mutation.ConflictResolutionStrategy.FAIL
     )
-    return _commit(client, [mutation])[0]
+    mutations = [guarded(update=_protobuf(entity), base_version=at) for entity, at in puts]
+    mutations += [guarded(delete=key._key.to_protobuf(), base_version=at) for key, at in deletes]
+    return _commit(client, mutations)
+
+
+def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Model, int] | None]:
+    """Read entities by key, each with its version; None: there is none.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
+    request = LookupRequest(
+        project_id=client.project,
+        database_id=client.database or "",
+        keys=[key._key.to_protobuf() for key in keys],
+    )
+    response = _call(client.stub.lookup, request)
+    if response.deferred:
+        raise ValueError(f"{len(keys)} keys are more than one lookup answers")
+    found = {}
+    for result in response.found:
+        entity = _entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+        found[entity.key] = (entity, result.version)
+    return [found.get(key) for key in keys]
 
 
 def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
@@ -71,11 +116,15 @@ def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
         single_use_transaction=_READ_WRITE,
         mutations=mutations,
     )
+    response = _call(client.stub.commit, request)
+    return [result.version for result in response.mutation_results]
+
+
+def _call(method: Any, request: Any) -> Any:
     try:
-        response = client.stub.commit(request, metadata=_add_routing_info((), request))
+        return method(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
-    return [result.version for result in response.mutation_results]
 
 
 def _protobuf(entity: ndb.Model) -> Any:

@@ -17,6 +17,7 @@ from pipelines.continuations.pattern import Continuations
 from pipelines.fork_join.pattern import ForkJoins
 from pipelines.materialized_views.pattern import MaterializedViews
 from pipelines.outbox.pattern import Outbox
+from pipelines.pull_queues.pattern import PullQueues
 from pipelines.runtime import Clients
 from pipelines.runtime.each import run_each
 from pipelines.tasks import Task
@@ -30,6 +31,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Outbox(),
     Continuations(),
     ForkJoins(),
+    PullQueues(),
     MaterializedViews(),
 )
 

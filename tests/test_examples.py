@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
+from docs.examples import count_visits, make_thumbnails, raise_prices, ship_purchases, sum_up_sales
 from pipelines.runtime import Clients
 from tests.documents import (
     PACKAGES,
@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "raise_prices": (raised, "README.md"),
     "ship_purchases": (ship_purchases.play, "docs/howto/enqueue-in-a-transaction.md"),
     "sum_up_sales": (summed, "docs/howto/declare-a-view.md"),
+    "make_thumbnails": (make_thumbnails.play, "docs/howto/lease-work.md"),
     "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
 }
 

@@ -33,6 +33,7 @@ from pipelines.continuations import Job
 from pipelines.fork_join import ForkJoin
 from pipelines.materialized_views import ViewMaintenance
 from pipelines.outbox import InlineRelay
+from pipelines.pull_queues import PullQueue
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.heartbeats import NoHeart
@@ -51,6 +52,7 @@ SWEEPS = (
     "/cron/outbox/sweep",
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",
+    "/cron/pull-queues/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -95,6 +97,7 @@ class World:
     tasks: Sequence[Task[Any]] = ()
     builds: Sequence[ViewMaintenance] = ()
     fork_joins: Sequence[ForkJoin[Any]] = ()
+    pull_queues: Sequence[PullQueue] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -107,7 +110,7 @@ class World:
         self.services.closers.extend(
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
-        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins)
+        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False

@@ -27,6 +27,7 @@ from handlers.endpoints import (
     errors,
     health,
     metrics,
+    pull_queues,
     recovery,
     security,
     tasks,
@@ -34,6 +35,7 @@ from handlers.endpoints import (
 from handlers.endpoints.context import Wiring
 from handlers.endpoints.settings import Settings
 from pipelines.outbox import BackgroundRelay
+from pipelines.pull_queues.pattern import PullQueues
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue
@@ -129,6 +131,8 @@ def mount(
     security.register(app, CSRFProtect(app), settings)
     for endpoints in (tasks, cron, health, metrics):
         app.register_blueprint(endpoints.bp)
+    if registry.parts(PullQueues.name):
+        app.register_blueprint(pull_queues.bp)
     errors.register(app, error_page)
     app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""Who may call tasks and cron: the queue and the scheduler alone.
+"""Who may call tasks, cron and pull queues: the queue, the scheduler and our workers alone.
 
 On App Engine its front end strips X-AppEngine-* from outsiders, so the header proves the
 caller there, and only there. Everywhere else a caller shows an OIDC token of our service
@@ -34,7 +34,12 @@ def cron_only(view: View) -> View:
     return _only(view, "X-Appengine-Cron")
 
 
-def _only(view: View, app_engine_header: str) -> View:
+def workers_only(view: View) -> View:
+    """Let only programs in that hold a token of our service account, on every platform."""
+    return _only(view, None)
+
+
+def _only(view: View, app_engine_header: str | None) -> View:
     @wraps(view)
     def authenticated(*args: object, **kwargs: object) -> ResponseReturnValue:
         try:
@@ -50,8 +55,9 @@ def _only(view: View, app_engine_header: str) -> View:
     return authenticated
 
 
-def _authenticate(app_engine_header: str) -> None:
-    if settings().platform == APP_ENGINE and request.headers.get(app_engine_header):
+def _authenticate(app_engine_header: str | None) -> None:
+    is_on_app_engine = settings().platform == APP_ENGINE
+    if is_on_app_engine and app_engine_header and request.headers.get(app_engine_header):
         return
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     target = settings().target

@@ -14,6 +14,7 @@ from pipelines.runtime import Clients
 MACHINE_PREFIXES = ("/tasks/", "/cron/")
 MACHINE_PATHS = ("/metrics",)
 # An app may have routes of its own under the same prefixes.
+API_BLUEPRINTS = ("rollforward_pull_queues",)
 MACHINE_BLUEPRINTS = ("rollforward_tasks", "rollforward_cron", "rollforward_metrics")
 
 
@@ -61,5 +62,7 @@ def is_machine_path() -> bool:
 
 def is_api_path() -> bool:
     """Return whether a program is asking: it gets JSON, in errors too."""
+    if request.blueprint in API_BLUEPRINTS:
+        return True
     prefix = wiring().api_prefix
     return prefix is not None and request.path.startswith(prefix)

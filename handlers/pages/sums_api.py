@@ -8,18 +8,16 @@ and we never agree. So whatever is not declared as JSON is refused, with 415.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from typing import Any, NoReturn
 
-from flask import Blueprint, abort, jsonify, request
+from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
-from werkzeug.exceptions import RequestEntityTooLarge
 
 from demos.sums import reconciliation, sums
 from demos.sums.sums import MAX_AMOUNT
 from handlers.endpoints.context import clients
+from handlers.endpoints.json_requests import idempotency_key, json_body, refuse
 from handlers.endpoints.problems import problem
 from handlers.pages.openapi import DESCRIPTION
 from pipelines.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
@@ -30,7 +28,6 @@ MAX_BODY_BYTES = 4096
 MAX_WAIT_MS = 5000
 # Each holds a thread while it waits. Callers beyond these get 202 at once.
 MAX_WAITING = 4
-IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,200}")
 
 
 @bp.get("/openapi.json")
@@ -57,12 +54,12 @@ def read(name: str) -> ResponseReturnValue:
 def add(name: str) -> ResponseReturnValue:
     """Add to a sum; respond once the addition is safe, or, if asked, once it is folded."""
     amount = _amount()
-    key, wait_ms = _idempotency_key(), _wait_ms()
+    key, wait_ms = idempotency_key(), _wait_ms()
     _sum_or_404(name)
     try:
         accepted = sums.add(clients(), name, amount, idempotency_key=key, keep_result=bool(wait_ms))
     except DifferentItemError:
-        _refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
+        refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
     except OutcomeUnknownError:
         return _outcome_unknown(key)
     response = {
@@ -106,61 +103,18 @@ def _outcome_unknown(key: str | None) -> ResponseReturnValue:
 
 def _amount() -> int:
     """Return the amount in a body that holds an amount and nothing else."""
-    body = _json()
+    body = json_body(MAX_BODY_BYTES)
     if not isinstance(body, dict):
-        _refuse(400, 'The body is an object like {"amount": 5}.')
+        refuse(400, 'The body is an object like {"amount": 5}.')
     others = sorted(set(body) - {"amount"})
     if others:
-        _refuse(400, f"The body has an amount and nothing else, not {others[0]!r:.50}.")
+        refuse(400, f"The body has an amount and nothing else, not {others[0]!r:.50}.")
     amount = body.get("amount")
     if type(amount) is not int:  # A bool is an int to isinstance, and none to a caller.
-        _refuse(400, "amount is missing, or is no whole number.")
+        refuse(400, "amount is missing, or is no whole number.")
     if not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
-        _refuse(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
+        refuse(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
     return amount
-
-
-def _json() -> Any:
-    if request.mimetype != "application/json":
-        _refuse(415, "Send the body as Content-Type: application/json.")
-    if request.headers.get("Content-Encoding", "identity") != "identity":
-        _refuse(415, "Send the body without a Content-Encoding.")
-    content = _body()
-    try:
-        return json.loads(
-            content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
-        )
-    except (ValueError, RecursionError):
-        _refuse(400, "The body is not JSON in UTF-8.")
-
-
-def _body() -> bytes:
-    # One more than allowed: a body that does not say its length is cut off at the limit.
-    request.max_content_length = MAX_BODY_BYTES + 1
-    try:
-        content = request.get_data()
-    except RequestEntityTooLarge:
-        content = None
-    if content is None or len(content) > MAX_BODY_BYTES:
-        _refuse(413, f"The body has at most {MAX_BODY_BYTES} bytes.")
-    return content
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return dict(pairs)
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _idempotency_key() -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and (not IDEMPOTENCY_KEY.fullmatch(key) or not key.strip()):
-        _refuse(400, "An Idempotency-Key has 1 to 200 printable ASCII characters.")
-    return key
 
 
 def _wait_ms() -> int | None:
@@ -168,14 +122,10 @@ def _wait_ms() -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MAX_WAIT_MS:
-        _refuse(400, f"wait_ms is a whole number from 0 to {MAX_WAIT_MS}.")
+        refuse(400, f"wait_ms is a whole number from 0 to {MAX_WAIT_MS}.")
     return int(text)
 
 
 def _sum_or_404(name: str) -> None:
     if not sums.exists(clients(), name):
-        _refuse(404, "There is no such sum. The page /sums makes one.")
-
-
-def _refuse(status: int, detail: str) -> NoReturn:
-    abort(problem(status, detail))
+        refuse(404, "There is no such sum. The page /sums makes one.")

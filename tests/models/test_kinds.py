@@ -11,7 +11,15 @@ import pytest
 from google.cloud import ndb
 
 import models
-from models import attempts, continuations, fork_join, materialized_views, outbox, sweeps
+from models import (
+    attempts,
+    continuations,
+    fork_join,
+    materialized_views,
+    outbox,
+    pull_queues,
+    sweeps,
+)
 from models.demos import grades, invitations, sums
 from tests.pipelines.memory import offline
 
@@ -21,6 +29,8 @@ INDEXED = {
     "DeadTask": {"resolved"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
+    "PullItem": {"dead", "ready", "tagged"},
+    "PullReceipt": {"expires"},
     "RowMarker": {"ranks"},
     "SampleStudent": {"grade"},
     "Student": {"grade"},
@@ -44,6 +54,8 @@ REQUIRED = {
     "OutboxLease": {"ends", "owner"},
     "OutboxTask": {"body", "path", "queue"},
     "Party": {"created", "host", "place", "title", "when"},
+    "PullItem": {"added_at", "payload"},
+    "PullReceipt": {"digest", "expires", "item"},
     "RowMarker": {"measures", "sequence"},
     "SampleStudent": {"grade", "name", "points"},
     "SourceMarker": {"contributions", "sequence"},
@@ -112,6 +124,11 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (
         lambda: fork_join.receipt_key("q", "k", "r"),
         ("WorkReceipt", "207b4b7c92b631514eaa8148fe12fc28d7fb9c59"),
+    ),
+    (lambda: pull_queues.item_key("q", "i"), ("PullItem", "q|i")),
+    (
+        lambda: pull_queues.receipt_key("q", "k"),
+        ("PullReceipt", pull_queues.digest_of("q", "k")),
     ),
     (lambda: grades.student_key("demo", "s"), ("Student", "demo:s")),
     (lambda: grades.student_key("sample-9", "s"), ("SampleStudent", "sample-9:s")),

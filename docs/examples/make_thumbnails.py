@@ -1,0 +1,90 @@
+"""A pull queue: workers lease items by tag, one of them dies, and each item is done.
+
+    .venv/bin/python -m docs.examples.make_thumbnails
+
+Six photos of two users wait. A worker leases those of the user that waits longest, and dies. When
+its lease has ended another worker does them all. The program brings its own services: see
+raise_prices.py next to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+
+from devserver.cloudtasks.emulator import RunningEmulator, running
+from devserver.services import datastore_emulator
+from docs.examples.raise_prices import ROOT, open_clients
+from pipelines.pull_queues import OLDEST, Lease, PullQueue
+from pipelines.runtime import Clients
+
+# howto: from here
+THUMBNAILS = PullQueue("thumbnails", max_deliveries=5)
+
+
+def upload(clients: Clients, user: str, photo: int) -> None:
+    THUMBNAILS.add(
+        clients, json.dumps({"photo": photo}), tag=user, idempotency_key=f"photo-{photo}"
+    )
+
+
+def work(clients: Clients) -> list[int]:
+    # Photos of one user, the one who has waited longest: they are read from one disk.
+    leases = THUMBNAILS.lease(clients, limit=20, lease_s=60, tag=OLDEST)
+    done = [lease for lease in leases if make_thumbnail(lease)]
+    lost = THUMBNAILS.ack(clients, done)
+    return [json.loads(lease.payload)["photo"] for lease in done if lease not in lost]
+
+
+def make_thumbnail(lease: Lease) -> bool:
+    return lease.payload.startswith("{")  # Yours: it returns whether it is done.
+
+
+# howto: to here
+
+
+@dataclasses.dataclass
+class Clock:
+    """A clock that a program moves, so that nobody waits a minute for a lease to end."""
+
+    at: datetime.datetime
+
+    def now(self) -> datetime.datetime:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += datetime.timedelta(seconds=seconds)
+
+
+def play(clients: Clients, queue: RunningEmulator) -> str:
+    """Upload, let one worker die and another one work; return what was done. Nothing is pushed."""
+    clock = Clock(clients.clock.now())
+    clients = dataclasses.replace(clients, clock=clock)
+    said = []
+    with clients.context():
+        for photo in range(6):
+            upload(clients, user="aki" if photo % 2 else "mio", photo=photo)
+            clock.sleep(1)
+        dead = THUMBNAILS.lease(clients, limit=20, lease_s=60, tag=OLDEST)
+        said.append(f"a worker dies with {len(dead)} photos")
+        while done := work(clients):
+            said.append(f"another does {sorted(done)}")
+        clock.sleep(61)
+        while done := work(clients):
+            said.append(f"a minute later it does {sorted(done)}")
+        said.append(f"the dead one comes back and has lost {len(THUMBNAILS.ack(clients, dead))}")
+    return "\n".join(said)
+
+
+def main() -> None:
+    """Start the services, play, and say what came out."""
+    with (
+        datastore_emulator() as datastore,
+        running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,
+    ):
+        print(play(open_clients(datastore, queue), queue))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

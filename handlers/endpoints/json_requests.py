@@ -1,0 +1,78 @@
+"""What programs send: JSON, in UTF-8, of a bounded size, that all readers read alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn, TypeVar
+
+from flask import abort, request
+from pydantic import TypeAdapter, ValidationError
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from handlers.endpoints.problems import problem
+
+B = TypeVar("B")
+
+IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,200}")
+
+
+def refuse(status: int, detail: str) -> NoReturn:
+    """End the request with a problem."""
+    abort(problem(status, detail))
+
+
+def json_body(max_bytes: int) -> Any:
+    """Return the request's body; end the request with 400, 413 or 415 if it is no JSON."""
+    if request.mimetype != "application/json":
+        refuse(415, "Send the body as Content-Type: application/json.")
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        refuse(415, "Send the body without a Content-Encoding.")
+    content = _bytes(max_bytes)
+    try:
+        return json.loads(
+            content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
+        )
+    except (ValueError, RecursionError):
+        refuse(400, "The body is not JSON in UTF-8.")
+
+
+def typed_body(adapter: TypeAdapter[B], max_bytes: int) -> B:
+    """Return the request's body as a type, strictly; end the request with 400 if it is none."""
+    json_body(max_bytes)
+    try:
+        return adapter.validate_json(request.get_data(), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        refuse(400, f"{where[:100]}: {first['msg']}.")
+
+
+def idempotency_key() -> str | None:
+    """Return the Idempotency-Key; end the request with 400 if it is not one."""
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and (not IDEMPOTENCY_KEY.fullmatch(key) or not key.strip()):
+        refuse(400, "An Idempotency-Key has 1 to 200 printable ASCII characters.")
+    return key
+
+
+def _bytes(max_bytes: int) -> bytes:
+    # One more than allowed: a body that does not say its length is cut off at the limit.
+    request.max_content_length = max_bytes + 1
+    try:
+        content = request.get_data()
+    except RequestEntityTooLarge:
+        content = None
+    if content is None or len(content) > max_bytes:
+        refuse(413, f"The body has at most {max_bytes} bytes.")
+    return content
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return dict(pairs)
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,204 @@
+"""Pull queues over HTTP, so that a worker in any language can lease.
+
+A worker proves itself by an OIDC token of the app's service account, as the task queue does; an app
+that has none, since App Engine's own headers prove its queue, lets no worker in. A lease is a
+signed token: it says which item, at which version, until when, and cannot be made up. Mounted where
+an app has a pull queue. JSON in, JSON out; errors as of RFC 9457.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from flask import Blueprint, jsonify
+from flask.typing import ResponseReturnValue
+from itsdangerous import BadSignature, URLSafeSerializer
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from handlers.endpoints.auth import workers_only
+from handlers.endpoints.context import clients, registry, settings
+from handlers.endpoints.json_requests import idempotency_key, refuse, typed_body
+from pipelines.pull_queues import (
+    OLDEST,
+    BadItemError,
+    DifferentItemError,
+    ItemId,
+    Lease,
+    PullQueue,
+)
+
+bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
+
+# A payload of 100,000 bytes, each of which JSON may write as six.
+MAX_ITEM_BODY_BYTES = 650_000
+MAX_BODY_BYTES = 100_000
+MAX_LEASES = 200
+
+_STRICT = ConfigDict(extra="forbid")
+LeaseSeconds = Annotated[float, Field(ge=1, le=7 * 24 * 3600)]
+DelaySeconds = Annotated[float, Field(ge=0, le=30 * 24 * 3600)]
+Tokens = Annotated[list[str], Field(min_length=1, max_length=MAX_LEASES)]
+
+
+@dataclass(frozen=True)
+class NewItem:
+    __pydantic_config__ = _STRICT
+    payload: str
+    tag: str | None = None
+    delay_s: DelaySeconds = 0.0
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    __pydantic_config__ = _STRICT
+    limit: Annotated[int, Field(ge=1, le=MAX_LEASES)] = 1
+    lease_s: LeaseSeconds = 60.0
+    tag: str | None = None
+    oldest_tag: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    __pydantic_config__ = _STRICT
+    tokens: Tokens
+
+
+@dataclass(frozen=True)
+class Renewal:
+    __pydantic_config__ = _STRICT
+    tokens: Tokens
+    lease_s: LeaseSeconds = 60.0
+
+
+@dataclass(frozen=True)
+class Release:
+    __pydantic_config__ = _STRICT
+    tokens: Tokens
+    delay_s: DelaySeconds = 0.0
+
+
+_NEW_ITEM, _LEASE, _HELD = TypeAdapter(NewItem), TypeAdapter(LeaseRequest), TypeAdapter(Held)
+_RENEWAL, _RELEASE = TypeAdapter(Renewal), TypeAdapter(Release)
+
+
+@bp.post("/<name>/items")
+@workers_only
+def add(name: str) -> ResponseReturnValue:
+    """Add an item; with an Idempotency-Key once, however often it is sent within 24 hours."""
+    queue = _queue_or_404(name)
+    item = typed_body(_NEW_ITEM, MAX_ITEM_BODY_BYTES)
+    try:
+        id_ = queue.add(
+            clients(),
+            item.payload,
+            tag=item.tag,
+            delay_s=item.delay_s,
+            idempotency_key=idempotency_key(),
+        )
+    except DifferentItemError:
+        refuse(422, "This Idempotency-Key was used for another item. Nothing was added.")
+    except BadItemError as error:
+        refuse(400, f"It cannot be added: {error}.")
+    return jsonify(id=id_), 201
+
+
+@bp.post("/<name>/lease")
+@workers_only
+def lease(name: str) -> ResponseReturnValue:
+    """Lease items; an empty list if none can be leased."""
+    queue = _queue_or_404(name)
+    asked = typed_body(_LEASE, MAX_BODY_BYTES)
+    if asked.oldest_tag and asked.tag is not None:
+        refuse(400, "Ask for a tag or for the oldest item's, not for both.")
+    tag = OLDEST if asked.oldest_tag else asked.tag
+    leases = queue.lease(clients(), limit=asked.limit, lease_s=asked.lease_s, tag=tag)
+    return jsonify(leases=[_shown(queue, each) for each in leases])
+
+
+@bp.post("/<name>/ack")
+@workers_only
+def ack(name: str) -> ResponseReturnValue:
+    """Delete items that are done; return which leases were lost."""
+    queue = _queue_or_404(name)
+    leases = _leases(queue, typed_body(_HELD, MAX_BODY_BYTES).tokens)
+    return jsonify(lost=[each.id for each in queue.ack(clients(), leases)])
+
+
+@bp.post("/<name>/renew")
+@workers_only
+def renew(name: str) -> ResponseReturnValue:
+    """Lease items for longer; return the new leases of those still held."""
+    queue = _queue_or_404(name)
+    asked = typed_body(_RENEWAL, MAX_BODY_BYTES)
+    held = queue.renew(clients(), _leases(queue, asked.tokens), lease_s=asked.lease_s)
+    return jsonify(leases=[_shown(queue, each) for each in held])
+
+
+@bp.post("/<name>/release")
+@workers_only
+def release(name: str) -> ResponseReturnValue:
+    """Give items back before their leases end."""
+    queue = _queue_or_404(name)
+    asked = typed_body(_RELEASE, MAX_BODY_BYTES)
+    queue.release(clients(), _leases(queue, asked.tokens), delay_s=asked.delay_s)
+    return "", 204
+
+
+@bp.get("/<name>/dead-letters")
+@workers_only
+def dead_letters(name: str) -> ResponseReturnValue:
+    """Return the oldest hundred items that were delivered as often as they may be."""
+    letters = _queue_or_404(name).dead_letters()
+    return jsonify(
+        dead_letters=[
+            {"id": each.id, "payload": each.payload, "tag": each.tag, "deliveries": each.deliveries}
+            for each in letters
+        ]
+    )
+
+
+@bp.post("/<name>/dead-letters/<id_>/replay")
+@workers_only
+def replay(name: str, id_: str) -> ResponseReturnValue:
+    """Let a dead letter be leased again."""
+    if not _queue_or_404(name).replay(clients(), ItemId(id_)):
+        refuse(404, "There is no such dead letter.")
+    return "", 204
+
+
+def _queue_or_404(name: str) -> PullQueue:
+    queues: dict[str, PullQueue] = {each.name: each for each in registry().parts("pull-queues")}
+    if name not in queues:
+        refuse(404, "There is no such pull queue.")
+    return queues[name]
+
+
+def _signer(queue: PullQueue) -> URLSafeSerializer:
+    return URLSafeSerializer(list(reversed(settings().secret_keys)), salt=f"pull.{queue.name}")
+
+
+def _shown(queue: PullQueue, lease: Lease) -> dict[str, Any]:
+    expires_at = lease.expires_at.replace(tzinfo=datetime.UTC).isoformat()
+    return {
+        "id": lease.id,
+        "payload": lease.payload,
+        "tag": lease.tag,
+        "deliveries": lease.deliveries,
+        "expires_at": expires_at,
+        "token": _signer(queue).dumps([lease.id, lease.version, expires_at]),
+    }
+
+
+def _leases(queue: PullQueue, tokens: list[str]) -> list[Lease]:
+    signer, leases = _signer(queue), {}
+    for token in tokens:
+        try:
+            id_, version, expires_at = signer.loads(token)
+        except BadSignature:
+            refuse(400, "A token is none that this queue has given.")
+        at = datetime.datetime.fromisoformat(expires_at).replace(tzinfo=None)
+        # Once each: one commit cannot name an item twice.
+        leases[id_] = Lease(ItemId(id_), "", None, 0, at, version)
+    return list(leases.values())

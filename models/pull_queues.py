@@ -1,0 +1,128 @@
+"""Items of pull queues: what waits for a worker to come and lease it.
+
+PullItem
+    Key: "<queue>|<id>". Ids are random, or digests of the caller's idempotency key.
+    Queries: a range of `ready`, in its order: what can be leased; a range of `tagged`, likewise,
+    for one tag; a range of `dead`: the dead letters of a queue. Single-property indexes.
+    `ready` is "<queue>|<partition>|<time>": from that time on, the item can be leased. A lease
+    moves the time to its end, so an item whose worker died comes back by itself.
+    Growth: one row for each item that waits, is leased or is dead. An ack deletes it; a dead letter
+    goes after 30 days.
+
+PullReceipt
+    Key: a digest of the queue and the caller's idempotency key. Inserted with the item, so a
+    second add with the same key is refused, even when the item was acked meanwhile.
+    Queries: expires < .... Single-property index.
+    Growth: one row for each add with an idempotency key, for 24 hours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from typing import Any
+
+from google.cloud import ndb
+
+_TIME = "%Y%m%dT%H%M%S%f"
+
+
+class PullItem(ndb.Model):
+    """Something to do, for whichever worker leases it."""
+
+    payload = ndb.TextProperty(required=True)
+    tag = ndb.TextProperty()
+    added_at = ndb.DateTimeProperty(indexed=False, required=True)
+    deliveries = ndb.IntegerProperty(indexed=False, default=0)
+    lease = ndb.TextProperty()  # The id of the last lease: proof of a commit without a reply.
+    ready = ndb.StringProperty()  # None: it is dead.
+    tagged = ndb.StringProperty()  # As `ready`, within its tag; None: it has no tag, or is dead.
+    dead = ndb.StringProperty()  # When its deliveries were used up.
+
+
+class PullReceipt(ndb.Model):
+    """An add that was accepted."""
+
+    item = ndb.TextProperty(required=True)
+    digest = ndb.TextProperty(required=True)  # Of what was added: the same key with another errs.
+    expires = ndb.DateTimeProperty(required=True)
+
+
+def item_key(queue: str, id_: str) -> Any:
+    """Return the key of an item."""
+    return ndb.Key(PullItem, f"{queue}|{id_}")
+
+
+def receipt_key(queue: str, idempotency_key: str) -> Any:
+    """Return the key of a receipt."""
+    return ndb.Key(PullReceipt, digest_of(queue, idempotency_key))
+
+
+def digest_of(*parts: str | None) -> str:
+    """Return a digest of some texts, in their order.
+
+    >>> digest_of("a", "bc") != digest_of("ab", "c")
+    True
+    """
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def ready_at(queue: str, partition: int, at: datetime.datetime) -> str:
+    """Return the place of an item among those of its partition, by when it can be leased.
+
+    >>> ready_at("mail", 3, datetime.datetime(2030, 5, 1, 12))
+    'mail|03|20300501T120000000000'
+    """
+    return f"{queue}|{partition:02d}|{at:{_TIME}}"
+
+
+def tag_group(queue: str, tag: str) -> str:
+    """Return what stands for a queue among those of `tagged`, for one of its tags."""
+    return f"{queue}#{digest_of(tag)}"
+
+
+def time_of(ready: str) -> datetime.datetime:
+    """Return when an item can be leased.
+
+    >>> time_of("mail|03|20300501T120000000000")
+    datetime.datetime(2030, 5, 1, 12, 0)
+    """
+    return datetime.datetime.strptime(ready.rpartition("|")[2], _TIME)  # noqa: DTZ007
+
+
+def ready_items(queue: str, partition: int, now: datetime.datetime) -> Any:
+    """Return the query for a partition's items that can be leased, the oldest first."""
+    first, last = f"{queue}|{partition:02d}|", ready_at(queue, partition, now)
+    return PullItem.query(PullItem.ready >= first, PullItem.ready <= last).order(PullItem.ready)
+
+
+def tagged_items(queue: str, tag: str, partition: int, now: datetime.datetime) -> Any:
+    """Return the query for a partition's items of one tag, the oldest first."""
+    group = tag_group(queue, tag)
+    first, last = f"{group}|{partition:02d}|", ready_at(group, partition, now)
+    return PullItem.query(PullItem.tagged >= first, PullItem.tagged <= last).order(PullItem.tagged)
+
+
+def items_of(queue: str) -> Any:
+    """Return the query for all items of a queue that are not dead."""
+    return PullItem.query(PullItem.ready >= f"{queue}|", PullItem.ready < f"{queue}}}").order(
+        PullItem.ready
+    )
+
+
+def dead_items(queue: str) -> Any:
+    """Return the query for the dead letters of a queue, the oldest first."""
+    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < f"{queue}}}").order(
+        PullItem.dead
+    )
+
+
+def dead_at(queue: str, at: datetime.datetime) -> str:
+    """Return the place of a dead letter among those of its queue."""
+    return f"{queue}|{at:{_TIME}}"
+
+
+def expired_receipts(now: datetime.datetime) -> Any:
+    """Return the query for receipts that nobody asks for any more."""
+    return PullReceipt.query(PullReceipt.expires < now).order(PullReceipt.expires)

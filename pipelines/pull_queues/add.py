@@ -1,0 +1,153 @@
+"""Adding to a pull queue: alone with an idempotency key, or in the caller's transaction."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from datetime import timedelta
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.commits import insert_all
+from models.pull_queues import (
+    PullItem,
+    PullReceipt,
+    digest_of,
+    item_key,
+    ready_at,
+    receipt_key,
+    tag_group,
+)
+from models.transactions import OUTCOME_UNKNOWN, current_transaction
+from pipelines.pull_queues.items import DifferentItemError, ItemId, check
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+# How long an idempotency key is known at least.
+RECEIPTS_FOR = timedelta(hours=24)
+MAX_ATTEMPTS = 3
+PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """An item to be added. Its id is chosen before the first attempt to store it."""
+
+    id: ItemId
+    payload: str
+    tag: str | None
+    delay_s: float
+
+
+def new_item(clients: Clients, payload: str, tag: str | None, delay_s: float) -> NewItem:
+    """Return an item with an id of its own.
+
+    Raises:
+        BadItemError: it cannot be added.
+    """
+    check(payload, tag, None)
+    return NewItem(ItemId(clients.new_id()), payload, tag, delay_s)
+
+
+def add_in_transaction(
+    clients: Clients, queue: str, partitions: int, payload: str, tag: str | None, delay_s: float
+) -> ItemId:
+    """Put an item with the writes of the caller's transaction.
+
+    Its id is made of the transaction's and of what is added, so a body that runs again writes the
+    same row.
+
+    Raises:
+        BadItemError: it cannot be added.
+        models.transactions.NoTransactionError: there is no transaction.
+    """
+    check(payload, tag, None)
+    number = current_transaction().hook("pull-queues", _Ordinals).take(queue, payload, tag)
+    id_ = ItemId(digest_of(current_transaction().id, queue, payload, tag, str(number)))
+    _entity(clients, queue, partitions, NewItem(id_, payload, tag, delay_s)).put()
+    return id_
+
+
+class _Ordinals:
+    """How often one attempt of a body has added the same, so that twice makes two items."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str | None, ...], int] = {}
+
+    def take(self, *what: str | None) -> int:
+        self._taken[what] = self._taken.get(what, 0) + 1
+        return self._taken[what]
+
+    def on_retry(self, cause: Exception) -> None:
+        self._taken.clear()
+
+    def on_commit(self) -> None:
+        pass
+
+    def on_give_up(self) -> None:
+        pass
+
+
+def add(
+    clients: Clients, queue: str, partitions: int, item: NewItem, idempotency_key: str | None
+) -> ItemId:
+    """Store an item, in one round trip; return its id, or that of the add before with this key.
+
+    Raises:
+        DifferentItemError: the idempotency key was used for another item.
+        google.api_core.exceptions.GoogleAPICallError: what the service said. With an idempotency
+            key it is safe to add it again.
+    """
+    rows = [_entity(clients, queue, partitions, item)]
+    if idempotency_key is not None:
+        rows.append(_receipt(clients, queue, item, idempotency_key))
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            insert_all(clients.datastore, rows)
+        except rpc_errors.AlreadyExists:
+            break  # Our own commit, whose reply was lost, or that of an add with the same key.
+        except (rpc_errors.Aborted, *OUTCOME_UNKNOWN):
+            if attempt == MAX_ATTEMPTS:
+                raise
+            clients.clock.sleep(PAUSE_S)
+        else:
+            return item.id
+    if idempotency_key is None:
+        return item.id  # Ids are random: nobody else has this one.
+    return _added_before(queue, item, idempotency_key)
+
+
+def _added_before(queue: str, item: NewItem, idempotency_key: str) -> ItemId:
+    receipt = receipt_key(queue, idempotency_key).get()
+    if receipt is None:
+        return item.id  # The item is there, and the receipt came with it: it has expired since.
+    if receipt.digest != digest_of(item.payload, item.tag):
+        raise DifferentItemError(f"{idempotency_key!r:.80} was used for another item")
+    return ItemId(receipt.item)
+
+
+def _receipt(clients: Clients, queue: str, item: NewItem, idempotency_key: str) -> PullReceipt:
+    return PullReceipt(
+        key=receipt_key(queue, idempotency_key),
+        item=item.id,
+        digest=digest_of(item.payload, item.tag),
+        expires=naive_utc(clients.clock.now()) + RECEIPTS_FOR,
+    )
+
+
+def _entity(clients: Clients, queue: str, partitions: int, item: NewItem) -> ndb.Model:
+    now = naive_utc(clients.clock.now())
+    row = PullItem(key=item_key(queue, item.id), payload=item.payload, tag=item.tag, added_at=now)
+    make_ready(row, partitions, now + timedelta(seconds=item.delay_s))
+    return row
+
+
+def make_ready(row: PullItem, partitions: int, at: object) -> None:
+    """Let an item be leased from a time on; it stays in its partition."""
+    queue, _, id_ = row.key.id().partition("|")
+    partition = zlib.crc32(id_.encode()) % partitions
+    row.ready = ready_at(queue, partition, at)  # type: ignore[arg-type]
+    row.tagged = (
+        None if row.tag is None else ready_at(tag_group(queue, row.tag), partition, at)  # type: ignore[arg-type]
+    )

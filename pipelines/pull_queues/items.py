@@ -1,0 +1,73 @@
+"""What goes into a pull queue, and what a worker gets out of it."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any, NewType
+
+MAX_PAYLOAD_BYTES = 100_000
+MAX_TAG_CHARS = 200
+MAX_IDEMPOTENCY_KEY_CHARS = 200
+
+ItemId = NewType("ItemId", str)
+
+
+class BadItemError(ValueError):
+    """This cannot be added; the text says why."""
+
+
+class DifferentItemError(ValueError):
+    """This idempotency key was used for another item before."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One item, leased to one worker until `expires_at` (UTC, naive).
+
+    `deliveries` counts how often it was leased, this time included. `version` is the fence: it
+    is another one as soon as somebody else leases the item.
+    """
+
+    id: ItemId
+    payload: str
+    tag: str | None
+    deliveries: int
+    expires_at: datetime.datetime
+    version: int
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """An item that was delivered as often as its queue allows, and never acked."""
+
+    id: ItemId
+    payload: str
+    tag: str | None
+    deliveries: int
+
+
+class Oldest:
+    """The tag of the oldest item that can be leased."""
+
+    def __repr__(self) -> str:
+        return "OLDEST"
+
+
+OLDEST = Oldest()
+
+
+def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
+    """Check what somebody wants to add.
+
+    Raises:
+        BadItemError: it cannot be added.
+    """
+    if not isinstance(payload, str):
+        raise BadItemError(f"a payload is text, such as JSON, not {type(payload).__name__}")
+    if len(payload.encode()) > MAX_PAYLOAD_BYTES:
+        raise BadItemError(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes")
+    if tag is not None and not 1 <= len(tag) <= MAX_TAG_CHARS:
+        raise BadItemError(f"a tag has 1 to {MAX_TAG_CHARS} characters")
+    if idempotency_key is not None and not (1 <= len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARS):
+        raise BadItemError(f"an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters")

@@ -1,0 +1,170 @@
+"""A pull queue: items wait until a worker leases them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from models.pull_queues import PullItem, dead_items, item_key
+from models.transactions import transact
+from pipelines.pull_queues import add as adding
+from pipelines.pull_queues import leasing
+from pipelines.pull_queues.add import make_ready
+from pipelines.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
+MAX_LEASE_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class PullQueue:
+    """A queue whose workers come for their work.
+
+    Attributes:
+        name: Lower-case letters, digits and hyphens; part of each key.
+        max_deliveries: How often an item is leased before it becomes a dead letter.
+        partitions: Workers that lease at the same time meet rarely when there are more
+            partitions than workers; an empty queue costs a query for each. Items stay in theirs:
+            do not change it while items wait.
+    """
+
+    name: str
+    max_deliveries: int = 10
+    partitions: int = 8
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"a pull queue's name is like {NAME.pattern}, not {self.name!r}")
+        if self.max_deliveries < 1 or not 1 <= self.partitions <= 64:
+            raise ValueError("max_deliveries is at least 1, partitions is from 1 to 64")
+
+    def add(
+        self,
+        clients: Clients,
+        payload: str,
+        *,
+        tag: str | None = None,
+        delay_s: float = 0.0,
+        idempotency_key: str | None = None,
+    ) -> ItemId:
+        """Add an item; return its id once it is stored, in one round trip.
+
+        Args:
+            payload: Text, at most 100,000 bytes of UTF-8.
+            tag: By which workers may lease.
+            delay_s: From then on it can be leased.
+            idempotency_key: Added again with the same key within 24 hours, it stays one item.
+
+        Raises:
+            BadItemError: it cannot be added.
+            DifferentItemError: the idempotency key was used for another item.
+            google.api_core.exceptions.GoogleAPICallError: what the service said. With an
+                idempotency key it is safe to add it again.
+        """
+        check(payload, tag, idempotency_key)
+        item = adding.new_item(clients, payload, tag, delay_s)
+        return adding.add(clients, self.name, self.partitions, item, idempotency_key)
+
+    def add_in_transaction(
+        self, clients: Clients, payload: str, *, tag: str | None = None, delay_s: float = 0.0
+    ) -> ItemId:
+        """Add an item with the writes of the caller's transaction, or not at all.
+
+        Raises:
+            BadItemError: it cannot be added.
+            models.transactions.NoTransactionError: there is no transaction.
+        """
+        return adding.add_in_transaction(clients, self.name, self.partitions, payload, tag, delay_s)
+
+    def lease(
+        self,
+        clients: Clients,
+        *,
+        limit: int = 1,
+        lease_s: float = 60.0,
+        tag: str | Oldest | None = None,
+    ) -> list[Lease]:
+        """Lease up to `limit` items; an empty list if none can be leased.
+
+        Args:
+            lease_s: In seconds; an item that is not acked by then can be leased again.
+            tag: Only items of this tag; OLDEST: of that of the item that waits longest.
+
+        Raises:
+            ValueError: `limit` is not from 1 to 1,000, or `lease_s` not from 1 s to a week.
+            google.api_core.exceptions.GoogleAPICallError: what the service said.
+        """
+        if not 1 <= limit <= 1000:
+            raise ValueError(f"limit is from 1 to 1,000, not {limit}")
+        _check_lease_s(lease_s)
+        return leasing.lease(clients, self._shape, limit, lease_s, tag)
+
+    def renew(
+        self, clients: Clients, leases: Sequence[Lease], *, lease_s: float = 60.0
+    ) -> list[Lease]:
+        """Lease items for longer, from now on; return the new leases of those still held."""
+        _check_lease_s(lease_s)
+        ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=lease_s)
+        return self._move(clients, leases, ends)
+
+    def release(self, clients: Clients, leases: Sequence[Lease], *, delay_s: float = 0.0) -> None:
+        """Give items back before their leases end; lost leases are passed over."""
+        ready = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=delay_s)
+        self._move(clients, leases, ready)
+
+    def ack(self, clients: Clients, leases: Sequence[Lease]) -> list[Lease]:
+        """Delete items that are done; return the leases that were lost to another worker.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again
+                is safe.
+        """
+        groups = batched(leases, leasing.MAX_ITEMS)
+        return [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]
+
+    def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
+        """Return items that were delivered as often as they may be, the oldest first."""
+        return [_dead_letter(row) for row in dead_items(self.name).fetch(limit)]
+
+    def replay(self, clients: Clients, id_: ItemId) -> bool:
+        """Let a dead letter be leased again, as if it were new; return whether it was dead."""
+        now = naive_utc(clients.clock.now())
+
+        def body() -> bool:
+            row = item_key(self.name, id_).get()
+            if row is None or row.dead is None:
+                return False
+            row.dead, row.deliveries = None, 0
+            make_ready(row, self.partitions, now)
+            row.put()
+            return True
+
+        return transact(body)
+
+    def _move(
+        self, clients: Clients, leases: Sequence[Lease], to: datetime.datetime
+    ) -> list[Lease]:
+        groups = batched(leases, leasing.MAX_ITEMS)
+        return [held for group in groups for held in leasing.move(clients, self._shape, group, to)]
+
+    @property
+    def _shape(self) -> leasing.Shape:
+        return leasing.Shape(self.name, self.partitions, self.max_deliveries)
+
+
+def batched(leases: Sequence[Lease], limit: int) -> Iterator[Sequence[Lease]]:
+    """Cut a list into parts of at most so many."""
+    return (leases[i : i + limit] for i in range(0, len(leases), limit))
+
+
+def _check_lease_s(lease_s: float) -> None:
+    if not 1 <= lease_s <= MAX_LEASE_S:
+        raise ValueError(f"a lease lasts from 1 s to a week, not {lease_s} s")
+
+
+def _dead_letter(row: PullItem) -> DeadLetter:
+    return DeadLetter(ItemId(row.key.id().partition("|")[2]), row.payload, row.tag, row.deliveries)

@@ -1,0 +1,324 @@
+"""Pull queues: what is added waits, is leased to one worker at a time, and is acked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.pull_queues import items_of
+from models.transactions import transact
+from pipelines.pull_queues import (
+    OLDEST,
+    BadItemError,
+    DifferentItemError,
+    Lease,
+    PullQueue,
+)
+from pipelines.pull_queues.pattern import PullQueues
+from tests.world import World, in_threads
+
+WORK = PullQueue("work", max_deliveries=3, partitions=4)
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    with world.clients.context():
+        yield world
+
+
+def add(here: World, *payloads: str, tag: str | None = None) -> None:
+    for payload in payloads:
+        WORK.add(here.clients, payload, tag=tag)
+
+
+def lease(here: World, limit: int = 10, **options: object) -> list[Lease]:
+    return WORK.lease(here.clients, limit=limit, **options)  # type: ignore[arg-type]
+
+
+def payloads(leases: list[Lease]) -> list[str]:
+    return sorted(each.payload for each in leases)
+
+
+def waiting() -> int:
+    return len(items_of("work").fetch(keys_only=True))
+
+
+def test_an_item_is_leased_to_one_worker_and_gone_after_its_ack(here: World) -> None:
+    """Added, leased, acked: nobody else sees it meanwhile, and nobody after."""
+    add(here, "a", "b", "c")
+
+    leases = lease(here)
+
+    assert payloads(leases) == ["a", "b", "c"]
+    assert {each.deliveries for each in leases} == {1}
+    assert lease(here) == []
+    assert WORK.ack(here.clients, leases) == []
+    assert waiting() == 0
+
+
+def test_a_lease_takes_no_more_than_it_asks_for(here: World) -> None:
+    add(here, *"abcdefgh")
+
+    first, rest = lease(here, 3), lease(here, 100)
+
+    assert len(first) == 3
+    assert payloads(first + rest) == list("abcdefgh")
+
+
+def test_an_item_that_is_not_acked_comes_back(here: World) -> None:
+    """A worker that died delays its items by its lease, and no longer."""
+    add(here, "a")
+    lease(here, lease_s=30)
+    here.clock.sleep(29)
+    assert lease(here) == []
+
+    here.clock.sleep(2)
+
+    [again] = lease(here)
+    assert (again.payload, again.deliveries) == ("a", 2)
+
+
+def test_a_late_workers_ack_fails(here: World) -> None:
+    """The fence: another worker has the item since, and only that one can ack, renew, release."""
+    add(here, "a")
+    [late] = lease(here, lease_s=30)
+    here.clock.sleep(31)
+    [new] = lease(here, lease_s=30)
+
+    assert WORK.ack(here.clients, [late]) == [late]
+    assert WORK.renew(here.clients, [late]) == []
+    WORK.release(here.clients, [late])
+
+    assert lease(here) == []
+    assert WORK.ack(here.clients, [new]) == []
+    assert WORK.ack(here.clients, [late]) == [late]
+
+
+def test_one_lost_lease_does_not_keep_the_others_from_their_ack(here: World) -> None:
+    add(here, "a", "b", "c")
+    leases = lease(here, lease_s=30)
+    here.clock.sleep(31)
+    [taken] = lease(here, 1)
+
+    lost = WORK.ack(here.clients, leases)
+
+    assert [each.id for each in lost] == [taken.id]
+    assert waiting() == 1
+
+
+def test_a_worker_that_was_late_acks_what_nobody_else_took(here: World) -> None:
+    add(here, "a")
+    leases = lease(here, lease_s=30)
+    here.clock.sleep(60)
+
+    assert WORK.ack(here.clients, leases) == []
+    assert lease(here) == []
+
+
+def test_acking_twice_is_no_error_while_the_lease_lasts(here: World) -> None:
+    add(here, "a")
+    leases = lease(here)
+
+    assert WORK.ack(here.clients, leases) == WORK.ack(here.clients, leases) == []
+
+
+def test_a_renewed_lease_lasts_longer_and_has_a_new_fence(here: World) -> None:
+    add(here, "a")
+    [old] = lease(here, lease_s=30)
+    here.clock.sleep(20)
+    [new] = WORK.renew(here.clients, [old], lease_s=30)
+    here.clock.sleep(20)
+
+    assert lease(here) == []
+    assert WORK.ack(here.clients, [old]) == [old]
+    assert WORK.ack(here.clients, [new]) == []
+
+
+def test_a_released_item_can_be_leased_at_once_or_later(here: World) -> None:
+    add(here, "a")
+    WORK.release(here.clients, lease(here))
+    WORK.release(here.clients, lease(here), delay_s=10)
+
+    assert lease(here) == []
+    here.clock.sleep(11)
+    assert lease(here)[0].deliveries == 3
+
+
+def test_an_item_that_nobody_can_do_becomes_a_dead_letter(here: World) -> None:
+    """After `max_deliveries` leases it is out of the others' way, and can be replayed."""
+    add(here, "poison")
+    for _ in range(3):
+        assert len(lease(here, lease_s=1)) == 1
+        here.clock.sleep(2)
+
+    assert lease(here) == []
+    [dead] = WORK.dead_letters()
+    assert (dead.payload, dead.deliveries) == ("poison", 3)
+
+    assert WORK.replay(here.clients, dead.id)
+    assert not WORK.replay(here.clients, dead.id)
+    assert WORK.dead_letters() == []
+    assert lease(here)[0].deliveries == 1
+
+
+def test_leases_by_tag_leave_the_others(here: World) -> None:
+    add(here, "a1", "a2", tag="a")
+    add(here, "b1", tag="b")
+    add(here, "none")
+
+    assert payloads(lease(here, tag="a")) == ["a1", "a2"]
+    assert payloads(lease(here, tag="c")) == []
+    assert payloads(lease(here)) == ["b1", "none"]
+
+
+def test_the_oldest_items_tag_is_leased(here: World) -> None:
+    """What belongs together with the item that waits longest, and nothing else."""
+    add(here, "b1", tag="b")
+    here.clock.sleep(1)
+    add(here, "a1", "a2", "a3", tag="a")
+    here.clock.sleep(1)
+    add(here, "b2", tag="b")
+
+    assert payloads(lease(here, tag=OLDEST)) == ["b1", "b2"]
+    assert payloads(lease(here, tag=OLDEST)) == ["a1", "a2", "a3"]
+    assert lease(here, tag=OLDEST) == []
+
+
+def test_an_idempotency_key_adds_once(here: World) -> None:
+    """Added again before and after its ack, it stays one item; another item is refused."""
+    first = WORK.add(here.clients, "a", idempotency_key="k")
+    assert WORK.add(here.clients, "a", idempotency_key="k") == first
+    WORK.ack(here.clients, lease(here))
+
+    assert WORK.add(here.clients, "a", idempotency_key="k") == first
+    assert waiting() == 0
+    with pytest.raises(DifferentItemError):
+        WORK.add(here.clients, "b", idempotency_key="k")
+
+
+def test_receipts_go_after_a_day(here: World) -> None:
+    WORK.add(here.clients, "a", idempotency_key="k")
+    assert PullQueues().delete_expired(here.clients) == 0
+    here.clock.sleep(25 * 3600)
+
+    assert PullQueues().delete_expired(here.clients) == 1
+    WORK.add(here.clients, "a", idempotency_key="k")
+    assert waiting() == 2
+
+
+def test_an_item_joins_a_transaction(here: World) -> None:
+    """Added with the data or not at all; twice the same in one body is two items."""
+
+    def body(fails: bool) -> None:
+        WORK.add_in_transaction(here.clients, "a")
+        WORK.add_in_transaction(here.clients, "a", tag="t")
+        WORK.add_in_transaction(here.clients, "a", tag="t")
+        if fails:
+            raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        transact(lambda: body(True))
+    assert waiting() == 0
+
+    transact(lambda: body(False))
+    assert payloads(lease(here)) == ["a", "a", "a"]
+
+
+def test_a_body_that_runs_again_adds_its_items_once(here: World) -> None:
+    """The commit's reply was lost, so the body ran twice: the ids are those of the first run."""
+    here.plan.reset("reply-lost", next_call="Commit")
+    with here.plan.watched():
+        transact(lambda: WORK.add_in_transaction(here.clients, "a"))
+
+    assert here.plan.fired
+    assert waiting() == 1
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_that_lease_at_the_same_time_share_no_item(here: World, workers: int) -> None:
+    """Each item has one owner, however many lease at once."""
+    add(here, *(str(i) for i in range(40)))
+    taken: list[Lease] = []
+
+    def work() -> None:
+        with here.clients.context():
+            for _ in range(30):
+                taken.extend(WORK.lease(here.clients, limit=5))
+
+    in_threads(*[work] * workers)
+
+    assert len({each.id for each in taken}) == len(taken)
+    assert len(taken) + len(lease(here, 100)) == 40
+
+
+@pytest.mark.parametrize(
+    ("payload", "tag", "key"),
+    [
+        ("x" * 100_001, None, None),
+        ("é" * 50_001, None, None),
+        ("x", "", None),
+        ("x", "t" * 201, None),
+        ("x", None, ""),
+        ("x", None, "k" * 201),
+        (b"x", None, None),
+    ],
+)
+def test_what_cannot_be_added_is_refused(
+    here: World, payload: str, tag: str | None, key: str | None
+) -> None:
+    with pytest.raises(BadItemError):
+        WORK.add(here.clients, payload, tag=tag, idempotency_key=key)
+
+    assert waiting() == 0
+
+
+def test_limits_of_a_lease(here: World) -> None:
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"lease_s": 0}, {"lease_s": 8 * 24 * 3600}):
+        with pytest.raises(ValueError, match=r"is from|lasts from"):
+            WORK.lease(here.clients, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_lease_reads_no_more_when_more_waits(here: World) -> None:
+    """No read grows with the backlog: a lease of one item costs the same at 1 and at 60."""
+    one = PullQueue("one", partitions=1)
+
+    def cost_of_a_lease() -> object:
+        before = here.clients.meter.cost()
+        assert len(one.lease(here.clients)) == 1
+        return here.clients.meter.cost() - before
+
+    one.add(here.clients, "first")
+    alone = cost_of_a_lease()
+    for i in range(60):
+        one.add(here.clients, str(i))
+
+    assert cost_of_a_lease() == alone
+
+
+def test_a_payload_of_the_largest_size_is_kept(here: World) -> None:
+    largest = "é" * 50_000
+    add(here, largest)
+
+    assert payloads(lease(here)) == [largest]
+
+
+def test_two_queues_of_one_name_are_refused() -> None:
+    with pytest.raises(TypeError, match="one name"):
+        PullQueues().check([WORK, PullQueue("work")])
+    with pytest.raises(ValueError, match="name"):
+        PullQueue("Work")
+
+
+def test_an_error_that_stays_is_raised(here: World) -> None:
+    """Nothing is acked, and nobody is told that it was."""
+    add(here, "a")
+    leases = lease(here)
+    here.plan.reset(more=dict.fromkeys(range(20), "error:UNAVAILABLE"))
+    with here.plan.watched(), pytest.raises(rpc_errors.ServiceUnavailable):
+        WORK.ack(here.clients, leases)
+
+    here.plan.reset()
+    assert WORK.ack(here.clients, leases) == []
+    assert waiting() == 0

@@ -1,0 +1,156 @@
+"""Each item is acked once or waits: two workers in any order, a crash, a lost reply, an expiry."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.pull_queues import items_of
+from pipelines.pull_queues import Lease, PullQueue, leasing
+from tests.faults import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    ERROR,
+    OVERLAP,
+    REPLY_LOST,
+    UNKNOWN_OUTCOMES,
+    Crash,
+)
+from tests.world import World
+
+WORK = PullQueue("work", max_deliveries=9, partitions=1)
+LEASE_S = 30.0
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    with world.clients.context():
+        yield world
+
+
+class Worker:
+    """Leases what it can, and acks what it has; it may die in between."""
+
+    def __init__(self, here: World) -> None:
+        self.here = here
+        self.held: list[Lease] = []
+        self.acked: list[str] = []
+
+    def lease(self) -> None:
+        self.held = WORK.lease(self.here.clients, limit=5, lease_s=LEASE_S)
+
+    def ack(self) -> None:
+        held, self.held = self.held, []
+        lost = WORK.ack(self.here.clients, held)
+        self.acked += [each.payload for each in held if each not in lost]
+
+
+def drained(here: World) -> list[str]:
+    """Let time pass, and do what still waits; return what that was."""
+    here.clock.sleep(LEASE_S + 1)
+    last = Worker(here)
+    last.lease()
+    last.ack()
+    assert items_of("work").fetch(keys_only=True) == []
+    return last.acked
+
+
+def test_every_order_of_two_workers_steps_acks_each_item_once(here: World) -> None:
+    """Exhaustive: two leases and an ack of one, a lease and an ack of another, and an expiry."""
+    for steps in sorted(set(itertools.permutations(("La", "La", "Aa", "Lb", "Ab", "T")))):
+        WORK.add(here.clients, "item")
+        workers = {"a": Worker(here), "b": Worker(here)}
+        acked: list[str] = []
+        for step in steps:
+            if step == "T":
+                here.clock.sleep(LEASE_S + 1)
+            elif step[0] == "L":
+                workers[step[1]].lease()
+            else:
+                workers[step[1]].ack()
+        for worker in workers.values():
+            acked += worker.acked
+        assert acked + drained(here) == ["item"], steps
+
+
+def _calls(here: World, do: Callable[[], None]) -> int:
+    here.plan.reset()
+    with here.plan.watched():
+        do()
+    return len(here.plan.calls)
+
+
+@pytest.mark.parametrize("kind", [CRASH_BEFORE, CRASH_AFTER, ERROR])
+def test_a_worker_that_dies_at_any_call_loses_and_doubles_nothing(here: World, kind: str) -> None:
+    """What it acked is gone, what it held comes back when its lease ends."""
+    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
+        worker = Worker(here)
+        _break(here, kind, at, worker)
+        rest = drained(here)
+        # A crash after the last commit leaves nobody to say that the item was acked.
+        assert worker.acked + rest in (["item"], []), here.plan.fired
+        assert worker.acked + rest or kind == CRASH_AFTER, here.plan.fired
+
+
+@pytest.mark.parametrize("code", [code.name for code in UNKNOWN_OUTCOMES])
+def test_a_lost_reply_at_any_call_loses_and_doubles_nothing(here: World, code: str) -> None:
+    """The worker finds out by itself whether it leased, and whether it acked."""
+    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
+        worker = Worker(here)
+        _break(here, f"{REPLY_LOST}:{code}", at, worker)
+        assert worker.acked + drained(here) == ["item"], here.plan.fired
+
+
+def test_another_worker_at_any_call_gets_the_item_or_does_not(here: World) -> None:
+    """While one call of a worker waits, another leases and acks: one of them has done it."""
+    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
+        one, other = Worker(here), Worker(here)
+
+        def overtake(other: Worker = other) -> None:
+            here.clock.sleep(LEASE_S + 1)
+            other.lease()
+            other.ack()
+
+        here.plan.on_fire = overtake
+        _break(here, OVERLAP, at, one)
+        assert one.acked + other.acked + drained(here) == ["item"], here.plan.fired
+
+
+def test_without_the_fence_a_late_ack_takes_anothers_item(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: an ack that looks at no version is found by the search."""
+    sound = leasing.commit_unchanged
+
+    def unfenced(client: object, *, puts: object = (), deletes: object = ()) -> list[int]:
+        for key, _ in deletes:  # type: ignore[attr-defined]
+            key.delete()
+        return sound(client, puts=puts) if puts else []  # type: ignore[arg-type]
+
+    monkeypatch.setattr(leasing, "commit_unchanged", unfenced)
+    with pytest.raises(AssertionError):
+        test_every_order_of_two_workers_steps_acks_each_item_once(here)
+
+
+def _work(here: World, worker: Worker) -> None:
+    WORK.add(here.clients, "item", idempotency_key=None)
+    worker.lease()
+    worker.ack()
+
+
+def _break(here: World, kind: str, at: int, worker: Worker) -> None:
+    """Add an item, and break a call of what the worker does; it tries once."""
+    here.plan.reset(kind, at)
+    with here.plan.watched():
+        try:
+            _work(here, worker)
+        except Crash:
+            here.bury()
+        except rpc_errors.GoogleAPIError:
+            pass
+    here.plan.reset()
+    if not items_of("work").fetch(keys_only=True) and not worker.acked and kind == CRASH_BEFORE:
+        WORK.add(here.clients, "item")  # It died before it had added anything.
