@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flask import Flask
-from flask_wtf.csrf import CSRFProtect
 from google.api_core import exceptions as rpc_errors
 
 from handlers.endpoints import (
@@ -114,11 +113,9 @@ def mount(
         MAX_CONTENT_LENGTH=MAX_REQUEST_BYTES,
         MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
         MAX_FORM_PARTS=MAX_FORM_PARTS,
-        WTF_CSRF_TIME_LIMIT=24 * 3600,
-        WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
-    security.register(app, CSRFProtect(app), settings)
+    security.register(app, settings)
     for endpoints in (tasks, cron, health, metrics):
         app.register_blueprint(endpoints.bp)
     errors.register(app, error_page)

@@ -1,0 +1,100 @@
+"""What a starting app loads: nothing that takes long and may never be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from pipelines import lazy_imports
+from pipelines.runtime.first_use import OnFirstUse
+from tests.documents import ROOT
+
+# Each took more than a hundredth of the start of an app that loaded all at once.
+LATE = (
+    "aiohttp",
+    "cryptography",
+    "email_validator",
+    "flask_wtf",
+    "google.cloud.tasks_v2",
+    "redis.client",
+    "statistics",
+    "wtforms",
+)
+
+
+def output_of(program: str) -> list[str]:
+    """Return the words that a Python process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_importing_main_loads_nothing_that_can_wait() -> None:
+    """A library that some requests need is loaded by the first of them."""
+    loaded = set(output_of("import main, sys; print(*sys.modules)"))
+
+    assert "flask" in loaded
+    assert loaded.isdisjoint(LATE)
+
+
+@pytest.mark.parametrize("name", lazy_imports.MODULES)
+def test_a_lazy_module_is_loaded_by_its_first_use(name: str) -> None:
+    """It is then a module like any other, also for those that import a part of it."""
+    program = f"""
+import main, sys
+from pipelines.lazy_imports import _LazyModule
+module = sys.modules[{name!r}]
+print(type(module) is _LazyModule)
+print({{"redis": "Redis", "google.oauth2.service_account": "Credentials"}}[{name!r}] in dir(module))
+print(type(getattr(module, {{"redis": "Redis"}}.get({name!r}, "Credentials"))).__name__)
+print(type(module).__name__)
+try:
+    module.no_such_thing
+except AttributeError:
+    print("no such thing")
+"""
+    assert output_of(program) == ["True", "False", "type", "module", "no", "such", "thing"]
+
+
+def test_threads_that_need_an_object_at_the_same_time_share_one() -> None:
+    """What is made on first use is made once."""
+    made: list[int] = []
+    start = threading.Barrier(16)
+
+    def make() -> Any:
+        made.append(1)
+        return "made"
+
+    late = OnFirstUse(make)
+
+    def use() -> None:
+        start.wait(10)
+        assert late.upper() == "MADE"
+
+    threads = [threading.Thread(target=use) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_an_object_that_could_not_be_made_is_made_by_the_next_use() -> None:
+    """A credential that was not there a moment ago does not spoil the process."""
+    outcomes = iter([OSError("no credentials"), "made"])
+
+    def make() -> Any:
+        outcome = next(outcomes)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    late = OnFirstUse(make)
+    with pytest.raises(OSError, match="no credentials"):
+        late.upper()
+    assert late.upper() == "MADE"
