@@ -1,9 +1,9 @@
-"""Modules that libraries import at their top and this app seldom or never uses: loaded on first use.
+"""Modules that libraries import and this app seldom or never uses: loaded on first use.
 
 ndb imports Redis for a cache that is off here, and Google's libraries import the key files of
-service accounts, with their cryptography. Together they take a tenth of the app's start. A module that is
-named here stays empty until something is asked of it. From Python 3.15 on an import can say so
-itself (PEP 810).
+service accounts, with their cryptography. Together they take a tenth of the app's start. A module
+that is named here stays empty until something is asked of it. From Python 3.15 on an import can
+say so itself (PEP 810).
 
 Only what is imported as a whole (`import redis`) gains by it: `from redis import Redis` asks.
 """
@@ -37,7 +37,7 @@ class _LazyModule(ModuleType):
         with _loading:
             if isinstance(spec, ModuleSpec) and isinstance(spec.loader, _LazyLoader):
                 spec.loader = self.__loader__ = spec.loader.loader
-                self.__class__ = ModuleType
+                self.__class__ = ModuleType  # type: ignore[assignment]
                 assert spec.loader is not None
                 spec.loader.exec_module(self)
         return getattr(self, name)

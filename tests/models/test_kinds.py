@@ -19,6 +19,8 @@ from tests.pipelines.memory import offline
 INDEXED = {
     "ContinuationRun": {"state", "untold", "pages_until"},
     "DeadTask": {"resolved"},
+    "NumberScratch": {"tens"},
+    "NumbersRun": {"started"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
     "RowMarker": {"ranks"},
@@ -41,6 +43,7 @@ REQUIRED = {
     "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
     "Guest": {"address", "import_id", "import_number", "line", "name"},
     "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
+    "NumbersRun": {"machine", "started"},
     "OutboxLease": {"ends", "owner"},
     "OutboxTask": {"body", "path", "queue"},
     "Party": {"created", "host", "place", "title", "when"},
@@ -117,6 +120,8 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: grades.student_key("sample-9", "s"), ("SampleStudent", "sample-9:s")),
     (lambda: grades.teacher_key("demo", "t"), ("Teacher", "demo:t")),
     (lambda: invitations.party_key("p"), ("Party", "p")),
+    (lambda: numbers.numbers_run_key("r"), ("NumbersRun", "r")),
+    (lambda: numbers.scratch_key("put", 7), ("NumberScratch", "put-0007")),
     (
         lambda: invitations.guest_key("p", "Ada@example.org"),
         ("Guest", "p:cfe00dde46ef942601ffafb9"),
