@@ -1,4 +1,4 @@
-"""Numbers: every probe is taken once, whatever is delivered twice, and one run measures at a time."""
+"""Numbers: every probe is taken, whatever comes twice, and one run measures at a time."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_is_away_is_said_and_not_measured(world: World) -> None:
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_a_sample_has_a_place_that_is_filled_once(world: World) -> None:
-    """A task that is delivered again, or too late, changes nothing; one of a run that is gone too."""
+    """A task that comes again, too late, or for a run that is gone, changes nothing."""
     start(world)
     with world.context():
         for place, sample_s in [(0, 0.001), (0, 0.5), (1, 0.002), (3, 0.5), (1, 0.5)]:

@@ -12,7 +12,7 @@ from google.cloud import ndb
 
 import models
 from models import attempts, continuations, fork_join, materialized_views, outbox, sweeps
-from models.demos import grades, invitations, sums
+from models.demos import grades, invitations, numbers, sums
 from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
