@@ -7,11 +7,13 @@ import importlib
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
+from docs.examples import cache_front_page, count_visits, raise_prices, ship_purchases, sum_up_sales
+from pipelines.runtime import open_cache
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -127,6 +129,34 @@ def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
     said = count_visits.play(clients, cloud_tasks)
 
     assert f"count_visits\n{said}\n```\n" in text_of("docs/howto/gather-writes.md")
+
+
+def test_the_howto_shows_the_example_of_the_query_cache_as_it_runs() -> None:
+    """The code in the howto is the code of the example, to the letter."""
+    source = text_of("docs/examples/cache_front_page.py")
+    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
+    howto = text_of("docs/howto/cache-a-query.md")
+    assert shown.strip()
+    assert f"<!-- docs/examples/cache_front_page.py -->\n```python\n{shown.strip()}\n```\n" in howto
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_the_query_cache_does_what_the_howto_says(
+    kind: str,
+    datastore_address: Callable[[str], str],
+    memcached_address: str | None,
+    cloud_tasks: Any,
+) -> None:
+    """One read for a hundred visitors, and another one after something is published."""
+    opened = raise_prices.open_clients(
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+    )
+
+    said = cache_front_page.play(replace(opened, cache=open_cache(memcached_address)))
+
+    assert f"docs.examples.cache_front_page\n{said}\n```\n" in text_of(
+        "docs/howto/cache-a-query.md"
+    )
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:
