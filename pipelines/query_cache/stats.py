@@ -11,7 +11,6 @@ nothing depends on them.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -76,21 +75,22 @@ class Tally:
         self._lock = threading.Lock()
         self._own: Counter[str] = Counter()
         self._unpushed: Counter[str] = Counter()
-        self._push_at = 0.0
+        self._pushed_at_s = 0.0
 
     def record(self, kind: str, number: int = 1) -> None:
         """Count something; once a second, what was counted is added to that of the others."""
         with self._lock:
             self._own[kind] += number
             self._unpushed[kind] += number
-            is_due = time.monotonic() >= self._push_at
+            # Also when the clock was put back.
+            is_due = abs(self._now_s() - self._pushed_at_s) >= PUSH_INTERVAL_S
         if is_due:
             self.push()
 
     def push(self) -> None:
         """Add what was counted to the counters in memcached; what they do not take waits."""
         with self._lock:
-            self._push_at = time.monotonic() + PUSH_INTERVAL_S
+            self._pushed_at_s = self._now_s()
             taken, self._unpushed = self._unpushed, Counter()
         for kind, number in taken.items():
             if self._clients.cache.incr(self._key(kind), number, STATS_TTL_S) is None:
@@ -113,6 +113,9 @@ class Tally:
             self._own, self._unpushed = Counter(), Counter()
         for kind in KINDS:
             self._clients.cache.delete(self._key(kind))
+
+    def _now_s(self) -> float:
+        return self._clients.clock.now().timestamp()
 
     def _key(self, kind: str) -> str:
         return f"{self._space}:stats:{kind}"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from google.cloud import ndb
 
 from pipelines.query_cache import CachedQuery, cached
 from pipelines.query_cache.entry import Entry, generation, space_of
-from pipelines.runtime import Clients
+from pipelines.runtime import Clients, Clock
+from pipelines.runtime.cache import MemcachedCache
 from pipelines.runtime.process_state import ProcessState
+from tests.world import World
 
 TTL_S, STALE_S = 60, 30
 
@@ -70,6 +75,29 @@ def publish(title: str, tag: str = "news") -> None:
 def another_process(clients: Clients) -> Clients:
     """Return the clients of a process that remembers nothing of this one."""
     return replace(clients, process_state=ProcessState())
+
+
+@dataclass(frozen=True)
+class RealPauses:
+    """A world's clock for threads that wait for each other: a pause lets the others go on."""
+
+    clock: Clock
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def crowded(world: World) -> Clients:
+    """Return the clients of another process, with more threads than an app has."""
+    if world.services.memcached is None:
+        pytest.skip("there is no memcached on this machine")
+    cache = MemcachedCache(world.services.memcached, timeout_s=30, pool_size=200)
+    world.services.closers.append(cache.close)
+    clock = RealPauses(world.clients.clock)
+    return replace(another_process(world.clients), cache=cache, clock=clock)
 
 
 def entry_of(clients: Clients, tag: str = "news") -> Entry:
