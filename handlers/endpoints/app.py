@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 11 * 1024 * 1024
 MAX_FORM_BYTES = 512 * 1024
 MAX_FORM_PARTS = 50
+# How long a deployed app waits before it asks Cloud Tasks for its queues: whose library takes a
+# while to load, and the first visitors' requests are there by then.
+QUEUES_CHECKED_AFTER_S = 5.0
 
 
 def serve(
@@ -137,6 +140,7 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
 
 
 def _log_unknown_queues(clients: Clients, registry: Registry) -> None:
+    clients.clock.sleep(QUEUES_CHECKED_AFTER_S)
     try:
         _check_queues(clients, registry)
     except UnknownQueueError as error:

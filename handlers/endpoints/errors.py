@@ -8,7 +8,6 @@ from collections.abc import Callable
 from flask import Flask, Response
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
-from gunicorn.http.errors import NoMoreData, ParseException
 from werkzeug.exceptions import HTTPException, TooManyRequests
 
 from handlers.endpoints.context import is_api_path, is_machine_path
@@ -29,6 +28,8 @@ def plain_page(status: int, message: str) -> ResponseReturnValue:
 
 def register(app: Flask, page: ErrorPage = plain_page) -> None:
     """Map every error: a status for machines, a problem for programs, a page for people."""
+    # In a worker it is loaded already; who only imports this module need not wait for it.
+    from gunicorn.http.errors import NoMoreData, ParseException
 
     def shown(status: int, message: str) -> ResponseReturnValue:
         if is_machine_path():
