@@ -7,6 +7,8 @@ from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
 from demos.grades.views import BUILDS
 from demos.invitations.imports import IMPORT_GUESTS
 from demos.invitations.sending import TELL_GUESTS
+from demos.numbers.echo import echo
+from demos.numbers.runs import MEASURE_NUMBERS
 from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
@@ -15,4 +17,5 @@ APP = Registry(
     *(IMPORT_GUESTS, TELL_GUESTS),
     *(BUILDS, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL, comparison.measure),
     *(add_up, load.begin, load.write),
+    *(MEASURE_NUMBERS, echo),
 )

@@ -6,8 +6,13 @@
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
     materialized_views  rows that follow their sources, in whatever order updates come
+    query_cache         results that everyone shares, kept in memcached for a stated time
     registry            all that an app can be asked to do, in one list
 
 A package imports those below it in this order, and an app imports doors only; of continuations
 also `runs`, `sources`, `csv_source`, `progress` and `errors`. `make lint` checks both.
 """
+
+from pipelines import lazy_imports
+
+lazy_imports.install()  # Before the first of the packages below imports ndb.

@@ -7,12 +7,20 @@ import importlib
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from docs.examples import count_visits, make_thumbnails, raise_prices, ship_purchases, sum_up_sales
-from pipelines.runtime import Clients
+from docs.examples import (
+    cache_front_page,
+    count_visits,
+    make_thumbnails,
+    raise_prices,
+    ship_purchases,
+    sum_up_sales,
+)
+from pipelines.runtime import Clients, open_cache
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -69,6 +77,25 @@ def test_an_example_does_what_its_document_says(
     said = play(clients, cloud_tasks)
 
     assert f"$ .venv/bin/python -m docs.examples.{name}\n{said}\n```\n" in text_of(document)
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_the_query_cache_does_what_the_howto_says(
+    kind: str,
+    datastore_address: Callable[[str], str],
+    memcached_address: str | None,
+    cloud_tasks: Any,
+) -> None:
+    """One read for a hundred visitors, and another one after something is published."""
+    opened = raise_prices.open_clients(
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+    )
+
+    said = cache_front_page.play(replace(opened, cache=open_cache(memcached_address)))
+
+    assert f"docs.examples.cache_front_page\n{said}\n```\n" in text_of(
+        "docs/howto/cache-a-query.md"
+    )
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

@@ -12,7 +12,6 @@ Routes: POST /tasks/continuations/fill-school, POST /tasks/grades/measure.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,6 +213,8 @@ def _ways(clients: Clients, school: str) -> dict[str, dict[str, float | bool] | 
 
 def _measured(clients: Clients, count: Callable[[], T], times: int) -> tuple[T, dict[str, float]]:
     """Count some times; return the last counts, the median of what it took, and what it cost."""
+    import statistics  # A measurement is seldom: fractions and decimals need not delay a start.
+
     took: list[float] = []
     for _ in range(times):
         before, started = clients.meter.cost(), time.perf_counter()

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from email_validator import EmailNotValidError, validate_email
-
 from pipelines.continuations.csv_source import (
     BadFileError,
     CsvSource,
@@ -104,6 +102,9 @@ def row_of(line: int, cells: Sequence[str], columns: GuestColumns) -> GuestRow:
         return GuestRow(
             line, problem=f"the mail address is longer than {MAX_ADDRESS_CHARS} characters"
         )
+    # With the first address: the library and its tables take a while to load.
+    from email_validator import EmailNotValidError, validate_email
+
     try:
         valid = validate_email(address, check_deliverability=False, allow_smtputf8=False)
     except EmailNotValidError as error:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flask import Flask
-from flask_wtf.csrf import CSRFProtect
 from google.api_core import exceptions as rpc_errors
 
 from handlers.endpoints import (
@@ -47,6 +46,9 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 11 * 1024 * 1024
 MAX_FORM_BYTES = 512 * 1024
 MAX_FORM_PARTS = 50
+# How long a deployed app waits before it asks Cloud Tasks for its queues: whose library takes a
+# while to load, and the first visitors' requests are there by then.
+QUEUES_CHECKED_AFTER_S = 5.0
 
 
 def serve(
@@ -124,11 +126,9 @@ def mount(
         MAX_CONTENT_LENGTH=MAX_REQUEST_BYTES,
         MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
         MAX_FORM_PARTS=MAX_FORM_PARTS,
-        WTF_CSRF_TIME_LIMIT=24 * 3600,
-        WTF_CSRF_CHECK_DEFAULT=False,  # Pages check; tasks prove their caller instead.
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
-    security.register(app, CSRFProtect(app), settings)
+    security.register(app, settings)
     for endpoints in (tasks, cron, health, metrics):
         app.register_blueprint(endpoints.bp)
     if registry.parts(PullQueues.name):
@@ -153,6 +153,7 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
 
 
 def _log_unknown_queues(clients: Clients, registry: Registry) -> None:
+    clients.clock.sleep(QUEUES_CHECKED_AFTER_S)
     try:
         _check_queues(clients, registry)
     except UnknownQueueError as error:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 from flask import Flask, Response
 from flask.typing import ResponseReturnValue
-from flask_wtf.csrf import CSRFError
 from google.api_core import exceptions as rpc_errors
-from gunicorn.http.errors import NoMoreData, ParseException
 from werkzeug.exceptions import HTTPException, TooManyRequests
 
 from handlers.endpoints.context import is_api_path, is_machine_path
@@ -30,6 +28,8 @@ def plain_page(status: int, message: str) -> ResponseReturnValue:
 
 def register(app: Flask, page: ErrorPage = plain_page) -> None:
     """Map every error: a status for machines, a problem for programs, a page for people."""
+    # In a worker it is loaded already; who only imports this module need not wait for it.
+    from gunicorn.http.errors import NoMoreData, ParseException
 
     def shown(status: int, message: str) -> ResponseReturnValue:
         if is_machine_path():
@@ -48,9 +48,6 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         log.info("a body that is no HTTP: %.200r", str(error))
         return shown(400, "The body of this request is not as HTTP wants it.")
 
-    def forged(error: CSRFError) -> ResponseReturnValue:
-        return shown(403, f"{error.description} Go back, reload the page and try again.")
-
     def conflict(error: Exception) -> ResponseReturnValue:
         return shown(409, "Somebody else changed this just now. Nothing was lost; try again.")
 
@@ -63,7 +60,6 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         return shown(500, "Something went wrong on our side. It was written to the log.")
 
     app.register_error_handler(HTTPException, http_error)
-    app.register_error_handler(CSRFError, forged)
     for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
         app.register_error_handler(kind, garbled)
     for kind in (OutcomeUnknownError, *TRANSIENT):

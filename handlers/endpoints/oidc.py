@@ -9,7 +9,6 @@ from typing import Any
 
 import requests
 from google.auth import exceptions as auth_errors
-from google.auth import jwt
 
 CERTS_TTL_S = 3600.0
 # An unknown key fetches the certificates again, but a caller may not make us do that all the time.
@@ -64,6 +63,8 @@ class TokenVerifier:
             raise BadTokenError("not valid yet")
 
     def _claims(self, token: str, audience: str) -> Mapping[str, Any]:
+        from google.auth import jwt  # With the first token: it loads a library of cryptography.
+
         if not audience:
             raise BadTokenError("no audience to compare with")
         try:

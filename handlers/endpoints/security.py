@@ -5,9 +5,9 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, request
-from flask_wtf.csrf import CSRFProtect
 from werkzeug.sansio.utils import host_is_trusted
 
+from handlers.endpoints import csrf
 from handlers.endpoints.context import is_api_path, is_machine_path
 from handlers.endpoints.settings import Settings
 
@@ -28,8 +28,9 @@ CONTENT_SECURITY_POLICY = "; ".join(
 )
 
 
-def register(app: Flask, csrf: CSRFProtect, settings: Settings) -> None:
+def register(app: Flask, settings: Settings) -> None:
     """Guard each request of the app and dress each answer."""
+    csrf.register(app)
 
     @app.before_request
     def check_host() -> Response | None:

@@ -11,6 +11,7 @@ changes when items are folded, never whether.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -68,7 +69,10 @@ class BatchPolicy:
     why_shards: str = "One batch at a time is enough."
 
 
-_JSON = TypeAdapter(BatchPolicy)
+@cache
+def _json() -> TypeAdapter[BatchPolicy]:
+    # Made on first use: it takes as long as loading ten modules.
+    return TypeAdapter(BatchPolicy)
 
 
 def first(limits: Limits) -> BatchPolicy:
@@ -84,7 +88,7 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
     if cached is None:
         return first(limits)
     try:
-        policy = _JSON.validate_json(cached)
+        policy = _json().validate_json(cached)
     except ValidationError:
         return first(limits)
     return replace(
@@ -98,7 +102,7 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
 def record(clients: Clients, name: str, seen: BatchStats, limits: Limits) -> None:
     """Decide how the next batch will be, and store it for all processes."""
     decided = next_policy(read(clients, name, limits), seen, limits)
-    clients.cache.set(name, _JSON.dump_json(decided), TTL_S)
+    clients.cache.set(name, _json().dump_json(decided), TTL_S)
 
 
 def next_policy(before: BatchPolicy, seen: BatchStats, limits: Limits) -> BatchPolicy:

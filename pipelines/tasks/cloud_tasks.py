@@ -1,14 +1,16 @@
-"""Cloud Tasks: where its tasks are delivered, and the queue that creates them, 100 per call."""
+"""Cloud Tasks: where its tasks are delivered, and the queue that creates them, 100 per call.
+
+The functions that speak with the service import its library: see `open_cloud_tasks`.
+"""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions as rpc_errors
-from google.cloud import tasks_v2
 from google.protobuf import timestamp_pb2
 from google.rpc import code_pb2
 
@@ -21,6 +23,9 @@ from pipelines.tasks.errors import (
     UnknownQueueError,
 )
 
+if TYPE_CHECKING:
+    from google.cloud import tasks_v2
+
 MAX_PER_CALL = 100
 MAX_BYTES_PER_CALL = 2_000_000
 CALL_TIMEOUT_S = 10.0
@@ -32,8 +37,6 @@ _ERRORS = (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError)
 UNANSWERED = (*TRANSIENT, TimeoutError, NotConfirmedError)
 # Each member of the batch may still be taken by itself.
 NOT_AS_A_BATCH = (*PERMANENT_ERRORS, rpc_errors.MethodNotImplemented)
-_State = tasks_v2.BatchCreateTasksMetadata.State
-_ENDED = (_State.SUCCEEDED, _State.PARTIALLY_SUCCEEDED)
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,8 @@ class CloudTaskQueue:
         Some may fail and some not. A member that was refused is sent once more by itself: the
         service then says why.
         """
+        from google.cloud import tasks_v2
+
         if len(messages) == 1:
             return [self._create_alone(messages[0])]
         requests = [self._request(message) for message in messages]
@@ -157,6 +162,8 @@ class CloudTaskQueue:
             return error
 
     def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
+        from google.cloud import tasks_v2
+
         cloud_task = tasks_v2.Task()
         headers = {"Content-Type": "application/json"}
         if isinstance(self._target, UrlTarget):
@@ -215,6 +222,9 @@ def _ended(operation: Any) -> _Batch:
     That a member is not among those that failed says nothing before the batch has ended: it may
     have been cut short.
     """
+    from google.cloud import tasks_v2
+
+    state = tasks_v2.BatchCreateTasksMetadata.State
     error: Exception | None = None
     try:
         operation.result(timeout=BATCH_TIMEOUT_S)
@@ -223,7 +233,8 @@ def _ended(operation: Any) -> _Batch:
     metadata = operation.metadata
     if metadata is None:
         return _Batch({}, error or NotConfirmedError("the operation says nothing of its members"))
-    return _Batch(metadata.failed_requests, None if metadata.state in _ENDED else error)
+    has_ended = metadata.state in (state.SUCCEEDED, state.PARTIALLY_SUCCEEDED)
+    return _Batch(metadata.failed_requests, None if has_ended else error)
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[list[int]]:

@@ -20,13 +20,15 @@ from models import (
     pull_queues,
     sweeps,
 )
-from models.demos import grades, invitations, sums
+from models.demos import grades, invitations, numbers, sums
 from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
     "ContinuationRun": {"state", "untold", "pages_until"},
     "DeadTask": {"resolved"},
+    "NumberScratch": {"tens"},
+    "NumbersRun": {"started"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
     "PullItem": {"dead", "ready", "tagged"},
@@ -51,6 +53,7 @@ REQUIRED = {
     "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
     "Guest": {"address", "import_id", "import_number", "line", "name"},
     "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
+    "NumbersRun": {"machine", "started"},
     "OutboxLease": {"ends", "owner"},
     "OutboxTask": {"body", "path", "queue"},
     "Party": {"created", "host", "place", "title", "when"},
@@ -134,6 +137,8 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: grades.student_key("sample-9", "s"), ("SampleStudent", "sample-9:s")),
     (lambda: grades.teacher_key("demo", "t"), ("Teacher", "demo:t")),
     (lambda: invitations.party_key("p"), ("Party", "p")),
+    (lambda: numbers.numbers_run_key("r"), ("NumbersRun", "r")),
+    (lambda: numbers.scratch_key("put", 7), ("NumberScratch", "put-0007")),
     (
         lambda: invitations.guest_key("p", "Ada@example.org"),
         ("Guest", "p:cfe00dde46ef942601ffafb9"),

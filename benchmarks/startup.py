@@ -1,0 +1,122 @@
+"""Start-up: what importing `main` takes, and what passes until a fresh process has answered.
+
+Each start is a process of its own, and its figure the processor time that it took, which other work
+on the machine moves less than the clock; `raw` has the seconds as well. Of many starts the quickest
+counts. The first request goes to a page with a form, in the process itself: import, clients, app,
+and the answer, with Datastore's emulator behind it.
+
+    .venv/bin/python -m benchmarks.startup FOLDER
+
+measures another copy of this repository beside this one, in turns: how docs/performance.md got its
+figures of before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.results import Result, quartiles
+from devserver.services import datastore_emulator
+
+ROOT = Path(__file__).parent.parent
+STARTS = 15
+# A path that no cache of bytecode has an excuse for: the first start of each is thrown away.
+PAGES = {"live": "/health/live", "page": "/sums"}
+PROGRAM = """
+import json, resource, sys, time
+began = time.perf_counter()
+
+def spent():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return [used.ru_utime + used.ru_stime, time.perf_counter() - began]
+
+base = spent()
+import main
+after = {"import": spent()}
+import os
+from handlers.settings import DemoSettings
+settings = DemoSettings.from_environment(os.environ)
+client = main.create_app(settings, main.open_clients(settings)).test_client()
+for name, path in json.loads(sys.argv[1]).items():
+    assert client.get(path, base_url="http://127.0.0.1").status_code == 200, path
+    after[name] = spent()
+print(json.dumps({name: [a - b for a, b in zip(at, base)] for name, at in after.items()}))
+os._exit(0)  # gRPC takes a moment to say goodbye.
+"""
+ENV = {
+    "GOOGLE_CLOUD_PROJECT": "demo-startup",
+    "CLOUD_TASKS_EMULATOR_HOST": "127.0.0.1:9",
+    "TASKS_URL": "http://127.0.0.1",
+    "TASKS_LOCATION": "us-central1",
+    "TASKS_SERVICE_ACCOUNT": "tasks@demo-startup.iam.gserviceaccount.com",
+    "TASKS_CERTS_URL": "http://127.0.0.1:9/certs",
+    "TASKS_ISSUER": "http://127.0.0.1:9",
+    "SECRET_KEY": "0123456789abcdef" * 4,
+    "SMTP_HOST": "127.0.0.1:9",
+    "LOG_LEVEL": "WARNING",
+}
+
+Starts = dict[str, list[tuple[float, float]]]  # By what had happened: (processor, clock) seconds.
+
+
+def measure() -> Iterator[Result]:
+    """Measure this repository."""
+    with datastore_emulator() as datastore:
+        [starts] = starts_of([ROOT], datastore)
+    for name, versus in VERSUS.items():
+        yield Result(f"startup.{name}", _best(starts, name), "s", versus, raw=_raw(starts, name))
+
+
+VERSUS = {
+    "import": "processor time of `import main`",
+    "live": "processor time until /health/live has answered",
+    "page": "processor time until a page with a form has answered, too",
+}
+
+
+def starts_of(folders: list[Path], datastore: str) -> list[Starts]:
+    """Start the app of each folder again and again, in turns."""
+    found: list[Starts] = [{} for _ in folders]
+    for turn in range(STARTS + 1):
+        for folder, starts in zip(folders, found, strict=True):
+            for name, (processor_s, clock_s) in _start(folder, datastore).items():
+                if turn:  # The first one may have had to compile.
+                    starts.setdefault(name, []).append((processor_s, clock_s))
+    return found
+
+
+def _start(folder: Path, datastore: str) -> Mapping[str, tuple[float, float]]:
+    env = {**os.environ, **ENV, "DATASTORE_EMULATOR_HOST": datastore}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(PAGES)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def _best(starts: Starts, name: str) -> float:
+    return min(processor_s for processor_s, _ in starts[name])
+
+
+def _raw(starts: Starts, name: str) -> dict[str, object]:
+    processor, clock = zip(*starts[name], strict=True)
+    return {"processor_s": quartiles(processor), "clock_s": quartiles(clock)}
+
+
+def main() -> int:
+    """Compare this repository with another copy of it."""
+    with datastore_emulator() as datastore:
+        other, own = starts_of([Path(sys.argv[1]).resolve(), ROOT], datastore)
+    for name in VERSUS:
+        before, after = _best(other, name), _best(own, name)
+        print(f"{name}: {before:.3f} s before, {after:.3f} s now, {after / before:.2f} of it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

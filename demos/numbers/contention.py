@@ -1,0 +1,55 @@
+"""Increments by several writers at once: of one entity, or of one of many shards."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from google.api_core import exceptions as rpc_errors
+
+from models.demos.numbers import NumberScratch, scratch_key
+from models.transactions import transact
+from pipelines.runtime import Clients
+
+WRITERS = 8
+INCREMENTS = 5  # Of each writer.
+SHARDS = 20
+START_S = 10.0  # Within which all writers have to be ready.
+# A writer that has lost all races of one `transact` begins again.
+MAX_ROUNDS = 20
+
+
+def increment(probe: str, number: int) -> None:
+    """Read a row and write it, one higher, in a transaction."""
+    key = scratch_key(probe, number)
+    row = key.get() or NumberScratch(key=key)
+    row.count += 1
+    row.put()
+
+
+def increments(clients: Clients, probe: str, shards: int) -> list[float]:
+    """Return what each increment of all writers took, in seconds, lost races included."""
+    start = threading.Barrier(WRITERS)
+
+    def write(seed: int) -> list[float]:
+        chosen = random.Random(seed)
+        with clients.context():
+            start.wait(START_S)
+            return [_timed(probe, chosen.randrange(shards)) for _ in range(INCREMENTS)]
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        return [took for samples in writers.map(write, range(WRITERS)) for took in samples]
+
+
+def _timed(probe: str, shard: int) -> float:
+    started = time.perf_counter()
+    for _ in range(MAX_ROUNDS - 1):
+        try:
+            transact(lambda: increment(probe, shard))
+        except rpc_errors.Aborted:
+            continue
+        return time.perf_counter() - started
+    transact(lambda: increment(probe, shard))
+    return time.perf_counter() - started

@@ -1,0 +1,58 @@
+"""From enqueued to running: a chain of tasks, each of which says how long it was on its way.
+
+A task records its time and then enqueues the next, so that there is one at a time. A sample is the
+difference of two clocks: where tasks run on another machine, it is as good as they agree.
+
+Lost on failure: nothing. A task that is delivered twice records nothing twice, and the next task
+has a name.
+
+Routes: POST /tasks/numbers/echo.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from demos.numbers import results
+from pipelines.runtime import Clients
+from pipelines.tasks import task
+
+PROBE = "enqueue-to-run"
+# The first one warms up, and is no sample.
+ECHOES = 21
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Which task of a chain this is, and when it was enqueued, in microseconds since 1970."""
+
+    run_id: Annotated[str, Field(min_length=32, max_length=32)]
+    number: Annotated[int, Field(ge=0, lt=ECHOES)]
+    sent_us: Annotated[int, Field(ge=0)]
+
+
+def begin(clients: Clients, run_id: str) -> None:
+    """Enqueue the first task of a run's chain; doing it again does nothing."""
+    _enqueue(clients, run_id, 0)
+
+
+@task("/tasks/numbers/echo", queue="default")
+def echo(clients: Clients, args: Echo) -> None:
+    """Record how long this task was on its way, and enqueue the next."""
+    took_s = max(0.0, (_now_us(clients) - args.sent_us) / 1e6)
+    if args.number > 0:
+        results.append(args.run_id, PROBE, took_s, place=args.number - 1)
+    if args.number + 1 < ECHOES:
+        _enqueue(clients, args.run_id, args.number + 1)
+
+
+def _enqueue(clients: Clients, run_id: str, number: int) -> None:
+    args = Echo(run_id, number, _now_us(clients))
+    echo.enqueue(clients, args, name=(run_id, number))
+
+
+def _now_us(clients: Clients) -> int:
+    return round(clients.clock.now().timestamp() * 1e6)

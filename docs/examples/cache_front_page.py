@@ -1,0 +1,76 @@
+"""A query that everyone shares, read from Datastore once and served to all from memcached.
+
+    .venv/bin/python -m docs.examples.cache_front_page
+
+A hundred visitors look at a front page; a post is published; a hundred more come. It brings its own
+services: see raise_prices.py next to it. Without memcached every visitor reads for themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from google.cloud import ndb
+
+from devserver.cloudtasks.emulator import running
+from devserver.services import datastore_emulator, memcached
+from docs.examples.raise_prices import ROOT, open_clients
+from models.transactions import transact
+from pipelines.query_cache import cached
+from pipelines.runtime import Clients, open_cache
+
+VISITORS = 100
+
+
+# howto: from here
+class Post(ndb.Model):
+    number = ndb.IntegerProperty()
+    title = ndb.TextProperty()
+
+
+@dataclass(frozen=True)
+class Headline:
+    number: int
+    title: str
+
+
+@cached("front-page", ttl_s=60)
+def front_page(clients: Clients, limit: int) -> list[Headline]:
+    posts = Post.query().order(-Post.number).fetch(limit)
+    return [Headline(post.number, post.title) for post in posts]
+
+
+def publish(clients: Clients, number: int, title: str) -> None:
+    transact(lambda: Post(id=f"post-{number:04d}", number=number, title=title).put())
+    front_page.invalidate(clients)  # After the commit; before it, old posts could be kept again.
+
+
+# howto: to here
+
+
+def play(clients: Clients) -> str:
+    """Let visitors look, publish, let more look; return what they saw, and where it came from."""
+    with clients.context():
+        for number in range(20):
+            publish(clients, number, f"Post {number}")
+        seen = [front_page(clients, 10)[0].title for _ in range(VISITORS)]
+        publish(clients, 20, "News")
+        seen += [front_page(clients, 10)[0].title for _ in range(VISITORS)]
+        stats = front_page.stats(clients)
+    titles = ", ".join(f"{seen.count(title)} saw {title}" for title in dict.fromkeys(seen))
+    return f"{titles}; {stats.hits} from memcached, {stats.misses} from Datastore"
+
+
+def main() -> None:
+    """Start the services, let the visitors come, and say what came out."""
+    with (
+        datastore_emulator() as datastore,
+        memcached() as cache,
+        running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,
+    ):
+        clients = replace(open_clients(datastore, queue), cache=open_cache(cache))
+        print(play(clients))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

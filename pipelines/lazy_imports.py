@@ -1,0 +1,76 @@
+"""Modules that libraries import and this app seldom or never uses: loaded on first use.
+
+ndb imports Redis for a cache that is off here, and Google's libraries import the key files of
+service accounts, with their cryptography. Together they take a tenth of the app's start. A module
+that is named here stays empty until something is asked of it. From Python 3.15 on an import can
+say so itself (PEP 810).
+
+Only what is imported as a whole (`import redis`) gains by it: `from redis import Redis` asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+MODULES = (
+    "redis",  # By google.cloud.ndb.global_cache; the app opens no global cache.
+    "google.oauth2.service_account",  # Used where credentials are a key file.
+)
+# What the import system itself looks at.
+_OF_IMPORTS = {"__loader__", "__package__", "__spec__", "__path__", "__file__", "__cached__"}
+_loading = threading.RLock()
+
+
+class _LazyModule(ModuleType):
+    """A module that is executed when it is first asked for something that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_IMPORTS:
+            raise AttributeError(name)
+        spec = self.__spec__
+        with _loading:
+            if isinstance(spec, ModuleSpec) and isinstance(spec.loader, _LazyLoader):
+                spec.loader = self.__loader__ = spec.loader.loader
+                self.__class__ = ModuleType  # type: ignore[assignment]
+                assert spec.loader is not None
+                spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+class _LazyLoader(Loader):
+    """Executes nothing yet."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _LazyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _LazyFinder(MetaPathFinder):
+    """Finds the modules named above, before any other finder does."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in MODULES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LazyLoader(spec.loader)
+        return spec
+
+
+def install() -> None:
+    """Load the modules named above on first use, from now on."""
+    if not any(isinstance(finder, _LazyFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _LazyFinder())

@@ -1,0 +1,235 @@
+"""One call of a cached query: what is served, who computes, and who waits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from google.cloud import ndb
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from pipelines.query_cache import stats as kinds
+from pipelines.query_cache.entry import Entry, generation, space_of
+from pipelines.query_cache.envelope import Envelope
+from pipelines.query_cache.flights import Flights
+from pipelines.query_cache.stats import Tally
+from pipelines.runtime import Clients
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long the results of a query are kept: the arguments of `cached`."""
+
+    name: str
+    ttl_s: int
+    stale_s: int
+    lease_s: int
+    beta: float
+    version: int
+
+
+@dataclass(frozen=True)
+class Reading(Generic[T]):
+    """A result, and how it came about.
+
+    Attributes:
+        value: Of the caller's own: changing it changes nobody else's.
+        state: "hits", "stale", "misses", "refreshes", "shared" or "uncached": see CacheStats.
+        age_s: How long ago it was computed.
+        took_s, reads, round_trips: What computing it cost, whoever did.
+    """
+
+    value: T
+    state: str
+    age_s: float
+    took_s: float
+    reads: int
+    round_trips: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What a process remembers of a query."""
+
+    flights: Flights
+    tally: Tally
+    epoch: list[int]  # How often this process has invalidated it.
+
+
+class Call(Generic[T]):
+    """One call of a cached query."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        terms: Terms,
+        state: State,
+        adapter: TypeAdapter[T],
+        asked: str,
+        compute: Callable[[], T],
+    ) -> None:
+        self._clients = clients
+        self._terms = terms
+        self._state = state
+        self._tally = state.tally
+        self._adapter = adapter
+        self._asked = asked
+        self._compute = compute
+
+    def read(self) -> Reading[T]:
+        if ndb.in_transaction():  # What it reads has to be of its own moment.
+            return self._told(self._computed(), kinds.UNCACHED)
+        terms, clients = self._terms, self._clients
+        space = space_of(clients, terms.name)
+        current = generation(clients, space)
+        if current is None:
+            return self._fly(f"{space}:{self._asked}", None)
+        entry = Entry.of(clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
+        found, is_broken = entry.load()
+        value = self._decoded(found)
+        if is_broken or (found is not None and value is None):
+            self._tally.record(kinds.BROKEN)
+        if found is None or value is None:
+            return self._fly(entry.key, entry)
+        age_s = entry.age_s(found)
+        if is_due(age_s, terms.ttl_s, found.took_s, terms.beta, clients.random.random()):
+            fresh = self._refresh(entry, found)
+            if fresh is not None:
+                return fresh
+        return self._told(found, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
+
+    def _refresh(self, entry: Entry, old: Envelope) -> Reading[T] | None:
+        """Compute a value that may still be served; None: another caller does, or it failed."""
+        key = self._flight_key(entry.key)
+        flight, is_mine = self._state.flights.join(key)
+        if not is_mine:
+            return None
+        fresh: Envelope | None = None
+        state = kinds.REFRESHED
+        try:
+            if (token := entry.lease(self._terms.lease_s)) is not None:
+                fresh = self._stored_meanwhile(entry, old)
+                state = kinds.REFRESHED if fresh is None else kinds.HIT
+                fresh = fresh or self._computed_and_stored(entry)
+                entry.give_back(token)
+        except Exception as error:
+            # The lease stays until its end, and so does the old value: nobody else tries at once.
+            log.warning("%s is not refreshed, its old value stays: %s", self._terms.name, error)
+            self._tally.record(kinds.FAILED)
+        finally:
+            self._state.flights.end(key)
+            flight.land(fresh)
+        return None if fresh is None else self._told(fresh, state)
+
+    def _fly(self, key: str, entry: Entry | None) -> Reading[T]:
+        """Compute what is not there, or wait for the thread that does."""
+        key = self._flight_key(key)
+        flight, is_mine = self._state.flights.join(key)
+        if not is_mine:
+            shared = flight.follow(self._terms.lease_s)
+            if shared is not None:
+                return self._told(shared, kinds.SHARED)
+            return self._told(*self._missed(entry))
+        try:
+            envelope, state = self._missed(entry)
+        except BaseException as error:
+            self._state.flights.end(key)
+            flight.crash(error)
+            raise
+        self._state.flights.end(key)
+        flight.land(envelope)
+        return self._told(envelope, state)
+
+    def _missed(self, entry: Entry | None) -> tuple[Envelope, str]:
+        """Compute and store, or take what another process computes meanwhile."""
+        if entry is None:
+            return self._computed(), kinds.UNCACHED
+        token = entry.lease(self._terms.lease_s)
+        theirs = entry.wait() if token is None else self._stored_meanwhile(entry, None)
+        try:
+            if theirs is not None and self._decoded(theirs) is not None:
+                return theirs, kinds.SHARED
+            return self._computed_and_stored(entry), kinds.MISS
+        finally:
+            if token is not None:
+                entry.give_back(token)
+
+    def _stored_meanwhile(self, entry: Entry, old: Envelope | None) -> Envelope | None:
+        """Return a newer value than was seen: who had the lease before may have stored one."""
+        found, _ = entry.load()
+        is_newer = found is not None and (old is None or found.at_s > old.at_s)
+        return found if is_newer and self._decoded(found) is not None else None
+
+    def _computed_and_stored(self, entry: Entry) -> Envelope:
+        envelope = self._computed()
+        if not entry.store(envelope) and entry.is_too_large(envelope):
+            self._tally.record(kinds.TOO_LARGE)
+        return envelope
+
+    def _computed(self) -> Envelope:
+        """Call the function.
+
+        Raises:
+            TypeError: its result is not of its return type, or is no JSON.
+        """
+        before, at_s = self._clients.meter.cost(), self._clients.clock.now().timestamp()
+        started = time.perf_counter()
+        value = self._compute()
+        took_s = time.perf_counter() - started
+        cost = self._clients.meter.cost() - before
+        self._tally.record(kinds.MICROSECONDS, round(took_s * 1e6))
+        try:
+            body = self._adapter.dump_json(value, warnings=False)
+            # What a miss returns has been through JSON, too: it equals what a hit returns.
+            self._adapter.validate_json(body)
+        except (PydanticSerializationError, ValidationError) as error:
+            raise TypeError(f"{self._terms.name!r} cannot be cached: {error}") from error
+        return Envelope(body, at_s, took_s, cost.reads, cost.round_trips)
+
+    def _decoded(self, envelope: Envelope | None) -> tuple[T] | None:
+        """Return the value, in a tuple: it may be None itself; None: it is not of the type."""
+        if envelope is None:
+            return None
+        try:
+            return (self._adapter.validate_json(envelope.body),)
+        except ValidationError:
+            return None
+
+    def _told(
+        self, envelope: Envelope, state: str, value: tuple[T] | None = None, age_s: float = 0.0
+    ) -> Reading[T]:
+        self._tally.record(state)
+        decoded = value or cast(tuple[T], self._decoded(envelope))
+        return Reading(
+            decoded[0], state, age_s, envelope.took_s, envelope.reads, envelope.round_trips
+        )
+
+    def _flight_key(self, key: str) -> str:
+        # A caller that has just invalidated must not follow a computation that began before.
+        return f"{self._state.epoch[0]}:{key}"
+
+
+def is_due(age_s: float, ttl_s: float, took_s: float, beta: float, chance: float) -> bool:
+    """Return whether a caller should refresh a value of this age: XFetch.
+
+    Args:
+        took_s: What computing it took: the longer, the earlier.
+        beta: How eager to be; 0 refreshes nothing before its end.
+        chance: Drawn anew for each call, from 0 to 1.
+
+    >>> is_due(61, 60, 0.1, 1.0, 0.99), is_due(30, 60, 0.1, 1.0, 0.01)
+    (True, False)
+    >>> is_due(59.9, 60, 0.1, 1.0, 0.01), is_due(59.9, 60, 0.1, 0.0, 0.01)
+    (True, False)
+    """
+    early_s = -took_s * beta * math.log(max(chance, 1e-300))
+    return age_s + early_s >= ttl_s

@@ -1,0 +1,123 @@
+"""Where a value stands in memcached: its generation, its key and the lease to refresh it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from pipelines.query_cache.envelope import Envelope, pack, unpack
+from pipelines.runtime import Clients
+from pipelines.runtime.cache import MAX_TTL_S
+from pipelines.runtime.clock import CLOCK_SKEW_S
+
+GENERATION_BYTES = 32
+# How long a caller waits for another process that computes the same value, and how it looks for it.
+MAX_POLLS = 100
+POLL_S = 0.02
+
+
+def space_of(clients: Clients, name: str) -> str:
+    """Return the beginning of all keys of a name: two databases of one memcached share nothing."""
+    client = clients.datastore
+    place = [client.project, client.database or "", client.namespace or "", name]
+    return f"query-cache:{json.dumps(place)}"
+
+
+def generation(clients: Clients, space: str) -> str | None:
+    """Return the generation of a name, a new one if there is none; None: memcached is away."""
+    key = f"{space}:generation"
+    found = _generation_in(clients.cache.get(key))
+    if found is None:
+        # Also in the place of anything else that stands there: `add` would leave it for ever.
+        fresh = clients.new_id()
+        if not clients.cache.add(key, fresh.encode(), MAX_TTL_S):
+            found = _generation_in(clients.cache.get(key))
+            if found is None and new_generation(clients, space):
+                found = _generation_in(clients.cache.get(key))
+        else:
+            found = fresh
+    return found
+
+
+def new_generation(clients: Clients, space: str) -> bool:
+    """Begin a new generation: no value of an older one is found again. False: not confirmed."""
+    return clients.cache.set(f"{space}:generation", clients.new_id().encode(), MAX_TTL_S)
+
+
+def _generation_in(data: bytes | None) -> str | None:
+    if data is None or len(data) != GENERATION_BYTES or not data.isalnum() or not data.isascii():
+        return None
+    return data.decode()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place of one value, in one generation of its name."""
+
+    clients: Clients
+    key: str
+    ttl_s: int
+    stale_s: int
+
+    @classmethod
+    def of(
+        cls, clients: Clients, space: str, generation: str, asked: str, ttl_s: int, stale_s: int
+    ) -> Entry:
+        digest = hashlib.sha256(asked.encode()).hexdigest()
+        return cls(clients, f"{space}:{generation}:{digest}", ttl_s, stale_s)
+
+    def load(self) -> tuple[Envelope | None, bool]:
+        """Return what stands here and may be served, and whether what stands here is broken."""
+        data = self.clients.cache.get(self.key)
+        envelope = unpack(self.key, data)
+        if envelope is None or not -CLOCK_SKEW_S <= self._age_s(envelope) < self._lifetime_s:
+            # Too old, or of a time to come: one of two clocks is wrong.
+            return None, data is not None and envelope is None
+        return envelope, False
+
+    def age_s(self, envelope: Envelope) -> float:
+        """Return how old a value is; 0 for one of a clock that is a little ahead."""
+        return max(0.0, self._age_s(envelope))
+
+    def store(self, envelope: Envelope) -> bool:
+        """Keep a value until nobody may be served it any more."""
+        data = pack(self.key, envelope)
+        return data is not None and self.clients.cache.set(self.key, data, self._lifetime_s)
+
+    def is_too_large(self, envelope: Envelope) -> bool:
+        """Return whether memcached takes no such value."""
+        return pack(self.key, envelope) is None
+
+    # The lease
+
+    def lease(self, lease_s: int) -> str | None:
+        """Take the right to refresh this value; None: another process has it."""
+        token = self.clients.new_id()
+        return token if self.clients.cache.add(self._lease_key, token.encode(), lease_s) else None
+
+    def give_back(self, token: str) -> None:
+        """End a lease, unless it is another's by now."""
+        if self.clients.cache.get(self._lease_key) == token.encode():
+            self.clients.cache.delete(self._lease_key)
+
+    def wait(self) -> Envelope | None:
+        """Wait for the process that has the lease; None: it gave up, or takes too long."""
+        for _ in range(MAX_POLLS):
+            self.clients.clock.sleep(POLL_S)
+            is_leased = self.clients.cache.get(self._lease_key) is not None
+            envelope, _ = self.load()
+            if envelope is not None or not is_leased:
+                return envelope
+        return None
+
+    @property
+    def _lease_key(self) -> str:
+        return f"{self.key}:lease"
+
+    @property
+    def _lifetime_s(self) -> int:
+        return self.ttl_s + self.stale_s
+
+    def _age_s(self, envelope: Envelope) -> float:
+        return self.clients.clock.now().timestamp() - envelope.at_s

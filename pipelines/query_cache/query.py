@@ -1,0 +1,213 @@
+"""Declared queries: a function whose results are kept, and how long."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+
+from google.cloud import ndb
+from pydantic import TypeAdapter
+
+from pipelines.query_cache.call import Call, Reading, State, Terms
+from pipelines.query_cache.entry import new_generation, space_of
+from pipelines.query_cache.flights import Flights
+from pipelines.query_cache.stats import CacheStats, Tally
+from pipelines.runtime import Clients
+from pipelines.runtime.cache import MAX_TTL_S
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+LEASE_S = 10
+MIN_LEASE_S = 3  # memcached's time has a grain of a second.
+_SCALARS = (str, int, float, bool, type(None))
+
+
+class CachedQuery(Generic[P, T]):
+    """A function whose results are kept in memcached; call it like the function."""
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[Clients, P], T],
+        name: str,
+        *,
+        returns: Any,
+        ttl_s: int,
+        stale_s: int | None = None,
+        lease_s: int = LEASE_S,
+        beta: float = 1.0,
+        version: int = 1,
+    ) -> None:
+        """Declare a query; the arguments are those of `cached`."""
+        stale_s = min(ttl_s, MAX_TTL_S - ttl_s) if stale_s is None else stale_s
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a name begins with a-z, then a-z, 0-9 and -, 40 at most: {name!r}")
+        if ttl_s < 1 or stale_s < 0 or ttl_s + stale_s > MAX_TTL_S:
+            raise ValueError(f"ttl_s is 1 at least, with stale_s {MAX_TTL_S} at most")
+        if lease_s < MIN_LEASE_S or beta < 0:
+            raise ValueError(f"lease_s is {MIN_LEASE_S} at least, and beta is not negative")
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.terms = Terms(name, ttl_s, stale_s, lease_s, beta, version)
+        self._signature = inspect.signature(function)
+        self._returns = returns
+
+    def __call__(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the function's result, at most `ttl_s` + `stale_s` old."""
+        return self.read(clients, *args, **kwargs).value
+
+    def read(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> Reading[T]:
+        """Return the function's result, with its age and what it cost.
+
+        Raises:
+            TypeError: an argument is no text, number, bool or None, or the result is not of the
+                function's return type.
+            Exception: what the function raises, when there is no value that may be served.
+        """
+        bound = self._signature.bind(clients, *args, **kwargs)
+        bound.apply_defaults()
+        compute = partial(self.function, *bound.args, **bound.kwargs)
+        return Call(
+            clients, self.terms, self.state(clients), self.adapter, self._asked(bound), compute
+        ).read()
+
+    def invalidate(self, clients: Clients) -> bool:
+        """Serve no result again that was computed before; to be called after the commit.
+
+        Returns:
+            Whether memcached confirmed it. If not, an old value may be served until its end.
+
+        Raises:
+            RuntimeError: in a transaction: a reader could store the old result again before the
+                commit.
+        """
+        if ndb.in_transaction():
+            raise RuntimeError(
+                f"invalidate {self.terms.name!r} after the commit, not in the transaction"
+            )
+        self.state(clients).epoch[0] += 1
+        return new_generation(clients, space_of(clients, self.terms.name))
+
+    def empty(self, clients: Clients) -> bool:
+        """Forget all results and statistics, as a button does; False: memcached is away."""
+        self.state(clients).tally.reset()
+        return self.invalidate(clients)
+
+    def stats(self, clients: Clients) -> CacheStats:
+        """Return how often it was served, and from where, by all processes."""
+        return self.state(clients).tally.read()
+
+    def state(self, clients: Clients) -> State:
+        """Return what this process remembers of the query."""
+        space = space_of(clients, self.terms.name)
+        return clients.process_state.get_or_create(
+            space, lambda: State(Flights(), Tally(clients, space), [0])
+        )
+
+    @functools.cached_property
+    def adapter(self) -> TypeAdapter[T]:
+        """What checks a result; made on first use, as it takes a while."""
+        return _adapter_of(self._returns)
+
+    def _asked(self, bound: inspect.BoundArguments) -> str:
+        """Return what was asked for as a text: equal for equal arguments."""
+        _, *arguments = bound.arguments.items()
+        for name, value in arguments:
+            flat = value if isinstance(value, tuple) else (value,)
+            if not all(type(each) in _SCALARS for each in flat):
+                raise TypeError(
+                    f"{self.terms.name} is cached by its arguments: {name} must be a text, a "
+                    f"number, a bool, None or a tuple of these, not {type(value).__name__}"
+                )
+        return json.dumps([self.terms.version, *arguments])
+
+
+@functools.lru_cache(maxsize=256)
+def _adapter_of(returns: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(returns)
+
+
+def cached(
+    name: str,
+    *,
+    ttl_s: int,
+    stale_s: int | None = None,
+    lease_s: int = LEASE_S,
+    beta: float = 1.0,
+    version: int = 1,
+) -> Callable[[Callable[Concatenate[Clients, P], T]], CachedQuery[P, T]]:
+    """Keep the results of a function of (clients, ...).
+
+    Its arguments are texts, numbers, bools, None, or tuples of these. Its return type says what is
+    stored as JSON: dataclasses, lists, dicts, texts, numbers. An entity of ndb is none of these.
+
+    Args:
+        name: In memcached and in the statistics; one per function.
+        ttl_s: How long a result is served.
+        stale_s: How much longer, while another caller refreshes it; None: as long again.
+        lease_s: How long a refresh may take, in whole seconds, 3 at least. After that another
+            caller may begin one as well.
+        beta: Above 1, busy results are refreshed earlier before their end.
+        version: Add 1 when the function means something else by the same result type.
+
+    Raises:
+        TypeError: the function says no return type.
+        ValueError: an argument is out of its range.
+    """
+
+    def declare(function: Callable[Concatenate[Clients, P], T]) -> CachedQuery[P, T]:
+        hints = get_type_hints(function, localns={"Clients": Any})
+        if "return" not in hints:
+            raise TypeError(f"{function.__qualname__} needs a return type: it is what is stored")
+        return CachedQuery(
+            function,
+            name,
+            returns=hints["return"],
+            ttl_s=ttl_s,
+            stale_s=stale_s,
+            lease_s=lease_s,
+            beta=beta,
+            version=version,
+        )
+
+    return declare
+
+
+def get_or_compute(
+    clients: Clients,
+    name: str,
+    compute: Callable[[], T],
+    *,
+    returns: type[T],
+    ttl_s: int,
+    args: tuple[str | int | float | bool | None, ...] = (),
+    stale_s: int | None = None,
+) -> T:
+    """Return a result that is kept under a name and arguments; the call for what is not declared.
+
+        total = get_or_compute(clients, "total", count_all, returns=int, ttl_s=60, args=(shop,))
+
+    Args:
+        compute: Makes the result when it is not there.
+        returns: Its type, as the return type of a function that is `cached`.
+    """
+
+    def function(clients: Clients, args: tuple[Any, ...]) -> T:
+        return compute()
+
+    query = CachedQuery(function, name, returns=returns, ttl_s=ttl_s, stale_s=stale_s)
+    return query(clients, args)
+
+
+def invalidate(clients: Clients, name: str) -> bool:
+    """Serve nothing again that was computed under a name before: `CachedQuery.invalidate`."""
+    return CachedQuery(lambda clients: None, name, returns=None, ttl_s=1).invalidate(clients)

@@ -1,0 +1,96 @@
+"""What a starting app loads: nothing that takes long and may never be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from pipelines import lazy_imports
+from pipelines.runtime.first_use import OnFirstUse
+from tests.documents import ROOT
+
+ACCOUNTS = "google.oauth2.service_account"
+# Each took more than a hundredth of the start of an app that loaded all at once.
+LATE = (
+    "aiohttp",
+    "cryptography",
+    "email_validator",
+    "flask_wtf",
+    "google.cloud.tasks_v2",
+    "redis.client",
+    "statistics",
+    "wtforms",
+)
+
+
+def output_of(program: str) -> list[str]:
+    """Return the words that a Python process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_importing_main_loads_nothing_that_can_wait() -> None:
+    """A library that some requests need is loaded by the first of them."""
+    loaded = set(output_of("import main, sys; print(*sys.modules)"))
+
+    assert "flask" in loaded
+    assert loaded.isdisjoint(LATE)
+
+
+@pytest.mark.parametrize(("name", "member"), [("redis", "Redis"), (ACCOUNTS, "Credentials")])
+def test_a_lazy_module_is_loaded_by_its_first_use(name: str, member: str) -> None:
+    """It is then a module like any other."""
+    program = f"""
+import main, sys
+module = sys.modules[{name!r}]
+print(type(module).__name__, {member!r} in vars(module))
+print(isinstance(getattr(module, {member!r}), type))
+print(type(module).__name__, hasattr(module, "no_such_thing"))
+"""
+    assert name in lazy_imports.MODULES
+    assert output_of(program) == ["_LazyModule", "False", "True", "module", "False"]
+
+
+def test_threads_that_need_an_object_at_the_same_time_share_one() -> None:
+    """What is made on first use is made once."""
+    made: list[int] = []
+    start = threading.Barrier(16)
+
+    def make() -> Any:
+        made.append(1)
+        return "made"
+
+    late = OnFirstUse(make)
+
+    def use() -> None:
+        start.wait(10)
+        assert late.upper() == "MADE"
+
+    threads = [threading.Thread(target=use) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_an_object_that_could_not_be_made_is_made_by_the_next_use() -> None:
+    """A credential that was not there a moment ago does not spoil the process."""
+    outcomes = iter([OSError("no credentials"), "made"])
+
+    def make() -> Any:
+        outcome = next(outcomes)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    late = OnFirstUse(make)
+    with pytest.raises(OSError, match="no credentials"):
+        late.upper()
+    assert late.upper() == "MADE"
