@@ -51,6 +51,7 @@ SWEEPS = (
     "/cron/outbox/sweep",
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",
+    "/cron/counters/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
