@@ -9,9 +9,10 @@ CounterConfig
     Growth: one row for each counter that was ever incremented.
 
 CounterShard
-    Key: "<hash>|<declaration>|<number>|<key>", the number in three digits. The hash
-    in front spreads the shards of a counter over the key space. Those below `read_shards` exist, and no others: an
-    increment updates its shard, so it fails when the shard was drained, and nothing is lost in it.
+    Key: "<hash>|<declaration>|<number>|<key>", the number in three digits. The hash in front
+    spreads the shards of a counter over the key space. Those below `read_shards` exist, and no
+    others: an increment updates its shard, so it fails when the shard was drained, and nothing is
+    lost in it.
     Queries: none. Growth: at most 256 rows for each counter.
 
 CounterReceipt

@@ -30,6 +30,7 @@ from handlers.endpoints import recovery
 from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
 from pipelines.continuations import Job
+from pipelines.counters import Counter
 from pipelines.fork_join import ForkJoin
 from pipelines.materialized_views import ViewMaintenance
 from pipelines.outbox import InlineRelay
@@ -96,6 +97,7 @@ class World:
     tasks: Sequence[Task[Any]] = ()
     builds: Sequence[ViewMaintenance] = ()
     fork_joins: Sequence[ForkJoin[Any]] = ()
+    counters: Sequence[Counter] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -108,7 +110,7 @@ class World:
         self.services.closers.extend(
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
-        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins)
+        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.counters)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False

@@ -14,7 +14,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flask import Flask
@@ -67,8 +67,14 @@ def serve(
     return app
 
 
-def open_clients(settings: Settings, services: Mapping[type, object]) -> Clients:
-    """Open everything remote that the settings name."""
+def open_clients(
+    settings: Settings, services: Mapping[type, object], *, interceptors: Sequence[Any] = ()
+) -> Clients:
+    """Open everything remote that the settings name.
+
+    Args:
+        interceptors: What calls of Datastore go through, behind those of our own.
+    """
     meter = Meter()
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
     clients = Clients(
@@ -76,7 +82,7 @@ def open_clients(settings: Settings, services: Mapping[type, object]) -> Clients
             settings.project,
             emulator=settings.datastore_emulator,
             database=settings.database,
-            interceptors=[meter],
+            interceptors=[meter, *interceptors],
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=open_cache(settings.memcached),

@@ -264,10 +264,11 @@ class Counter:
         return Layouts.of(clients, self._settings)
 
     def _group_commit(self, clients: Clients) -> GroupCommit[Addition, Counted]:
+        layouts = self._layouts(clients)
         return clients.process_state.get_or_create(
             f"counters:commits:{self.name}",
             lambda: GroupCommit(
-                ExactIncrements(clients, self._layouts(clients), self._wake),
+                ExactIncrements(clients, layouts, self._wake),
                 max_calls=MAX_GROUP_CALLS,
                 max_bytes=MAX_GROUP_ROWS,
                 size=lambda each: len(each.deltas) + 1,

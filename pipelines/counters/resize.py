@@ -19,6 +19,7 @@ twice as long the next time.
 from __future__ import annotations
 
 from datetime import timedelta
+
 from google.cloud import ndb
 
 from models.counters import (
