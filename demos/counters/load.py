@@ -8,7 +8,7 @@
 Each click has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
 delivered twice counts the same clicks, and they count once. Clicks that are kept in memory have
 none: a step that is delivered twice may count them twice. A writer that is behind when the load is
-over stops: what it has not clicked is not clicked.
+over stops: it finishes the step that it has begun, and makes no other.
 
 Lost on failure: the latencies of a step that died; no click, but those in memory.
 Routes: POST /tasks/counters-demo/begin, /tasks/counters-demo/click.
@@ -33,7 +33,7 @@ from models.transactions import transact
 from pipelines import outbox
 from pipelines.counters import OutcomeUnknownError
 from pipelines.runtime import Clients
-from pipelines.tasks import task
+from pipelines.tasks import Unavailable, task
 
 MAX_RATE = 200
 MAX_SECONDS = 30
@@ -41,9 +41,9 @@ MAX_WRITERS = 10
 # One writer for so many clicks a second: they come side by side, as visitors do.
 CLICKS_A_WRITER = 10
 STEP_S = 0.5
-MAX_WORK_S = 2.0
+MAX_STEP = 32
 # A load that has not ended so long after its time may be replaced: its writers are dead.
-GIVEN_UP_AFTER_S = 20.0
+GIVEN_UP_AFTER_S = 60.0
 
 
 class LoadGoesOnError(Exception):
@@ -75,9 +75,10 @@ class ClickLoad:
         """Return how many clicks a writer makes: click i is of writer i modulo writers."""
         return len(range(writer, self.clicks, self.writers))
 
-    def due_s(self, writer: int, number: int) -> float:
-        """Return when a writer's click is due, in seconds since the load began."""
-        return (number * self.writers + writer) / self.rate
+    def due(self, clients: Clients, writer: int) -> int:
+        """Return how many clicks of a writer are due by now."""
+        made = min(self.clicks, int(self.age_s(clients) * self.rate) + 1)
+        return len(range(writer, made, self.writers))
 
     def age_s(self, clients: Clients) -> float:
         return clients.clock.now().timestamp() - self.started_ms / 1000
@@ -94,6 +95,7 @@ class ClickStep:
     way: Annotated[str, Field(max_length=20)]
     writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
     number: int = 0
+    size: Annotated[int, Field(ge=1, le=MAX_STEP)] = 4  # Clicks, at most.
 
 
 # Start
@@ -196,37 +198,53 @@ def click(clients: Clients, step: ClickStep) -> None:
     row = key.get() or ClickWriter(key=key)
     if row.has_ended or row.is_closed or step.way not in WAYS:
         return
+    planned = row.planned
+    if load.age_s(clients) <= load.seconds:
+        planned = max(planned, min(row.accepted + step.size, load.due(clients, step.writer)))
+        if planned > row.planned:
+            transact(lambda: _plan(step, planned))
     apply_switch(clients)
-    before = clients.meter.cost()
-    work = _click(clients, step, row.accepted)
+    before, began = clients.meter.cost(), time.perf_counter()
+    work = _click(clients, step, row.accepted, planned)
     writes = (clients.meter.cost() - before).writes
-    is_over = load.age_s(clients) > load.seconds or work.accepted >= load.clicks_of(step.writer)
+    is_over = work.error is None and (
+        load.age_s(clients) > load.seconds or work.accepted >= load.clicks_of(step.writer)
+    )
     transact(lambda: _record(step, work, writes, has_ended=is_over))
+    if work.error is not None:
+        raise Unavailable(str(work.error)) from work.error
     if not is_over:
-        _next(clients, step)
+        _next(clients, step, is_slow=time.perf_counter() - began > STEP_S)
 
 
-def _click(clients: Clients, step: ClickStep, first: int) -> _Work:
-    """Make the clicks that are due, one after the other, until none is or the step is long."""
-    load, work, began = step.load, _Work(first), time.perf_counter()
-    counter = WAYS[step.way]
+def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work:
+    """Make the clicks that are planned, one after the other."""
+    load, work, counter = step.load, _Work(first), WAYS[step.way]
     # In memory an idempotency key would send each click to the queue.
     has_keys = step.way != "in-memory"
-    for number in range(first, load.clicks_of(step.writer)):
-        started, age_s = time.perf_counter(), load.age_s(clients)
-        is_late = started - began > MAX_WORK_S or age_s > load.seconds
-        if is_late or load.due_s(step.writer, number) > age_s:
-            break
+    for number in range(first, planned):
+        started = time.perf_counter()
         once = f"{load.id}.{step.writer}.{number}" if has_keys else None
         try:
             counted = counter.increment(clients, KEY, idempotency_key=once)
         except OutcomeUnknownError as error:
-            work.error = error  # The next step makes the same click.
+            work.error = error  # The task comes again, and makes the same click.
             break
         took_ms = (time.perf_counter() - started) * 1000
-        second = int(load.age_s(clients))
+        second = min(load.seconds - 1, int(load.age_s(clients)))
         work.count(second, took_ms, counted.conflicts, is_duplicate=counted.is_duplicate)
     return work
+
+
+def _plan(step: ClickStep, planned: int) -> None:
+    """Record which clicks a step makes, before it does: whatever kills it, they will be made.
+
+    So what is counted is also accepted when a step comes again after the load is over.
+    """
+    key = writer_key(step.load.id, step.way, step.writer)
+    row = key.get() or ClickWriter(key=key)
+    row.planned = max(row.planned, planned)
+    row.put()
 
 
 def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> None:
@@ -253,14 +271,18 @@ def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> No
     row.put()
 
 
-def _next(clients: Clients, step: ClickStep) -> None:
-    """Create the task of a writer's next step. Writers begin theirs one after the other."""
+def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
+    """Create the task of a writer's next step. Writers begin theirs one after the other.
+
+    A writer that is slow takes smaller steps: it has less to finish when the load is over.
+    """
     load, number = step.load, step.number + 1
+    size = max(1, step.size // 2) if is_slow else min(MAX_STEP, 2 * step.size)
     at_s = load.started_ms / 1000 + STEP_S * (number + step.writer / load.writers)
     at = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
     click.enqueue(
         clients,
-        ClickStep(load, step.way, step.writer, number),
+        ClickStep(load, step.way, step.writer, number, size),
         name=(load.id, step.way, step.writer, number),
         at=at if at > clients.clock.now() else None,
     )

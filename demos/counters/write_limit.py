@@ -32,14 +32,38 @@ ABORT_AFTER_S = 0.15
 LIMITED_KINDS = ("CounterShard", "CounterTotal")
 
 
-class Contended(grpc.RpcError):  # type: ignore[misc]
-    """What the service says to a commit that has waited long enough."""
+class Contended(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+    """What the service says to a commit that has waited long enough: a call that has failed."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.ABORTED
 
     def details(self) -> str:
         return "too much contention on these datastore entities (simulated)"
+
+    def result(self, timeout: float | None = None) -> None:
+        raise self
+
+    def exception(self, timeout: float | None = None) -> Exception:
+        return self
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> None:
+        return None
+
+    def initial_metadata(self) -> tuple[()]:
+        return ()
 
     def trailing_metadata(self) -> tuple[()]:
         return ()

@@ -32,6 +32,7 @@ class ClickWriter(ndb.Model):
     """One writer of a load. Its clicks up to `accepted` are counted, one after the other."""
 
     accepted = ndb.IntegerProperty(indexed=False, default=0)
+    planned = ndb.IntegerProperty(indexed=False, default=0)  # A step has begun that makes these.
     repeats = ndb.IntegerProperty(indexed=False, default=0)
     writes = ndb.IntegerProperty(indexed=False, default=0)
     latencies = ndb.JsonProperty(indexed=False)  # How many clicks took how long, by bucket.
