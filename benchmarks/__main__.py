@@ -14,13 +14,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloudtasks, continuations, fan_in, fork_join, healing, materialized_views
+from benchmarks import (
+    cloudtasks,
+    continuations,
+    counters,
+    fan_in,
+    fork_join,
+    healing,
+    materialized_views,
+)
 from benchmarks.results import Result, table
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
+    "counters": counters.measure,
     "fan_in_views": fan_in.measure,
     "fork_join": fork_join.measure,
     "healing": healing.measure,

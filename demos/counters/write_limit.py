@@ -83,7 +83,7 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         """Limit the entities of some counters, by their declarations' names."""
         self.is_on = False
         self._cache = cache
-        self._declarations = frozenset(declarations)
+        self.declarations = frozenset(declarations)
         self._now_s = now_s
         self._sleep = sleep
 
@@ -101,7 +101,7 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             operation = mutation.WhichOneof("operation")
             written = getattr(mutation, operation)
             last = (written if operation == "delete" else written.key).path[-1]
-            if last.kind in LIMITED_KINDS and last.name.split("|")[1] in self._declarations:
+            if last.kind in LIMITED_KINDS and last.name.split("|")[1] in self.declarations:
                 yield f"{last.kind}|{last.name}"
 
     def _wait(self, entity: str) -> None:
