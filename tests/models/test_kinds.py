@@ -12,6 +12,7 @@ from google.cloud import ndb
 
 import models
 from models import attempts, continuations, counters, fork_join, materialized_views, outbox, sweeps
+from models.demos import counters as clicks
 from models.demos import grades, invitations, sums
 from tests.pipelines.memory import offline
 
@@ -111,6 +112,9 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: continuations.page_key("r", 7, 42), ("ContinuationPage", "r:0007:00000042")),
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
     (lambda: continuations.sweep_key("s"), ("ContinuationSweep", "s")),
+    (lambda: clicks.loads_key(), ("ClickLoads", "clicks")),
+    (lambda: clicks.switch_key(), ("ClickSwitch", "write-limit")),
+    (lambda: clicks.writer_key("l", "sharded", 3), ("ClickWriter", "l|sharded|03")),
     (lambda: counters.config_key("likes", "k"), ("CounterConfig", "005a1c6c|likes|k")),
     (lambda: counters.shard_key("likes", "k", 7), ("CounterShard", "c03360f5|likes|007|k")),
     (lambda: counters.total_key("likes", "k"), ("CounterTotal", "005a1c6c|likes|k")),
