@@ -82,15 +82,10 @@ def by_second(status: LoadStatus) -> Chart | None:
     def high(count: int) -> float:
         return round(max(MIN_HIGH, CHART_HIGH * count / peak), 1) if count else 0.0
 
-    seconds = [
-        Second(
-            second,
-            round(pitch * second, 2),
-            round(pitch * 0.8, 2),
-            *found.get(second, (0, 0)),
-            high(found.get(second, (0, 0))[0]),
-            high(found.get(second, (0, 0))[1]),
-        )
-        for second in range(load.seconds)
-    ]
+    def drawn(second: int) -> Second:
+        clicks, conflicts = found.get(second, (0, 0))
+        x, width = round(pitch * second, 2), round(pitch * 0.8, 2)
+        return Second(second, x, width, clicks, conflicts, high(clicks), high(conflicts))
+
+    seconds = [drawn(second) for second in range(load.seconds)]
     return Chart(way, seconds, round(CHART_HIGH * (1 - load.rate / peak), 1), load.rate, peak)
