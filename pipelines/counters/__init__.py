@@ -25,7 +25,7 @@ One argument of the declaration chooses how a counter is kept, and changes nothi
 
 Without an idempotency key an increment that raises OutcomeUnknownError may count or not; one that
 returned counts once. With one it may be repeated, and counts once: for 32 days, which is longer
-than a task may be delivered; for a day where it is gathered.
+than a task may be delivered.
 
 Lost on failure: nothing that returned. In memory: what a killed process has taken since its last
 flush, a quarter of a second. memcached only holds totals that say how old they are.

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from models.counters import receipt_key
@@ -15,6 +16,8 @@ from pipelines.fork_join.items import MAX_IDEMPOTENCY_KEY_CHARS, MAX_KEY_BYTES
 # So a shard has room for nine million of the largest; the service itself stops at 2**63 silently.
 MAX_DELTA = 10**12
 MAX_KEYS = 100
+# A task may be delivered for 31 days: until then an idempotency key has to be known.
+RECEIPTS_FOR = timedelta(days=32)
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,10 @@ from models.counters import CounterReceipt
 from models.fork_join import expiry
 from models.increments import Increment, insert_and_increment, supports_increments
 from models.transactions import transact
-from pipelines.counters.additions import Addition
+from pipelines.counters.additions import RECEIPTS_FOR, Addition
 from pipelines.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
-
-# A task may be delivered for 31 days: until then an idempotency key has to be known.
-RECEIPTS_FOR = timedelta(days=32)
 
 
 @dataclass(frozen=True)

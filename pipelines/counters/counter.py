@@ -143,8 +143,8 @@ class Counter:
         Args:
             key: Which of its totals.
             delta: At most 10**12 either way. A total may be negative.
-            idempotency_key: Makes it count once, however often it is asked for: within 32 days of
-                an exact counter, within a day of the others, where it is not kept in memory either.
+            idempotency_key: Makes it count once, however often it is asked for within 32 days. With
+                one it is never kept in memory.
 
         Raises:
             BadItemError, DifferentItemError: nothing was counted.

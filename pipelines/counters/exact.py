@@ -34,7 +34,7 @@ from pipelines.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 6
+MAX_ATTEMPTS = 8
 PAUSE_S = 0.01
 PAUSE_FACTOR = 2.0
 # No further commit begins so long after the first: the caller waits.

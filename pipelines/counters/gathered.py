@@ -14,7 +14,7 @@ from google.cloud import ndb
 from pydantic import Field
 
 from models.counters import CounterTotal, total_key
-from pipelines.counters.additions import Addition, Counted
+from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
 from pipelines.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
 from pipelines.runtime import Clients
 
@@ -42,7 +42,12 @@ class GatheredIncrements:
         """
         self._name = name
         self.fork_join = ForkJoin(
-            f"counters-{name}", Delta, self._add_up, queue=queue, period_s=period_s
+            f"counters-{name}",
+            Delta,
+            self._add_up,
+            queue=queue,
+            period_s=period_s,
+            receipts_for=RECEIPTS_FOR,
         )
         self._in_memory = (
             None

@@ -68,6 +68,7 @@ class Layouts:
         self.settings = settings
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Layout] = OrderedDict()
+        self._read: OrderedDict[str, int] = OrderedDict()
 
     @classmethod
     def of(cls, clients: Clients, settings: ShardSettings) -> Layouts:
@@ -94,7 +95,16 @@ class Layouts:
         """Return how many shards to ask for first when a total is read."""
         with self._lock:
             layout = self._known.get(key)
-        return layout.shards if layout else self.settings.min_shards
+            read = self._read.get(key, self.settings.min_shards)
+        return max(read, layout.shards) if layout else read
+
+    def found_shards(self, key: str, shards: int) -> None:
+        """Remember how many shards a total was read from."""
+        with self._lock:
+            self._read[key] = max(1, shards)
+            self._read.move_to_end(key)
+            while len(self._read) > MAX_REMEMBERED:
+                self._read.popitem(last=False)
 
     def learn(self, clients: Clients, key: str, row: CounterConfig) -> Layout:
         """Remember a counter's row."""

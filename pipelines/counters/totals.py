@@ -90,6 +90,7 @@ class ShardReader:
             counted = [shard.count for shard in shards[:exist] if shard is not None]
             if len(counted) == exist:
                 found[key] = Shards(config, counted)
+                self._layouts.found_shards(key, exist)
                 del believed[key]
             else:
                 believed[key] = exist

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from models.counters import total_key
+from models.fork_join import PARTITIONS
 from pipelines.counters import Counter, DifferentItemError
+from pipelines.fork_join import sweep as fork_join_sweep
 from tests.pipelines.counters.counts import HITS, VIEWS, add, counter_world, total
 from tests.world import Services, World, in_threads
 
@@ -41,6 +43,21 @@ def test_a_gathered_increment_counts_once_for_its_idempotency_key(world: World) 
     world.settle()
 
     assert [answer.is_duplicate for answer in answers] == [False, True, True]
+    assert total(world, "a", HITS) == 2
+
+
+def test_a_gathered_increment_is_known_for_as_long_as_a_task_may_be_delivered(world: World) -> None:
+    """E4: on its 31st day; a queue's own receipts go after a day."""
+    add(world, "a", 2, counter=HITS, idempotency_key="r")
+    world.settle()
+    world.clock.sleep(31 * 24 * 3600)
+    with world.context():
+        for partition in PARTITIONS:
+            fork_join_sweep._delete_page(world.clients, partition)
+    again = add(world, "a", 2, counter=HITS, idempotency_key="r")
+    world.settle()
+
+    assert again.is_duplicate
     assert total(world, "a", HITS) == 2
 
 

@@ -10,7 +10,7 @@ from google.cloud import ndb
 from models.counters import CounterReceipt, receipt_key
 from models.fork_join import PARTITIONS
 from pipelines.counters import expiry
-from pipelines.counters.commits import RECEIPTS_FOR
+from pipelines.counters.additions import RECEIPTS_FOR
 from tests.pipelines.counters.counts import LIKES, add, counter_world, receipts, total
 from tests.world import Services, World
 
