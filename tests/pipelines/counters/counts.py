@@ -12,6 +12,7 @@ from pipelines.counters import Counted, Counter
 from pipelines.counters import commits as counter_commits
 from pipelines.runtime import Clients
 from pipelines.runtime.process_state import ProcessState
+from tests.soak import IS_SOAK
 from tests.world import Services, World
 
 LIKES = Counter("likes", queue="default")
@@ -20,10 +21,12 @@ HITS = Counter("hits", "gathered", queue="fork-join")
 VIEWS = Counter("views", "in_memory", queue="fork-join", flush_interval_s=3600)
 # Both ways to commit, on the service that has both.
 TRANSACTION, ONE_ROUND_TRIP = "transaction", "one-round-trip"
-WAYS = pytest.mark.parametrize(
-    ("services", "way"),
-    [("datastore", TRANSACTION), ("firestore", ONE_ROUND_TRIP), ("firestore", TRANSACTION)],
-    indirect=["services"],
+_EACH = [("datastore", TRANSACTION), ("firestore", ONE_ROUND_TRIP)]
+_ALL = [*_EACH, ("firestore", TRANSACTION)]
+WAYS = pytest.mark.parametrize(("services", "way"), _ALL, indirect=["services"])
+# Each emulator and each way once; all of them in `make soak`.
+PLAYED_WAYS = pytest.mark.parametrize(
+    ("services", "way"), _ALL if IS_SOAK else _EACH, indirect=["services"]
 )
 COUNTERS = [LIKES, VOTES, HITS, VIEWS]
 

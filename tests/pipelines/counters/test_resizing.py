@@ -211,7 +211,7 @@ def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str)
     assert set(stored(world, "a")) == set(range(row.read_shards))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> None:
     """E1, E2, E5: processes with memories of any age, numbers of shards, drains and repetitions."""
     chance = random.Random(seed)
@@ -265,7 +265,7 @@ def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
     world: World,
 ) -> None:
     """E2: to the most that is declared, and back to one; the total is what was counted."""
-    contend(world, VOTES, "a", 40)
+    contend(world, VOTES, "a", 8)
     grown = config(world, "a", VOTES)
     for _ in range(8):
         world.clock.sleep(61)
@@ -276,19 +276,19 @@ def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
 
     assert (grown.shards, shrunk.shards, shrunk.read_shards) == (16, 1, 1)
     assert shrunk.due is None
-    assert total(world, "a", VOTES) == 48
+    assert total(world, "a", VOTES) == 16
 
 
 def test_a_counter_that_nobody_increments_is_shrunk_by_the_sweep(world: World) -> None:
     """E2: without a writer nobody else would notice that it is calm."""
-    contend(world, VOTES, "a", 20)
+    contend(world, VOTES, "a", 8)
     for _ in range(8):
         world.clock.sleep(61)
         world.sweep()
         world.settle()
 
     assert config(world, "a", VOTES).read_shards == 1
-    assert total(world, "a", VOTES) == 20
+    assert total(world, "a", VOTES) == 8
 
 
 def test_a_counter_that_has_to_grow_again_stays_calm_for_longer(world: World) -> None:
@@ -307,10 +307,10 @@ def test_a_counter_that_has_to_grow_again_stays_calm_for_longer(world: World) ->
 def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
     """Until it is told to adapt again."""
     resize(world, "a", 2, VOTES)
-    contend(world, VOTES, "a", 20)
+    contend(world, VOTES, "a", 8)
     pinned = config(world, "a", VOTES)
     resize(world, "a", None, VOTES)
-    contend(world, VOTES, "a", 20)
+    contend(world, VOTES, "a", 8)
 
     assert (pinned.shards, pinned.is_pinned) == (2, True)
     assert config(world, "a", VOTES).shards == 16
