@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import (
     cloudtasks,
     continuations,
+    counters,
     fan_in,
     fork_join,
     healing,
@@ -30,6 +31,7 @@ from benchmarks.results import Result, table
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
+    "counters": counters.measure,
     "fan_in_views": fan_in.measure,
     "fork_join": fork_join.measure,
     "healing": healing.measure,

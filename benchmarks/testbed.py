@@ -122,7 +122,11 @@ def _note(path: Path, meter: Meter, cache: CountingCache) -> None:
 
 @contextlib.contextmanager
 def open_testbed(
-    target: str, *, is_cached: bool = False, threads: int = THREADS
+    target: str,
+    *,
+    is_cached: bool = False,
+    threads: int = THREADS,
+    emulator: str = "datastore",
 ) -> Iterator[Bench]:
     """Start everything on free ports.
 
@@ -130,12 +134,13 @@ def open_testbed(
         target: What gunicorn serves, "module:serve()".
         is_cached: The app has a memcached.
         threads: Of each of the app's two workers.
+        emulator: "datastore", or "firestore", which locks, and increments by itself.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
     with (
         tempfile.TemporaryDirectory() as folder,
-        datastore_emulator() as datastore,
+        datastore_emulator(emulator) as datastore,
         memcached() as cache,
         mail_server() as relay,
         running(

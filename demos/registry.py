@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from demos.counters import load as click_load
+from demos.counters.counters import WAYS
 from demos.grades import comparison
 from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
 from demos.grades.views import BUILDS
@@ -18,4 +20,5 @@ APP = Registry(
     *(BUILDS, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL, comparison.measure),
     *(add_up, load.begin, load.write),
     *(MEASURE_NUMBERS, echo),
+    *(*WAYS.values(), click_load.begin, click_load.click),
 )

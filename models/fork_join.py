@@ -16,8 +16,8 @@ WorkReceipt
     Key: a digest of the queue, the key and the caller's idempotency key. Inserted with the pack, so
     a second commit with the same request is refused.
     Queries: expires < ..., by partition. Single-property index.
-    Growth: one row for each request with an id, for 24 hours; then the sweep deletes it, within
-    some two hours.
+    Growth: one row for each request with an id, for 24 hours (of gathered counters, for 32 days);
+    then the sweep deletes it, within some two hours.
 
 WorkOutcome
     Key: that of a pack whose callers asked what became of their items: the join function's results.

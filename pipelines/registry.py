@@ -14,6 +14,7 @@ from typing import Any
 
 from pipelines.continuations import Job
 from pipelines.continuations.pattern import Continuations
+from pipelines.counters.pattern import Counters
 from pipelines.fork_join.pattern import ForkJoins
 from pipelines.materialized_views.pattern import MaterializedViews
 from pipelines.outbox.pattern import Outbox
@@ -32,6 +33,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Continuations(),
     ForkJoins(),
     PullQueues(),
+    Counters(),
     MaterializedViews(),
 )
 

@@ -127,6 +127,7 @@ PACKAGES = {
             )
         ],
     ),
+    "counters": Package(["pipelines/counters/*.py"], [f"{TESTS}/counters/test_*.py"]),
     "fork_join": Package(
         ["pipelines/fork_join/*.py"],
         [

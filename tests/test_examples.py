@@ -14,6 +14,7 @@ import pytest
 
 from docs.examples import (
     cache_front_page,
+    count_likes,
     count_visits,
     make_thumbnails,
     raise_prices,
@@ -58,6 +59,7 @@ EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "ship_purchases": (ship_purchases.play, "docs/howto/enqueue-in-a-transaction.md"),
     "sum_up_sales": (summed, "docs/howto/declare-a-view.md"),
     "make_thumbnails": (make_thumbnails.play, "docs/howto/lease-work.md"),
+    "count_likes": (count_likes.play, "docs/howto/count-things.md"),
     "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
 }
 

@@ -30,6 +30,7 @@ from handlers.endpoints import recovery
 from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
 from pipelines.continuations import Job
+from pipelines.counters import Counter
 from pipelines.fork_join import ForkJoin
 from pipelines.materialized_views import ViewMaintenance
 from pipelines.outbox import InlineRelay
@@ -53,6 +54,7 @@ SWEEPS = (
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",
     "/cron/pull-queues/sweep",
+    "/cron/counters/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -98,6 +100,7 @@ class World:
     builds: Sequence[ViewMaintenance] = ()
     fork_joins: Sequence[ForkJoin[Any]] = ()
     pull_queues: Sequence[PullQueue] = ()
+    counters: Sequence[Counter] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -111,6 +114,7 @@ class World:
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
+        own = (*own, *self.counters)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False

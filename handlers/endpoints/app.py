@@ -14,7 +14,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flask import Flask
@@ -72,13 +72,18 @@ def serve(
 
 
 def open_clients(
-    settings: Settings, services: Mapping[type, object], registry: Registry | None = None
+    settings: Settings,
+    services: Mapping[type, object],
+    registry: Registry | None = None,
+    *,
+    interceptors: Sequence[Any] = (),
 ) -> Clients:
     """Open everything remote that the settings name.
 
     Args:
         registry: All that is delivered: a task that is not in it is refused when it is enqueued.
             None: any is taken.
+        interceptors: What calls of Datastore go through, behind those of our own.
     """
     meter = Meter()
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
@@ -87,7 +92,7 @@ def open_clients(
             settings.project,
             emulator=settings.datastore_emulator,
             database=settings.database,
-            interceptors=[meter],
+            interceptors=[meter, *interceptors],
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=open_cache(settings.memcached),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers.pages import faults, formatting, grades, home, invitations, numbers, sums, sums_api
+from handlers.pages import (
+    counters,
+    faults,
+    formatting,
+    grades,
+    home,
+    invitations,
+    numbers,
+    sums,
+    sums_api,
+)
 
 
 def register(app: Flask) -> None:
@@ -15,5 +25,6 @@ def register(app: Flask) -> None:
     app.register_blueprint(sums.bp)
     app.register_blueprint(sums_api.bp)
     app.register_blueprint(numbers.bp)
+    app.register_blueprint(counters.bp)
     app.register_blueprint(faults.bp)
     formatting.register(app)

@@ -19,7 +19,7 @@ from handlers.endpoints.context import settings
 bp = Blueprint("faults", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
-PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/sums/[a-z][a-z0-9-]{0,39}")
+PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}")
 # What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},

@@ -29,8 +29,6 @@ from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 
-# How long an idempotency key is known at least.
-RECEIPTS_FOR = timedelta(hours=24)
 MAX_GROUP_ITEMS = 500
 MAX_GROUP_BYTES = 900_000
 MAX_GROUP_KEYS = 100
@@ -235,7 +233,8 @@ class _Group:
 
     def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
         key = self._receipt_key(insertion)
-        expires_at = naive_utc(self.clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
+        receipts_for = self.settings.receipts_for + timedelta(hours=1)
+        expires_at = naive_utc(self.clients.clock.now()) + receipts_for
         return WorkReceipt(
             key=key,
             pack=where.pack,

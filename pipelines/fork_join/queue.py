@@ -31,7 +31,7 @@ from pipelines.fork_join.items import (
 )
 from pipelines.fork_join.joiners import Join, Joiners
 from pipelines.fork_join.parked import Replay, unpark
-from pipelines.fork_join.settings import MAX_BATCH_SIZE, QueueSettings
+from pipelines.fork_join.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
 from pipelines.fork_join.status import Depth, ItemStatus, depth_of, status_of
 from pipelines.fork_join.sweep import STALE_S, Drain, SweepResult
 from pipelines.fork_join.transactional import current_inserts
@@ -61,13 +61,19 @@ class ForkJoin(Generic[I]):
         max_batch_size: int = MAX_BATCH_SIZE,
         shards: int = 1,
         target_latency_s: float | None = None,
+        receipts_for: datetime.timedelta = RECEIPTS_FOR,
     ) -> None:
         """Declare a queue; see `fork_join`.
+
+        Args:
+            receipts_for: How long an idempotency key is known at least.
 
         Raises:
             ValueError: it cannot be so.
         """
-        self.settings = QueueSettings(name, period_s, max_batch_size, shards, target_latency_s)
+        self.settings = QueueSettings(
+            name, period_s, max_batch_size, shards, target_latency_s, receipts_for
+        )
         self.name = name
         self.join = join
         self._codec = ItemCodec(name, item)

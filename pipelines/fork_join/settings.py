@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pipelines.fork_join import adaptive
 from pipelines.fork_join.adaptive import BatchPolicy, BatchStats, Limits
@@ -12,6 +13,8 @@ from pipelines.runtime.clients import Clients
 
 MAX_BATCH_SIZE = 500
 MAX_PERIOD_S = 3600.0
+# How long an idempotency key is known at least.
+RECEIPTS_FOR = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class QueueSettings:
     max_batch_size: int
     shards: int
     target_latency_s: float | None
+    receipts_for: timedelta = RECEIPTS_FOR
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):

@@ -20,7 +20,9 @@ from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
 from handlers.settings import DemoSettings
 from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
+from models.counters import CounterConfig, CounterReceipt, CounterShard
 from models.dead_tasks import DeadTask
+from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
@@ -37,6 +39,7 @@ KINDS = (
     TaskAttempts,
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
+    *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
 )
 PARTY = {
     "title": "Garden party",

@@ -14,18 +14,22 @@ import models
 from models import (
     attempts,
     continuations,
+    counters,
     fork_join,
     materialized_views,
     outbox,
     pull_queues,
     sweeps,
 )
+from models.demos import counters as clicks
 from models.demos import grades, invitations, numbers, sums
 from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
     "ContinuationRun": {"state", "untold", "pages_until"},
+    "CounterConfig": {"due"},
+    "CounterReceipt": {"expires"},
     "DeadTask": {"resolved"},
     "NumberScratch": {"tens"},
     "NumbersRun": {"started"},
@@ -50,6 +54,8 @@ REQUIRED = {
     "ContinuationPage": {"after", "items", "load_from", "progressed_at", "receipts", "updated_at"},
     "ContinuationRun": {"args", "job", "page_size", "spans", "started", "state"},
     "ContinuationSweep": {"after"},
+    "CounterConfig": {"generation", "read_shards", "shards"},
+    "CounterReceipt": {"commit", "digest", "expires"},
     "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
     "Guest": {"address", "import_id", "import_number", "line", "name"},
     "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
@@ -122,6 +128,20 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: continuations.page_key("r", 7, 42), ("ContinuationPage", "r:0007:00000042")),
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
     (lambda: continuations.sweep_key("s"), ("ContinuationSweep", "s")),
+    (lambda: clicks.loads_key(), ("ClickLoads", "clicks")),
+    (lambda: clicks.switch_key(), ("ClickSwitch", "write-limit")),
+    (lambda: clicks.writer_key("l", "sharded", 3), ("ClickWriter", "l|sharded|03")),
+    (lambda: counters.config_key("likes", "k"), ("CounterConfig", "005a1c6c|likes|k")),
+    (lambda: counters.shard_key("likes", "k", 7), ("CounterShard", "c03360f5|likes|007|k")),
+    (lambda: counters.total_key("likes", "k"), ("CounterTotal", "005a1c6c|likes|k")),
+    (
+        lambda: counters.receipt_key("likes", "k", "r"),
+        ("CounterReceipt", "884102902f8da70db723a18d7ef80a261bb63639"),
+    ),
+    (
+        lambda: counters.receipt_key("likes", None, "r"),
+        ("CounterReceipt", "1e320ffb17c5d7d94938027315d82d624137a937"),
+    ),
     (lambda: fork_join.pack_key("p"), ("WorkPack", "p")),
     (lambda: fork_join.outcome_key("p"), ("WorkOutcome", "p")),
     (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from models import counters
 from models.attempts import TaskAttempts, expired_attempts
 from models.continuations import (
     CANCELLED,
@@ -71,6 +72,15 @@ def run(name: str, **how: Any) -> ContinuationRun:
 
 def beat(name: str) -> ContinuationHeartbeat:
     return ContinuationHeartbeat(id=name, expires_at=NOON)
+
+
+def due(name: str, declaration: str, at: datetime.datetime) -> counters.CounterConfig:
+    text = counters.due_text(declaration, at)
+    return counters.CounterConfig(id=name, shards=1, read_shards=1, generation=1, due=text)
+
+
+def counted(name: str, expires: str) -> counters.CounterReceipt:
+    return counters.CounterReceipt(id=name, commit="c", digest="d", expires=expires)
 
 
 def dead(name: str, **how: Any) -> DeadTask:
@@ -222,6 +232,21 @@ CASES: dict[str, Case] = {
         lambda: expired_additions("7", "720300501T12"),
         lambda: [addition("a", "720300501T10"), addition("b", "720300501T11")],
         lambda: [addition("c", "720300501T12"), addition("d", "620300501T11"), addition("e", "8")],
+    ),
+    "counters that are due": (
+        lambda: counters.due_configs("likes", NOON),
+        lambda: [due("b", "likes", NOON - SECOND), due("a", "likes", NOON)],
+        lambda: [
+            due("c", "likes", NOON + SECOND),
+            due("d", "like", NOON - SECOND),
+            due("e", "likes-too", NOON - SECOND),
+            counters.CounterConfig(id="f", shards=1, read_shards=1, generation=1),
+        ],
+    ),
+    "receipts of increments that may go": (
+        lambda: counters.expired_receipts("7", "720300501T12"),
+        lambda: [counted("a", "720300501T10"), counted("b", "720300501T11")],
+        lambda: [counted("c", "720300501T12"), counted("d", "620300501T11"), counted("e", "8")],
     ),
     "attempts that nobody needs": (
         lambda: expired_attempts(NOON),

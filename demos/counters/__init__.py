@@ -1,0 +1,1 @@
+"""A counter that many writers click, kept in four ways."""

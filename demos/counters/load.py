@@ -1,0 +1,365 @@
+"""Loads: the same clicks for each way of keeping a count, side by side.
+
+1. `start` commits the load, with the task that begins it. There is one load at a time.
+2. `begin` creates a task for each writer: some for each way.
+3. A writer works in steps, a task each: a step counts its clicks that are due, one after the other,
+   records how far the writer is, and creates the task of the next step, by name.
+
+Each click has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
+delivered twice counts the same clicks, and they count once. Clicks that are kept in memory have
+none: a step that is delivered twice may count them twice. A writer that is behind when the load is
+over stops: it finishes the step that it has begun, and makes no other.
+
+Lost on failure: the latencies of a step that died; no click, but those in memory.
+Routes: POST /tasks/counters-demo/begin, /tasks/counters-demo/click.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from demos.counters.counters import KEY, WAYS, apply_switch
+from demos.sums.load import bucket, percentile
+from models.demos.counters import ClickLoads, ClickWriter, loads_key, writer_key
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.counters import OutcomeUnknownError
+from pipelines.runtime import Clients
+from pipelines.tasks import Unavailable, task
+
+MAX_RATE = 200
+MAX_SECONDS = 30
+MAX_WRITERS = 10
+# One writer for so many clicks a second: they come side by side, as visitors do.
+CLICKS_A_WRITER = 10
+STEP_S = 0.5
+MAX_STEP = 32
+# A load that has not ended so long after its time may be replaced: its writers are dead.
+GIVEN_UP_AFTER_S = 60.0
+
+
+class LoadGoesOnError(Exception):
+    """There is a load already."""
+
+
+@dataclass(frozen=True)
+class ClickLoad:
+    """What a load is: clicks a second for each way, its length, its beginning."""
+
+    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    ways: Annotated[list[str], Field(max_length=4)]
+    rate: Annotated[int, Field(ge=1, le=MAX_RATE)]
+    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+    started_ms: int
+    is_limited: bool = False
+
+    @property
+    def writers(self) -> int:
+        """How many writers each way has."""
+        return max(1, min(MAX_WRITERS, self.rate // CLICKS_A_WRITER))
+
+    @property
+    def clicks(self) -> int:
+        """How many clicks each way is to count."""
+        return self.rate * self.seconds
+
+    def clicks_of(self, writer: int) -> int:
+        """Return how many clicks a writer makes: click i is of writer i modulo writers."""
+        return len(range(writer, self.clicks, self.writers))
+
+    def due(self, clients: Clients, writer: int) -> int:
+        """Return how many clicks of a writer are due by now."""
+        made = min(self.clicks, int(self.age_s(clients) * self.rate) + 1)
+        return len(range(writer, made, self.writers))
+
+    def age_s(self, clients: Clients) -> float:
+        return clients.clock.now().timestamp() - self.started_ms / 1000
+
+    def is_given_up(self, clients: Clients) -> bool:
+        return self.age_s(clients) > self.seconds + GIVEN_UP_AFTER_S
+
+
+@dataclass(frozen=True)
+class ClickStep:
+    """One task of a writer."""
+
+    load: ClickLoad
+    way: Annotated[str, Field(max_length=20)]
+    writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
+    number: int = 0
+    size: Annotated[int, Field(ge=1, le=MAX_STEP)] = 4  # Clicks, at most.
+
+
+# Start
+
+
+def start(clients: Clients, load: ClickLoad) -> bool:
+    """Begin a load; return False if this very load was begun before.
+
+    Raises:
+        LoadGoesOnError: there is another one.
+    """
+
+    def body() -> bool:
+        loads = loads_key().get() or ClickLoads(key=loads_key(), before={})
+        last = load_of(loads)
+        if last is not None and last.id == load.id:
+            return False
+        if last is not None:
+            _close(clients, loads, last)
+        loads.load = asdict(load)
+        loads.put()
+        outbox.enqueue(clients, begin, load)
+        return True
+
+    return transact(body)
+
+
+def _close(clients: Clients, loads: ClickLoads, last: ClickLoad) -> None:
+    """Add up the last load, in the transaction that replaces it; delete the rows of the one before.
+
+    A writer that comes later finds its row closed, and adds to the totals itself.
+    """
+    rows = writers_of(last)
+    if not all(row.has_ended for row in rows) and not last.is_given_up(clients):
+        raise LoadGoesOnError("the counters are under load")
+    before: Counter[str] = Counter(loads.before)
+    for row in rows:
+        before[way_of(row)] += row.accepted
+        row.is_closed = True
+    loads.before = dict(before)
+    if loads.past:
+        ndb.delete_multi([row.key for row in writers_of(ClickLoad(**loads.past))])
+    loads.past = loads.load
+    ndb.put_multi(rows)
+
+
+def load_of(loads: ClickLoads | None) -> ClickLoad | None:
+    """Return the last load."""
+    return ClickLoad(**loads.load) if loads is not None and loads.load else None
+
+
+def writers_of(load: ClickLoad) -> list[ClickWriter]:
+    """Return the rows of a load's writers, way by way."""
+    keys = [writer_key(load.id, way, w) for way in load.ways for w in range(load.writers)]
+    found = ndb.get_multi(keys)
+    return [row or ClickWriter(key=key) for key, row in zip(keys, found, strict=True)]
+
+
+def way_of(row: ClickWriter) -> str:
+    """Return which way a writer counts."""
+    return str(row.key.id().split("|")[1])
+
+
+@task("/tasks/counters-demo/begin", queue="fan-out")
+def begin(clients: Clients, load: ClickLoad) -> None:
+    """Create a task for each writer."""
+    steps = [ClickStep(load, way, writer) for way in load.ways for writer in range(load.writers)]
+    names = [(load.id, step.way, step.writer, step.number) for step in steps]
+    click.enqueue_many(clients, steps, names=names)
+
+
+# Click
+
+
+@dataclass
+class _Work:
+    """What a step did: how far its writer is now, and how."""
+
+    accepted: int
+    repeats: int = 0
+    latencies: Counter[int] = field(default_factory=Counter)
+    seconds: dict[int, list[int]] = field(default_factory=dict)
+    error: Exception | None = None
+
+    def count(self, second: int, took_ms: float, conflicts: int, *, is_duplicate: bool) -> None:
+        self.accepted += 1
+        if is_duplicate:
+            self.repeats += 1
+            return
+        self.latencies[bucket(took_ms)] += 1
+        clicks = self.seconds.setdefault(second, [0, 0])
+        clicks[0] += 1
+        clicks[1] += conflicts
+
+
+@task("/tasks/counters-demo/click", queue="fan-out")
+def click(clients: Clients, step: ClickStep) -> None:
+    """Make a writer's clicks that are due; create the task of its next step."""
+    load, key = step.load, writer_key(step.load.id, step.way, step.writer)
+    row = key.get() or ClickWriter(key=key)
+    if row.has_ended or row.is_closed or step.way not in WAYS:
+        return
+    planned = row.planned
+    if load.age_s(clients) <= load.seconds:
+        planned = max(planned, min(row.accepted + step.size, load.due(clients, step.writer)))
+        if planned > row.planned:
+            transact(lambda: _plan(step, planned))
+    apply_switch(clients)
+    before, began = clients.meter.cost(), time.perf_counter()
+    work = _click(clients, step, row.accepted, planned)
+    writes = (clients.meter.cost() - before).writes
+    is_over = work.error is None and (
+        load.age_s(clients) > load.seconds or work.accepted >= load.clicks_of(step.writer)
+    )
+    transact(lambda: _record(step, work, writes, has_ended=is_over))
+    if work.error is not None:
+        raise Unavailable(str(work.error)) from work.error
+    if not is_over:
+        _next(clients, step, is_slow=time.perf_counter() - began > STEP_S)
+
+
+def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work:
+    """Make the clicks that are planned, one after the other."""
+    load, work, counter = step.load, _Work(first), WAYS[step.way]
+    # In memory an idempotency key would send each click to the queue.
+    has_keys = step.way != "in-memory"
+    for number in range(first, planned):
+        started = time.perf_counter()
+        once = f"{load.id}.{step.writer}.{number}" if has_keys else None
+        try:
+            counted = counter.increment(clients, KEY, idempotency_key=once)
+        except OutcomeUnknownError as error:
+            work.error = error  # The task comes again, and makes the same click.
+            break
+        took_ms = (time.perf_counter() - started) * 1000
+        second = min(load.seconds - 1, int(load.age_s(clients)))
+        work.count(second, took_ms, counted.conflicts, is_duplicate=counted.is_duplicate)
+    return work
+
+
+def _plan(step: ClickStep, planned: int) -> None:
+    """Record which clicks a step makes, before it does: whatever kills it, they will be made.
+
+    So what is counted is also accepted when a step comes again after the load is over.
+    """
+    key = writer_key(step.load.id, step.way, step.writer)
+    row = key.get() or ClickWriter(key=key)
+    row.planned = max(row.planned, planned)
+    row.put()
+
+
+def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> None:
+    """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    key = writer_key(step.load.id, step.way, step.writer)
+    row = key.get() or ClickWriter(key=key)
+    fresh = work.accepted - row.accepted
+    if fresh < 0 or (fresh == 0 and row.has_ended == has_ended):
+        return
+    if row.is_closed:
+        loads = loads_key().get()
+        loads.before = {**loads.before, step.way: loads.before.get(step.way, 0) + fresh}
+        loads.put()
+    row.accepted = work.accepted
+    row.has_ended = row.has_ended or has_ended
+    row.repeats += work.repeats
+    row.writes += writes
+    row.latencies = _added(row.latencies or {}, work.latencies)
+    seconds = dict(row.seconds or {})
+    for second, (clicks, conflicts) in work.seconds.items():
+        so_far = seconds.get(str(second), [0, 0])
+        seconds[str(second)] = [so_far[0] + clicks, so_far[1] + conflicts]
+    row.seconds = seconds
+    row.put()
+
+
+def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
+    """Create the task of a writer's next step. Writers begin theirs one after the other.
+
+    A writer that is slow takes smaller steps: it has less to finish when the load is over.
+    """
+    load, number = step.load, step.number + 1
+    size = max(1, step.size // 2) if is_slow else min(MAX_STEP, 2 * step.size)
+    at_s = load.started_ms / 1000 + STEP_S * (number + step.writer / load.writers)
+    at = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+    click.enqueue(
+        clients,
+        ClickStep(load, step.way, step.writer, number, size),
+        name=(load.id, step.way, step.writer, number),
+        at=at if at > clients.clock.now() else None,
+    )
+
+
+# How a load is
+
+
+@dataclass(frozen=True)
+class WayStatus:
+    """How the clicks of one way go."""
+
+    accepted: int
+    repeats: int
+    writes: int
+    conflicts: int
+    p50_ms: float | None
+    p95_ms: float | None
+    seconds: Mapping[int, Sequence[int]]
+    has_ended: bool
+
+
+@dataclass(frozen=True)
+class LoadStatus:
+    """How the last load goes, and what was accepted before it."""
+
+    load: ClickLoad | None
+    ways: Mapping[str, WayStatus]
+    before: Mapping[str, int]
+    is_given_up: bool
+
+    @property
+    def is_moving(self) -> bool:
+        is_over = all(way.has_ended for way in self.ways.values())
+        return self.load is not None and not is_over and not self.is_given_up
+
+    def accepted(self, way: str) -> int:
+        """Return what was ever accepted of a way, but by forms."""
+        found = self.ways.get(way)
+        return self.before.get(way, 0) + (found.accepted if found else 0)
+
+
+def status(clients: Clients) -> LoadStatus:
+    """Return how the last load goes."""
+    loads = loads_key().get()
+    load = load_of(loads)
+    rows = writers_of(load) if load else []
+    ways = {
+        way: _way_status([row for row in rows if way_of(row) == way])
+        for way in (load.ways if load else ())
+    }
+    is_given_up = load is not None and load.is_given_up(clients)
+    return LoadStatus(load, ways, (loads.before or {}) if loads else {}, is_given_up)
+
+
+def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
+    latencies: dict[str, int] = {}
+    seconds: dict[int, list[int]] = {}
+    for row in rows:
+        latencies = _added(latencies, row.latencies or {})
+        for second, found in (row.seconds or {}).items():
+            so_far = seconds.get(int(second), [0, 0])
+            seconds[int(second)] = [so_far[0] + found[0], so_far[1] + found[1]]
+    return WayStatus(
+        sum(row.accepted for row in rows),
+        sum(row.repeats for row in rows),
+        sum(row.writes for row in rows),
+        sum(conflicts for _, conflicts in seconds.values()),
+        percentile(latencies, 0.50),
+        percentile(latencies, 0.95),
+        seconds,
+        all(row.has_ended for row in rows),
+    )
+
+
+def _added(one: Mapping[Any, int], other: Mapping[Any, int]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in (one, other):
+        total.update({str(key): count for key, count in each.items()})
+    return dict(total)

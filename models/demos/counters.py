@@ -1,0 +1,62 @@
+"""Clicks: loads that increment the demo's counters, and what they had counted.
+
+ClickLoads
+    Key: "clicks". The last load, and what was accepted of those before it, by way of counting.
+    Queries: none. Growth: one row.
+
+ClickWriter
+    Key: "<load>|<way>|<writer>". How far one writer of a load is.
+    Queries: none. Growth: at most 40 rows a load; the load after the next one deletes them.
+
+ClickSwitch
+    Key: "write-limit". Whether the limit of production is simulated. Queries: none.
+    Growth: one row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud import ndb
+
+
+class ClickLoads(ndb.Model):
+    """The last load, and what was accepted of those before it."""
+
+    load = ndb.JsonProperty(indexed=False)
+    before = ndb.JsonProperty(indexed=False)  # Clicks that were accepted, by way.
+    past = ndb.JsonProperty(indexed=False)  # The load before the last one, whose rows still stand.
+
+
+class ClickWriter(ndb.Model):
+    """One writer of a load. Its clicks up to `accepted` are counted, one after the other."""
+
+    accepted = ndb.IntegerProperty(indexed=False, default=0)
+    planned = ndb.IntegerProperty(indexed=False, default=0)  # A step has begun that makes these.
+    repeats = ndb.IntegerProperty(indexed=False, default=0)
+    writes = ndb.IntegerProperty(indexed=False, default=0)
+    latencies = ndb.JsonProperty(indexed=False)  # How many clicks took how long, by bucket.
+    seconds = ndb.JsonProperty(indexed=False)  # By second of the load: [clicks, conflicts].
+    has_ended = ndb.BooleanProperty(indexed=False, default=False)
+    is_closed = ndb.BooleanProperty(indexed=False, default=False)  # The next load has begun.
+
+
+class ClickSwitch(ndb.Model):
+    """Whether writes of an entity are limited as they are in production."""
+
+    is_on = ndb.BooleanProperty(indexed=False, default=False)
+
+
+def loads_key() -> Any:
+    """Return the key of the demo's loads."""
+    return ndb.Key(ClickLoads, "clicks")
+
+
+def writer_key(load: str, way: str, writer: int) -> Any:
+    """Return the key of a writer of a load."""
+    return ndb.Key(ClickWriter, f"{load}|{way}|{writer:02d}")
+
+
+def switch_key() -> Any:
+    """Return the key of the switch."""
+    return ndb.Key(ClickSwitch, "write-limit")

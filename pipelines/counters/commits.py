@@ -1,0 +1,97 @@
+"""One commit of increments: their receipts and their shards, all of it or nothing.
+
+There are two ways, and both raise the same errors:
+
+one round trip    receipts are inserted and shards incremented by the service; nothing is read
+a transaction     reads receipts and shards, then writes them: three round trips
+
+A process asks the service once which way works there, when it starts or with its first increment.
+The two may be mixed: each sees what the other has written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.counters import CounterReceipt
+from models.fork_join import expiry
+from models.increments import Increment, insert_and_increment, supports_increments
+from models.transactions import transact
+from pipelines.counters.additions import RECEIPTS_FOR, Addition
+from pipelines.runtime import Clients, naive_utc
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One commit: all of it took effect, or nothing."""
+
+    id: str
+    members: Sequence[int]  # Of its group, by their places.
+    deltas: Mapping[Any, int]  # By the keys of shards.
+    receipts: Sequence[CounterReceipt]
+
+    def wrote(self, receipt: CounterReceipt | None) -> bool:
+        """Return whether a receipt was committed by this attempt."""
+        return receipt is not None and receipt.commit == self.id
+
+
+def receipt_of(clients: Clients, declaration: str, each: Addition, commit: str) -> CounterReceipt:
+    """Return what proves an addition that has an idempotency key."""
+    key = each.receipt_key(declaration)
+    expires_at = naive_utc(clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
+    expires = expiry(key.id(), expires_at)
+    return CounterReceipt(key=key, commit=commit, digest=each.digest, expires=expires)
+
+
+def write(clients: Clients, attempt: Attempt) -> None:
+    """Commit an attempt.
+
+    Raises:
+        google.api_core.exceptions.AlreadyExists: a receipt exists; nothing was written.
+        google.api_core.exceptions.NotFound: a shard does not exist; nothing was written.
+        google.api_core.exceptions.Aborted: a race was lost; nothing was written.
+        google.api_core.exceptions.GoogleAPICallError: it may have been written all the same.
+    """
+    if has_increments(clients):
+        grown = [Increment(key, "count", delta) for key, delta in attempt.deltas.items()]
+        insert_and_increment(clients.datastore, attempt.receipts, grown)
+    else:
+        # Once: what may have been committed must not be run again unless a receipt guards it.
+        transact(lambda: _write_in_transaction(attempt), attempts=1)
+
+
+def has_increments(clients: Clients) -> bool:
+    """Return whether the service increments by itself; a process asks it once.
+
+    When it does not answer, this commit goes the other way, and the next one asks again.
+    """
+    known: dict[str, bool] = clients.process_state.get_or_create("counters:increments", dict)
+    if "is_supported" not in known:
+        try:
+            known["is_supported"] = supports_increments(clients.datastore)
+        except rpc_errors.GoogleAPIError as error:
+            log.warning("increments are transactions until the service answers: %s", error)
+            return False
+    return known["is_supported"]
+
+
+def _write_in_transaction(attempt: Attempt) -> None:
+    receipts = [receipt.key for receipt in attempt.receipts]
+    rows = ndb.get_multi([*receipts, *attempt.deltas])
+    found, shards = rows[: len(receipts)], rows[len(receipts) :]
+    if any(found):
+        raise rpc_errors.AlreadyExists("this was counted before")  # type: ignore[no-untyped-call]
+    if not all(shards):
+        raise rpc_errors.NotFound("a shard was drained")  # type: ignore[no-untyped-call]
+    for shard, delta in zip(shards, attempt.deltas.values(), strict=True):
+        shard.count += delta
+    ndb.put_multi([*attempt.receipts, *shards])

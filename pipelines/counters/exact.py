@@ -1,0 +1,245 @@
+"""Exact increments: those of one process that come together share one commit.
+
+What a commit that failed leaves, by its error:
+
+ALREADY_EXISTS   some of it was counted before: what the receipts prove is answered, the rest is
+                 committed again
+NOT_FOUND        a shard was drained: read where to write, and commit again
+ABORTED          a race was lost: another shard, after a pause
+any other        it may be committed, or be committed yet. A receipt of it proves all of it. Without
+                 one, what has an idempotency key is committed again: of both commits the
+                 receipt lets one through. What has none is left, and its caller told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.counters import due_at, shard_key
+from models.transactions import RETRIED
+from pipelines.counters.additions import Addition, Counted
+from pipelines.counters.commits import Attempt, receipt_of, write
+from pipelines.counters.contention import BUSY, GROW, RUSH
+from pipelines.counters.layouts import Layout, Layouts
+from pipelines.counters.resize import Resizer
+from pipelines.fork_join import OutcomeUnknownError
+from pipelines.runtime import Clients, naive_utc
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 8
+PAUSE_S = 0.01
+PAUSE_FACTOR = 2.0
+# No further commit begins so long after the first: the caller waits.
+LAST_ATTEMPT_AFTER = timedelta(seconds=10)
+
+
+class ExactIncrements:
+    """Commits increments of one declaration, in one process."""
+
+    def __init__(
+        self, clients: Clients, layouts: Layouts, wake: Callable[[Clients, Layout], None]
+    ) -> None:
+        """Commit what is given to a call.
+
+        Args:
+            wake: Called with a counter that has something to drain, or may shrink.
+        """
+        self._clients = clients
+        self._layouts = layouts
+        self._resizer = Resizer(layouts)
+        self._wake = wake
+
+    def __call__(self, additions: Sequence[Addition]) -> list[Counted | Exception]:
+        """Commit additions together; return an answer for each."""
+        group = _Group(self._clients, self._layouts, additions)
+        began, error = self._clients.clock.now(), None
+        for retry in range(MAX_ATTEMPTS):
+            if retry:
+                if self._clients.clock.now() - began > LAST_ATTEMPT_AFTER:
+                    break
+                self._pause(retry, error)
+            error = self._try(group)
+            if not group.open():
+                break
+        if group.doubtful and group.is_in_doubt():
+            with contextlib.suppress(rpc_errors.GoogleAPIError):
+                group.look_up()
+        group.give_up(error)
+        return group.all_answers()
+
+    def _try(self, group: _Group) -> Exception | None:
+        """Make one commit; what it leaves open has to be tried again."""
+        try:
+            layouts = self._layouts.get(self._clients, group.keys())
+        except rpc_errors.GoogleAPIError as unread:
+            return unread
+        attempt = group.attempt(layouts)
+        began = self._clients.clock.now()
+        error: Exception | None = None
+        try:
+            write(self._clients, attempt)
+            group.accept(attempt)
+        except rpc_errors.AlreadyExists as exists:
+            group.doubt(attempt)
+            error = exists
+        except rpc_errors.NotFound as gone:
+            self._layouts.forget(list(layouts))
+            return gone
+        except rpc_errors.Aborted as aborted:
+            group.conflicts += 1
+            error = aborted
+        except rpc_errors.GoogleAPIError as unknown:
+            group.find_out(attempt, unknown)
+            return unknown
+        took_s = (self._clients.clock.now() - began).total_seconds()
+        is_lost = isinstance(error, rpc_errors.Aborted)
+        for layout in layouts.values():
+            self._observe(group, layout, took_s, is_lost=is_lost)
+        return error
+
+    def _pause(self, retry: int, error: Exception | None) -> None:
+        """Wait a moment, unless what was wrong is known to be over."""
+        if isinstance(error, RETRIED):
+            longest_s = PAUSE_S * PAUSE_FACTOR**retry
+            self._clients.clock.sleep(self._clients.random.uniform(longest_s / 3, longest_s))
+
+    def _observe(self, group: _Group, layout: Layout, took_s: float, *, is_lost: bool) -> None:
+        """Let the number of shards follow from how a commit went. Its errors are no caller's."""
+        is_contended = layout.contention.record(took_s, is_lost=is_lost)
+        if is_contended and not is_lost:
+            group.conflicts += 1
+        if is_lost:
+            layout.first = self._clients.random.randrange(layout.shards)
+        verdict = layout.contention.verdict()
+        try:
+            self._follow(layout, verdict)
+        except rpc_errors.GoogleAPIError as error:
+            log.warning("the shards of %s stay as they are: %s", layout.key, error)
+
+    def _follow(self, layout: Layout, verdict: str | None) -> None:
+        max_shards = self._layouts.settings.max_shards
+        if layout.is_pinned or self._layouts.settings.min_shards == max_shards:
+            verdict = None
+        if verdict in (GROW, RUSH) and layout.shards < max_shards:
+            self._resizer.grow(self._clients, layout, is_rush=verdict == RUSH)
+        elif verdict in (BUSY, GROW, RUSH):
+            self._resizer.keep(self._clients, layout)
+        elif layout.due is not None and due_at(layout.due) <= naive_utc(self._clients.clock.now()):
+            layout.due = None  # Told once; the sweep tells, too.
+            self._wake(self._clients, layout)
+
+
+class _Group:
+    """Additions that are committed together."""
+
+    def __init__(self, clients: Clients, layouts: Layouts, additions: Sequence[Addition]) -> None:
+        self.clients = clients
+        self.name = layouts.settings.name
+        self.additions = additions
+        self.answers: dict[int, Counted | Exception] = {}
+        self.doubtful: list[Attempt] = []
+        self.conflicts = 0
+        # By receipt, the first addition of the group that needs it. Others repeat that one.
+        self.firsts: dict[object, int] = {}
+        for i, each in enumerate(additions):
+            if each.idempotency_key is not None:
+                self.firsts.setdefault(each.receipt_key(self.name), i)
+
+    def open(self) -> list[int]:
+        """Return what has no answer yet and repeats no other addition of the group."""
+        every = range(len(self.additions))
+        return [i for i in every if i not in self.answers and self._first(i) == i]
+
+    def keys(self) -> list[str]:
+        """Return the counters that are still to be incremented."""
+        return list(dict.fromkeys(key for i in self.open() for key in self.additions[i].deltas))
+
+    def attempt(self, layouts: Mapping[str, Layout]) -> Attempt:
+        """Return one commit of all that is open: a shard for each counter."""
+        id_ = self.clients.new_id()
+        members = self.open()
+        deltas: dict[str, int] = defaultdict(int)
+        for i in members:
+            for key, delta in self.additions[i].deltas.items():
+                deltas[key] += delta
+        shards = {
+            shard_key(self.name, key, layouts[key].next_shard()): delta
+            for key, delta in deltas.items()
+        }
+        keyed = [i for i in members if self.additions[i].idempotency_key is not None]
+        receipts = [receipt_of(self.clients, self.name, self.additions[i], id_) for i in keyed]
+        return Attempt(id_, members, shards, receipts)
+
+    def accept(self, attempt: Attempt) -> None:
+        """Answer what was committed."""
+        for i in attempt.members:
+            if not isinstance(self.answers.get(i), Counted):
+                self.answers[i] = Counted(conflicts=self.conflicts)
+
+    def look_up(self) -> None:
+        """Answer what receipts prove: that of an attempt in doubt proves all of the attempt."""
+        keys = [key for key, i in self.firsts.items() if not self._is_counted(i)]
+        for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
+            mine = next((made for made in self.doubtful if made.wrote(receipt)), None)
+            if mine is not None:
+                self.accept(mine)
+            elif receipt is not None:
+                i = self.firsts[key]
+                self.answers[i] = self._duplicate(i, receipt.digest)
+
+    def doubt(self, attempt: Attempt) -> None:
+        """Find out which receipts stood in a commit's way. They may be its own, of a lost reply."""
+        self.doubtful.append(attempt)
+        with contextlib.suppress(rpc_errors.GoogleAPIError):
+            self.look_up()
+
+    def find_out(self, attempt: Attempt, error: Exception) -> None:
+        """Find out whether a commit took effect whose reply was lost."""
+        if attempt.receipts:
+            self.doubt(attempt)
+        unguarded = [i for i in attempt.members if self.additions[i].idempotency_key is None]
+        self._refuse([i for i in unguarded if i not in self.answers], error)
+
+    def is_in_doubt(self) -> bool:
+        """Return whether a caller would not know, although a receipt may."""
+        return any(not self._is_counted(i) for i in self.firsts.values())
+
+    def give_up(self, error: Exception | None) -> None:
+        self._refuse(self.open(), error)
+
+    def all_answers(self) -> list[Counted | Exception]:
+        """Return an answer for each; one that repeats another one here gets that one's."""
+        return [self._answer(i) for i in range(len(self.additions))]
+
+    def _answer(self, i: int) -> Counted | Exception:
+        first = self._first(i)
+        answer = self.answers[first]
+        if first == i or isinstance(answer, Exception):
+            return answer
+        return self._duplicate(i, self.additions[first].digest)
+
+    def _duplicate(self, i: int, digest: str) -> Counted | Exception:
+        each = self.additions[i]
+        return Counted(is_duplicate=True) if each.digest == digest else each.different()
+
+    def _refuse(self, members: Sequence[int], error: Exception | None) -> None:
+        for i in members:
+            refused = OutcomeUnknownError("Datastore did not take it, or did not say so")
+            refused.__cause__ = error
+            self.answers[i] = refused
+
+    def _is_counted(self, i: int) -> bool:
+        answer = self.answers.get(i)
+        return answer is not None and not isinstance(answer, OutcomeUnknownError)
+
+    def _first(self, i: int) -> int:
+        each = self.additions[i]
+        return i if each.idempotency_key is None else self.firsts[each.receipt_key(self.name)]

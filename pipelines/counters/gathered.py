@@ -1,0 +1,113 @@
+"""Counters whose increments are gathered: by a fork-join queue, or in memory before that.
+
+A batch of increments is one write of the counter's total, however many they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.counters import CounterTotal, total_key
+from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
+from pipelines.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
+from pipelines.runtime import Clients
+
+# In memory, the additions of a flush are one item.
+MAX_SUM = 2**62
+
+
+@dataclass(frozen=True)
+class Delta:
+    """An increment on its way, or several that were folded in memory."""
+
+    amount: Annotated[int, Field(ge=-MAX_SUM, le=MAX_SUM)]
+
+
+class GatheredIncrements:
+    """A fork-join queue of increments, and the totals that its folds write."""
+
+    def __init__(
+        self, name: str, *, queue: str, period_s: float, flush_interval_s: float | None
+    ) -> None:
+        """Declare the queue.
+
+        Args:
+            flush_interval_s: How long an increment stays in memory; None: it never is.
+        """
+        self._name = name
+        self.fork_join = ForkJoin(
+            f"counters-{name}",
+            Delta,
+            self._add_up,
+            queue=queue,
+            period_s=period_s,
+            receipts_for=RECEIPTS_FOR,
+        )
+        self._in_memory = (
+            None
+            if flush_interval_s is None
+            else Accumulator(
+                f"counters:{name}",
+                self.fork_join,
+                lambda one, other: Delta(one.amount + other.amount),
+                flush_interval_s=flush_interval_s,
+            )
+        )
+
+    def add(self, clients: Clients, addition: Addition) -> Counted:
+        """Take an addition.
+
+        Raises:
+            DifferentItemError: nothing of it counts.
+            OutcomeUnknownError: it may count or not; with an idempotency key it is safe to repeat.
+            BufferFullError: of what is kept in memory; nothing of it counts.
+        """
+        deltas = addition.deltas.items()
+        if self._in_memory is not None and addition.idempotency_key is None:
+            for key, delta in deltas:
+                self._in_memory.add(clients, key, Delta(delta))
+            return Counted()
+        if addition.key is not None:
+            ((key, delta),) = deltas
+            accepted = self.fork_join.insert(
+                clients, key, Delta(delta), idempotency_key=addition.idempotency_key
+            )
+            return Counted(accepted.is_duplicate)
+        return self._add_each(clients, addition)
+
+    def _add_each(self, clients: Clients, addition: Addition) -> Counted:
+        items = [(key, Delta(delta)) for key, delta in addition.deltas.items()]
+        keys: list[str] | None = None
+        if addition.idempotency_key is not None:
+            # Not the key of an increment of one counter, which may be the same text.
+            digest = hashlib.sha256(addition.idempotency_key.encode()).hexdigest()
+            keys = [f"many.{digest}"] * len(items)
+        answers = self.fork_join.insert_each(clients, items, idempotency_keys=keys)
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        for error in sorted(errors, key=lambda error: isinstance(error, OutcomeUnknownError)):
+            raise error
+        return Counted(all(not isinstance(a, Exception) and a.is_duplicate for a in answers))
+
+    def flush(self, clients: Clients) -> None:
+        """Store what this process has in memory."""
+        if self._in_memory is not None:
+            self._in_memory.flush(clients)
+
+    def totals(self, keys: Sequence[str]) -> dict[str, int]:
+        """Return what folds have added up."""
+        rows = ndb.get_multi([total_key(self._name, key) for key in keys])
+        return {key: row.count if row else 0 for key, row in zip(keys, rows, strict=True)}
+
+    def _add_up(self, clients: Clients, batch: Batch, items: Sequence[Delta]) -> None:
+        """Add a batch to its total."""
+        key = total_key(self._name, batch.key)
+        row = key.get() or CounterTotal(key=key)
+        row.count += sum(item.amount for item in items)
+        row.folds += 1
+        row.put()

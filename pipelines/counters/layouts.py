@@ -1,0 +1,169 @@
+"""How many shards a counter has, and which one is written next; as one process knows it.
+
+What a process remembers may be old. Nothing is lost by that: the shards that exist are those that
+are read, and an increment of a shard that does not exist fails and changes nothing. So a process
+that knows of fewer shards writes to some of them, and one that knows of more is refused, looks
+again, and writes elsewhere (pipelines/counters/resize.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from google.cloud import ndb
+
+from models.counters import CounterConfig, CounterShard, config_key, shard_key
+from models.transactions import transact
+from pipelines.counters.contention import Contention
+from pipelines.runtime import Clients, naive_utc
+
+# How old what a process remembers may become; only the spread of writes depends on it.
+REMEMBERED_FOR = timedelta(seconds=5)
+MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """The shards of an exact counter, as it is declared."""
+
+    name: str
+    min_shards: int
+    max_shards: int
+    calm_s: float
+
+
+@dataclass
+class Layout:
+    """A counter, as one process knows it."""
+
+    key: str
+    shards: int
+    generation: int
+    is_pinned: bool
+    due: str | None
+    read_at: datetime
+    first: int  # Which shard it writes to first; processes begin at different ones.
+    contention: Contention = field(default_factory=Contention)
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+
+    def next_shard(self) -> int:
+        """Return the number of the shard to write to: each in its turn.
+
+        So a process comes back to a shard as late as it can, which spreads writes in time better
+        than dice do.
+        """
+        return (self.first + next(self._turns)) % self.shards
+
+
+class Layouts:
+    """The counters of a declaration that a process has met lately."""
+
+    def __init__(self, settings: ShardSettings) -> None:
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Layout] = OrderedDict()
+        self._read: OrderedDict[str, int] = OrderedDict()
+
+    @classmethod
+    def of(cls, clients: Clients, settings: ShardSettings) -> Layouts:
+        """Return what this process remembers."""
+        return clients.process_state.get_or_create(
+            f"counters:layouts:{settings.name}", lambda: cls(settings)
+        )
+
+    def get(self, clients: Clients, keys: Sequence[str]) -> dict[str, Layout]:
+        """Return where to write, reading what this process does not know; make what is new."""
+        now = naive_utc(clients.clock.now())
+        with self._lock:
+            found = {key: self._known[key] for key in keys if self._is_fresh(key, now)}
+        unknown = [key for key in keys if key not in found]
+        if unknown:
+            configs = ndb.get_multi([config_key(self.settings.name, key) for key in unknown])
+            new = [key for key, row in zip(unknown, configs, strict=True) if row is None]
+            made = transact(lambda: self._make(new)) if new else {}
+            for key, row in zip(unknown, configs, strict=True):
+                found[key] = self.learn(clients, key, row or made[key])
+        return found
+
+    def known_shards(self, key: str) -> int:
+        """Return how many shards to ask for first when a total is read."""
+        with self._lock:
+            layout = self._known.get(key)
+            read = self._read.get(key, self.settings.min_shards)
+        return max(read, layout.shards) if layout else read
+
+    def found_shards(self, key: str, shards: int) -> None:
+        """Remember how many shards a total was read from."""
+        with self._lock:
+            self._read[key] = max(1, shards)
+            self._read.move_to_end(key)
+            while len(self._read) > MAX_REMEMBERED:
+                self._read.popitem(last=False)
+
+    def learn(self, clients: Clients, key: str, row: CounterConfig) -> Layout:
+        """Remember a counter's row."""
+        now = naive_utc(clients.clock.now())
+        with self._lock:
+            before = self._known.get(key)
+            layout = Layout(
+                key,
+                row.shards,
+                row.generation,
+                bool(row.is_pinned),
+                row.due,
+                now,
+                first=clients.random.randrange(row.shards),
+            )
+            if before is not None:
+                layout.contention.usual_s = before.contention.usual_s
+                if before.generation == row.generation:
+                    layout.first, layout._turns = before.first, before._turns
+                    layout.contention = before.contention
+            self._known[key] = layout
+            self._known.move_to_end(key)
+            while len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return layout
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Have some counters read again before they are written to."""
+        with self._lock:
+            for key in keys:
+                self._known.pop(key, None)
+
+    def _is_fresh(self, key: str, now: datetime) -> bool:
+        layout = self._known.get(key)
+        return layout is not None and abs(now - layout.read_at) < REMEMBERED_FOR
+
+    def _make(self, keys: Sequence[str]) -> dict[str, CounterConfig]:
+        """Make counters, in a transaction. Those that exist by now stay as they are."""
+        rows = ndb.get_multi([config_key(self.settings.name, key) for key in keys])
+        made = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
+        new: list[Any] = []
+        for key in keys:
+            if key not in made:
+                made[key] = self._first_config(key)
+                new.append(made[key])
+                new += make_shards(self.settings.name, key, range(self.settings.min_shards))
+        ndb.put_multi(new)
+        return made
+
+    def _first_config(self, key: str) -> CounterConfig:
+        return CounterConfig(
+            key=config_key(self.settings.name, key),
+            shards=self.settings.min_shards,
+            read_shards=self.settings.min_shards,
+            generation=1,
+            calm_s=self.settings.calm_s,
+        )
+
+
+def make_shards(declaration: str, key: str, numbers: Sequence[int]) -> list[CounterShard]:
+    """Return shards that hold nothing yet."""
+    return [CounterShard(key=shard_key(declaration, key, number)) for number in numbers]

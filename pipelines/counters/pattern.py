@@ -1,0 +1,53 @@
+"""Counters, as the registry knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pipelines.counters import expiry
+from pipelines.counters.commits import has_increments
+from pipelines.counters.counter import Counter
+from pipelines.runtime import Clients
+from pipelines.runtime.each import run_each
+from pipelines.tasks import Task
+from pipelines.tasks.pattern import Pattern
+
+
+class Counters(Pattern[Counter]):
+    """The shards of all counters, and what proves their increments."""
+
+    name = "counters"
+    takes = Counter
+
+    def expand(self, part: Counter) -> Iterable[object]:
+        """Return the queue of a counter that is gathered."""
+        return () if part.fork_join is None else (part.fork_join,)
+
+    def tasks(self, parts: Sequence[Counter]) -> Iterable[Task[Any]]:
+        return [expiry.delete_partition, *(task for part in parts for task in part.tasks)]
+
+    def check(self, parts: Sequence[Counter]) -> None:
+        names = [part.name for part in parts]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise TypeError(f"two counters are called {min(twice)}: give one another name")
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Counter], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Have counters drained and shrunk that nobody increments.
+
+        A worker that starts comes here, too: it asks the service whether it can increment.
+        """
+        if any(part.tasks for part in parts):
+            has_increments(clients)
+        results = run_each(
+            (f"the sweep of counter {part.name} failed", partial(part.sweep, clients))
+            for part in parts
+        )
+        results.raise_first()
+        return {"due": sum(results.returned)}
+
+    def delete_expired(self, clients: Clients) -> int:
+        return expiry.delete_expired(clients)

@@ -1,0 +1,142 @@
+"""Totals: the sum of a counter's shards, now or as of some seconds ago.
+
+A total is read by one lookup: the counter's configuration and as many shards as this process
+believes that there are. The configuration that comes with them says which shards count; when there
+are more, they are read again, all of them. A lookup sees one moment, so a shard that is drained
+meanwhile is in the sum once: where it was, or where it went.
+
+A cached total says when its lookup began. It is as old as that, whoever stored it, and no reader
+takes one that is older than it asked for. Nothing is ever added to it: increments and fills would
+race, and an `incr` before the fill's `set` is lost, one after it doubled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from google.cloud import ndb
+from pydantic import TypeAdapter, ValidationError
+
+from models.counters import CounterConfig, CounterShard, config_key, shard_key
+from pipelines.counters.layouts import Layouts
+from pipelines.runtime import Clients
+from pipelines.tasks import Unavailable
+
+# The service looks up so many keys at a time.
+MAX_LOOKUP = 1000
+MAX_LOOKUPS = 5
+# memcached's clock is coarse: a shorter life may be over at once.
+MIN_TTL_S = 3
+# Clocks of servers differ. A total from further ahead is not believed.
+CLOCK_SKEW_S = 1.0
+
+_CACHED: TypeAdapter[tuple[int, float]] = TypeAdapter(tuple[int, float])
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a counter came to, `age_s` seconds ago."""
+
+    value: int
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a counter, as one lookup saw them."""
+
+    config: CounterConfig | None  # None: it was never incremented.
+    counts: Sequence[int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+class ShardReader:
+    """Reads the shards of a declaration's counters."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+        self._name = layouts.settings.name
+
+    def read(self, keys: Sequence[str]) -> dict[str, Shards]:
+        """Return the shards of some counters."""
+        believed = {key: self._layouts.known_shards(key) for key in keys}
+        found: dict[str, Shards] = {}
+        for _ in range(MAX_LOOKUPS):
+            for group in _groups(believed):
+                found.update(self._look_up(group, believed))
+            if not believed:
+                return found
+        raise Unavailable(f"the shards of {next(iter(believed))!r} change too fast to be read")
+
+    def _look_up(self, group: Sequence[str], believed: dict[str, int]) -> dict[str, Shards]:
+        """Read some counters at once; leave those of which there was more."""
+        asked: list[Any] = []
+        for key in group:
+            asked.append(config_key(self._name, key))
+            asked += [shard_key(self._name, key, number) for number in range(believed[key])]
+        rows = iter(ndb.get_multi(asked))
+        found: dict[str, Shards] = {}
+        for key in group:
+            config: CounterConfig | None = next(rows)
+            shards: list[CounterShard | None] = [next(rows) for _ in range(believed[key])]
+            exist = config.read_shards if config else 0
+            counted = [shard.count for shard in shards[:exist] if shard is not None]
+            if len(counted) == exist:
+                found[key] = Shards(config, counted)
+                self._layouts.found_shards(key, exist)
+                del believed[key]
+            else:
+                believed[key] = exist
+        return found
+
+
+def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
+    """Cut counters into lookups; the shards of one are never apart."""
+    group: list[str] = []
+    room = MAX_LOOKUP
+    for key, shards in list(believed.items()):
+        if group and shards + 1 > room:
+            yield group
+            group, room = [], MAX_LOOKUP
+        group.append(key)
+        room -= shards + 1
+    if group:
+        yield group
+
+
+# Cached
+
+
+def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float) -> Total | None:
+    """Return a total that is not too old, if memcached has one."""
+    value = clients.cache.get(_cache_key(declaration, key))
+    if value is None:
+        return None
+    try:
+        total, at_s = _CACHED.validate_json(value, strict=True)
+    except ValidationError:
+        return None
+    age_s = clients.clock.now().timestamp() - at_s
+    if not -CLOCK_SKEW_S <= age_s <= max_age_s:
+        return None
+    return Total(total, max(0.0, age_s))
+
+
+def cache_total(
+    clients: Clients, declaration: str, key: str, value: int, began: datetime, max_age_s: float
+) -> None:
+    """Keep a total, as of when its lookup began."""
+    text = _CACHED.dump_json((value, began.timestamp()))
+    ttl_s = max(MIN_TTL_S, math.ceil(max_age_s))
+    clients.cache.set(_cache_key(declaration, key), text, ttl_s)
+
+
+def _cache_key(declaration: str, key: str) -> str:
+    return f"counters:total:{declaration}:{key}"

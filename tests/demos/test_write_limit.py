@@ -1,0 +1,118 @@
+"""The limit of production, simulated: what writes an entity too often waits, or loses its race."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud.datastore_v1.types import CommitRequest
+
+from demos.counters import counters
+from demos.counters.write_limit import Contended, EntityWriteLimit
+from pipelines.runtime.cache import NoCache
+
+
+class Tickets(NoCache):
+    """memcached, as far as tickets need it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
+        self.counts[key] = self.counts.get(key, 0) + delta
+        return self.counts[key]
+
+    def incr_existing(self, key: str, delta: int) -> int | None:
+        return self.incr(key, delta, 1)
+
+
+class Limited:
+    """A limit, with a clock of its own, and commits that come to it."""
+
+    def __init__(self, cache: Any = None) -> None:
+        self.now_s, self.waits = 1000.0, list[float]()
+        self.limit = EntityWriteLimit(
+            cache or Tickets(), ["likes"], now_s=lambda: self.now_s, sleep=self.sleep
+        )
+        self.limit.is_on = True
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(round(seconds, 3))
+        self.now_s += seconds
+
+    def write(self, *names: str, kind: str = "CounterShard", method: str = "Commit") -> Any:
+        path = [{"key": {"path": [{"kind": kind, "name": name}]}} for name in names]
+        request = CommitRequest(mutations=[{"update": each} for each in path])
+        details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
+        return self.limit.intercept_unary_unary(lambda d, r: "done", details, request)
+
+
+def test_a_write_now_and_then_never_waits() -> None:
+    """One a second, for a minute."""
+    world = Limited()
+    for _ in range(60):
+        assert world.write("00|likes|000|a") == "done"
+        world.now_s += 1
+
+    assert world.waits == []
+
+
+def test_a_second_write_waits_and_a_third_loses_its_race() -> None:
+    """A writer waits for at most a second; who would have to wait for longer is aborted."""
+    world = Limited()
+    world.write("00|likes|000|a")
+    world.write("00|likes|000|a")
+    waited = list(world.waits)
+    world.now_s -= 1  # Side by side with the one that waited.
+    with pytest.raises(Contended) as lost:
+        world.write("00|likes|000|a")
+
+    assert waited == [1.0]
+    assert isinstance(rpc_errors.from_grpc_error(lost.value), rpc_errors.Aborted)
+    assert world.write("00|likes|001|a") == "done"
+
+
+def test_ten_seconds_take_ten_writes() -> None:
+    """However many come: that is what the limit means."""
+    world = Limited()
+    written = 0
+    while world.now_s < 1009.9:
+        try:
+            world.write("00|likes|000|a")
+            written += 1
+        except Contended:
+            pass
+
+    assert 9 <= written <= 11
+
+
+def test_other_entities_are_not_limited() -> None:
+    """Those of other counters, other kinds, other calls; and none while it is off."""
+    world = Limited()
+    for _ in range(5):
+        world.write("00|votes|000|a")
+        world.write("00|likes|a", kind="CounterConfig")
+        world.write("00|likes|000|a", method="Lookup")
+        world.limit.is_on = False
+        world.write("00|likes|000|a")
+        world.limit.is_on = True
+
+    assert world.waits == []
+
+
+def test_without_memcached_nothing_is_limited() -> None:
+    """It is a simulation, and no guard."""
+    world = Limited(NoCache())
+    for _ in range(5):
+        world.write("00|likes|000|a")
+
+    assert world.waits == []
+
+
+def test_the_counters_of_the_page_are_all_limited() -> None:
+    """By the names that their entities carry."""
+    assert {counter.name for counter in counters.WAYS.values()} == {
+        *("clicks-one-row", "clicks", "clicks-gathered", "clicks-in-memory")
+    }

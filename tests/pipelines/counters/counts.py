@@ -1,0 +1,85 @@
+"""Counters for tests, and processes that count with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from models.counters import CounterReceipt, CounterShard, config_key
+from pipelines.counters import Counted, Counter
+from pipelines.counters import commits as counter_commits
+from pipelines.runtime import Clients
+from pipelines.runtime.process_state import ProcessState
+from tests.soak import IS_SOAK
+from tests.world import Services, World
+
+LIKES = Counter("likes", queue="default")
+VOTES = Counter("votes", queue="default", max_shards=16, calm_s=30)
+HITS = Counter("hits", "gathered", queue="fork-join")
+VIEWS = Counter("views", "in_memory", queue="fork-join", flush_interval_s=3600)
+# Both ways to commit, on the service that has both.
+TRANSACTION, ONE_ROUND_TRIP = "transaction", "one-round-trip"
+_EACH = [("datastore", TRANSACTION), ("firestore", ONE_ROUND_TRIP)]
+_ALL = [*_EACH, ("firestore", TRANSACTION)]
+WAYS = pytest.mark.parametrize(("services", "way"), _ALL, indirect=["services"])
+# Each emulator and each way once; all of them in `make soak`.
+PLAYED_WAYS = pytest.mark.parametrize(
+    ("services", "way"), _ALL if IS_SOAK else _EACH, indirect=["services"]
+)
+COUNTERS = [LIKES, VOTES, HITS, VIEWS]
+
+
+def counter_world(
+    services: Services, way: str = "", monkeypatch: pytest.MonkeyPatch | None = None
+) -> World:
+    """Return a world with counters; one way is forced on a service that has both."""
+    if way == TRANSACTION and monkeypatch is not None:
+        monkeypatch.setattr(counter_commits, "supports_increments", lambda client: False)
+    return World(services, counters=COUNTERS)
+
+
+def another_process(world: World) -> Clients:
+    """Return the clients of a process that remembers nothing yet."""
+    return replace(world.clients, process_state=ProcessState())
+
+
+def add(
+    world: World,
+    key: str,
+    delta: int = 1,
+    *,
+    counter: Counter = LIKES,
+    clients: Clients | None = None,
+    **options: Any,
+) -> Counted:
+    with world.clients.context():
+        return counter.increment(clients or world.clients, key, delta, **options)
+
+
+def total(world: World, key: str, counter: Counter = LIKES, **options: Any) -> int:
+    with world.clients.context():
+        return counter.total(world.clients, key, **options).value
+
+
+def resize(world: World, key: str, shards: int | None, counter: Counter = LIKES) -> None:
+    with world.clients.context():
+        counter.resize(world.clients, key, shards)
+
+
+def config(world: World, key: str, counter: Counter = LIKES) -> Any:
+    with world.context():
+        return config_key(counter.name, key).get()
+
+
+def stored(world: World, key: str) -> dict[int, int]:
+    """Return what stands in the shards of a counter, by their numbers, whatever is read of it."""
+    with world.context():
+        rows = [row for row in CounterShard.query() if row.key.id().split("|", 3)[3] == key]
+    return {int(row.key.id().split("|")[2]): row.count for row in rows}
+
+
+def receipts(world: World) -> list[CounterReceipt]:
+    with world.context():
+        return list(CounterReceipt.query())

@@ -1,0 +1,220 @@
+"""Exact counters: each increment counts once, in one commit."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.counters import (
+    BadItemError,
+    Counted,
+    DifferentItemError,
+    OutcomeUnknownError,
+)
+from tests.faults import ERROR, REPLY_LOST
+from tests.pipelines.counters.counts import (
+    LIKES,
+    ONE_ROUND_TRIP,
+    WAYS,
+    add,
+    another_process,
+    receipts,
+    stored,
+    total,
+)
+from tests.world import World, in_threads
+
+pytestmark = WAYS
+
+
+def test_increments_and_decrements_add_up(world: World) -> None:
+    """E1: by any amount, below nothing as well; a counter that nobody touched is at 0."""
+    for delta in (1, 5, -9, 10**12, -(10**12), 0):
+        add(world, "a", delta)
+
+    assert (total(world, "a"), total(world, "b")) == (-3, 0)
+
+
+def test_an_increment_is_one_round_trip_where_the_service_can(world: World, way: str) -> None:
+    """It reads nothing. Elsewhere it is a transaction; a process asks once which it is."""
+    add(world, "a", idempotency_key="r1")
+    with world.plan.watched():
+        world.plan.reset()
+        add(world, "a", idempotency_key="r2")
+
+    transaction = ["BeginTransaction", "Lookup", "Commit"]
+    assert world.plan.calls == (["Commit"] if way == ONE_ROUND_TRIP else transaction)
+    assert total(world, "a") == 2
+
+
+def test_an_idempotency_key_counts_once(world: World) -> None:
+    """E1: however often it comes, through whichever process."""
+    other = another_process(world)
+
+    assert add(world, "a", 5, idempotency_key="r") == Counted()
+    assert add(world, "a", 5, idempotency_key="r").is_duplicate
+    assert add(world, "a", 5, idempotency_key="r", clients=other).is_duplicate
+    assert total(world, "a") == 5
+
+
+def test_an_idempotency_key_belongs_to_one_increment_of_one_counter(world: World) -> None:
+    """Another amount is an error and changes nothing; another counter has keys of its own."""
+    add(world, "a", 5, idempotency_key="r")
+    with pytest.raises(DifferentItemError):
+        add(world, "a", 6, idempotency_key="r")
+    add(world, "b", 6, idempotency_key="r")
+
+    assert (total(world, "a"), total(world, "b")) == (5, 6)
+
+
+def test_keys_that_look_alike_are_different_counters(world: World) -> None:
+    """The talk's name and number, one behind the other, are the same for "a" 11 and "a1" 1."""
+    for key in ("a", "a1", "a|1", "いいね", "a" * 1200):
+        add(world, key)
+
+    assert [total(world, key) for key in ("a", "a1", "a|1", "いいね", "a" * 1200)] == [1] * 5
+
+
+def test_a_lost_reply_is_found_by_the_receipt(world: World) -> None:
+    """E1: the commit took effect, the caller sees no error, and a repetition is known."""
+    add(world, "a", idempotency_key="r0")
+    with world.plan.watched():
+        world.plan.reset(REPLY_LOST, next_call="Commit")
+        first = add(world, "a", idempotency_key="r1")
+
+    assert world.plan.fired
+    assert not first.is_duplicate
+    assert add(world, "a", idempotency_key="r1").is_duplicate
+    assert total(world, "a") == 2
+
+
+def test_a_commit_that_failed_is_made_again_if_a_receipt_guards_it(world: World) -> None:
+    """E1: an error says nothing about its effect."""
+    add(world, "a", idempotency_key="r0")
+    with world.plan.watched():
+        world.plan.reset(ERROR, next_call="Commit")
+        add(world, "a", idempotency_key="r1")
+
+    assert world.plan.fired
+    assert total(world, "a") == 2
+
+
+@pytest.mark.parametrize(("kind", "counted"), [(ERROR, 1), (REPLY_LOST, 2)])
+def test_without_an_idempotency_key_an_unknown_outcome_is_told(
+    world: World, kind: str, counted: int
+) -> None:
+    """It may count or not, and never twice: it is not tried again."""
+    add(world, "a")
+    with world.plan.watched():
+        world.plan.reset(kind, next_call="Commit")
+        with pytest.raises(OutcomeUnknownError):
+            add(world, "a")
+
+    assert total(world, "a") == counted
+
+
+def test_a_lost_race_is_run_again_without_an_idempotency_key(world: World) -> None:
+    """ABORTED says that nothing was written."""
+    add(world, "a")
+    with world.plan.watched():
+        world.plan.reset(f"{ERROR}:ABORTED", next_call="Commit")
+        counted = add(world, "a")
+
+    assert counted.conflicts == 1
+    assert total(world, "a") == 2
+
+
+def test_many_counters_are_counted_by_one_commit(world: World) -> None:
+    """All or nothing, under one idempotency key."""
+    deltas = {f"k{i}": i for i in range(1, 41)}
+    with world.clients.context():
+        LIKES.increment_many(world.clients, dict.fromkeys(deltas, 0))
+        before = world.clients.meter.cost()
+        first = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
+        cost = world.clients.meter.cost() - before
+        again = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
+        with pytest.raises(DifferentItemError):
+            LIKES.increment_many(world.clients, {"k1": 1}, idempotency_key="r")
+        totals = LIKES.totals(world.clients, list(deltas))
+
+    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert cost.writes == 41
+    assert {key: total.value for key, total in totals.items()} == deltas
+
+
+def test_a_key_of_many_is_no_key_of_one(world: World) -> None:
+    """E1: what a caller chooses for one kind of call says nothing about another."""
+    add(world, "a", idempotency_key="r")
+    with world.clients.context():
+        many = LIKES.increment_many(world.clients, {"a": 1}, idempotency_key="r")
+
+    assert not many.is_duplicate
+    assert total(world, "a") == 2
+
+
+def test_increments_of_one_process_share_commits(world: World) -> None:
+    """E1: twenty at once; the same request at the same moment counts once."""
+    add(world, "a")
+    before = world.clients.meter.total().round_trips
+    answers: list[Counted] = []
+
+    def act(i: int) -> None:
+        answers.append(add(world, "a", idempotency_key=f"r{i % 15}"))
+
+    in_threads(*[lambda i=i: act(i) for i in range(20)])
+
+    assert [answer.is_duplicate for answer in answers].count(False) == 15
+    assert total(world, "a") == 16
+    assert world.clients.meter.total().round_trips - before < 60
+    assert len(receipts(world)) == 15
+
+
+def test_processes_that_race_lose_nothing(world: World) -> None:
+    """E1: each with an idempotency key that two of them use."""
+    processes = [another_process(world) for _ in range(4)]
+
+    def act(number: int) -> None:
+        for i in range(6):
+            key = f"r{number // 2}.{i}"
+            add(world, "a", 2, clients=processes[number], idempotency_key=key)
+
+    in_threads(*[lambda n=n: act(n) for n in range(4)])
+
+    assert total(world, "a") == 2 * 6 * 2
+    assert sum(stored(world, "a").values()) == 24
+
+
+def test_what_cannot_be_counted_changes_nothing(world: World) -> None:
+    """Keys, amounts and idempotency keys have their bounds, and the error says which."""
+    bad: list[tuple[str, object, str | None]] = [
+        ("", 1, None),
+        ("a" * 1201, 1, None),
+        ("\ud800", 1, None),
+        ("a", 10**12 + 1, None),
+        ("a", True, None),
+        ("a", 1.0, None),
+        ("a", 1, ""),
+        ("a", 1, "r" * 201),
+    ]
+    for key, delta, idempotency_key in bad:
+        with pytest.raises(BadItemError):
+            add(world, key, delta, idempotency_key=idempotency_key)  # type: ignore[arg-type]
+    with world.clients.context():
+        for deltas in ({}, {f"k{i}": 1 for i in range(101)}):
+            with pytest.raises(BadItemError):
+                LIKES.increment_many(world.clients, deltas)
+
+    assert total(world, "a") == 0
+
+
+def test_while_the_service_does_not_answer_the_probe_nothing_is_assumed(world: World) -> None:
+    """The first increment is a transaction then, and the next one asks again."""
+    with world.plan.watched():
+        world.plan.reset(ERROR, next_call="Commit")  # Whatever is committed first.
+        try:
+            add(world, "a", idempotency_key="r1")
+        except (OutcomeUnknownError, rpc_errors.GoogleAPIError):
+            add(world, "a", idempotency_key="r1")
+    add(world, "a", idempotency_key="r2")
+
+    assert total(world, "a") == 2

@@ -1,0 +1,135 @@
+"""Counters that are gathered, or kept in memory: the same calls, fewer writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.counters import total_key
+from models.fork_join import PARTITIONS
+from pipelines.counters import Counter, DifferentItemError
+from pipelines.fork_join import sweep as fork_join_sweep
+from tests.pipelines.counters.counts import HITS, VIEWS, add, counter_world, total
+from tests.world import Services, World, in_threads
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return counter_world(services)
+
+
+def folds(world: World, name: str, key: str) -> int:
+    with world.context():
+        row = total_key(name, key).get()
+    return row.folds if row else 0
+
+
+def test_gathered_increments_are_one_write_of_their_total(world: World) -> None:
+    """E1: a batch, however many they are; until then the total is without them."""
+    in_threads(*[lambda i=i: add(world, "a", i, counter=HITS) for i in range(-3, 10)])
+    before = total(world, "a", HITS)
+    world.settle()
+
+    assert (before, total(world, "a", HITS)) == (0, sum(range(-3, 10)))
+    assert folds(world, "hits", "a") == 1
+
+
+def test_a_gathered_increment_counts_once_for_its_idempotency_key(world: World) -> None:
+    """E1: before its batch and after."""
+    answers = [add(world, "a", 2, counter=HITS, idempotency_key="r") for _ in range(2)]
+    world.settle()
+    answers.append(add(world, "a", 2, counter=HITS, idempotency_key="r"))
+    with pytest.raises(DifferentItemError):
+        add(world, "a", 3, counter=HITS, idempotency_key="r")
+    world.settle()
+
+    assert [answer.is_duplicate for answer in answers] == [False, True, True]
+    assert total(world, "a", HITS) == 2
+
+
+def test_a_gathered_increment_is_known_for_as_long_as_a_task_may_be_delivered(world: World) -> None:
+    """E4: on its 31st day; a queue's own receipts go after a day."""
+    add(world, "a", 2, counter=HITS, idempotency_key="r")
+    world.settle()
+    world.clock.sleep(31 * 24 * 3600)
+    with world.context():
+        for partition in PARTITIONS:
+            fork_join_sweep._delete_page(world.clients, partition)
+    again = add(world, "a", 2, counter=HITS, idempotency_key="r")
+    world.settle()
+
+    assert again.is_duplicate
+    assert total(world, "a", HITS) == 2
+
+
+def test_many_gathered_counters_in_one_call(world: World) -> None:
+    """E1: each counts for itself; what is repeated counts once."""
+    with world.clients.context():
+        first = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
+        again = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
+        HITS.increment_many(world.clients, {"a": 10, "b": 20})
+    add(world, "a", 100, counter=HITS, idempotency_key="r")
+    world.settle()
+
+    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert (total(world, "a", HITS), total(world, "b", HITS)) == (111, 22)
+
+
+def test_increments_in_memory_ask_nothing_of_the_service(world: World) -> None:
+    """E1: until the flush; then their sum is one item."""
+    before = world.clients.meter.cost()
+    for i in range(100):
+        add(world, "a", i, counter=VIEWS)
+    with world.clients.context():
+        VIEWS.increment_many(world.clients, {"a": 1, "b": -1})
+    cost = world.clients.meter.cost() - before
+    with world.clients.context():
+        VIEWS.flush(world.clients)
+    world.settle()
+
+    assert cost.round_trips == 0
+    assert (total(world, "a", VIEWS), total(world, "b", VIEWS)) == (4951, -1)
+    assert folds(world, "views", "a") == 1
+
+
+def test_what_has_an_idempotency_key_is_never_in_memory_alone(world: World) -> None:
+    """E1: a process that is killed has stored it, and its repetition is known."""
+    add(world, "a", 5, counter=VIEWS)
+    add(world, "a", 2, counter=VIEWS, idempotency_key="r")
+    world.clients.process_state.clear()  # Killed.
+    again = add(world, "a", 2, counter=VIEWS, idempotency_key="r")
+    world.settle()
+
+    assert again.is_duplicate
+    assert total(world, "a", VIEWS) == 2
+
+
+def test_a_process_that_is_told_to_end_stores_what_it_has(world: World) -> None:
+    """E1: on SIGTERM nothing is lost."""
+    add(world, "a", 5, counter=VIEWS)
+    world.clients.process_state.shutdown()
+    world.settle()
+
+    assert total(world, "a", VIEWS) == 5
+
+
+def test_gathered_totals_are_cached_with_their_age_too(world: World) -> None:
+    """E3: the same call, whichever way a counter is kept."""
+    add(world, "a", 5, counter=HITS)
+    world.settle()
+    total(world, "a", HITS, max_age_s=10)
+    add(world, "a", 5, counter=HITS)
+    world.settle()
+
+    assert total(world, "a", HITS, max_age_s=3600) == 5
+    assert total(world, "a", HITS) == 10
+
+
+def test_what_cannot_be_declared() -> None:
+    """The error says why."""
+    for how in ({"min_shards": 0}, {"max_shards": 257}, {"min_shards": 9, "max_shards": 8}):
+        with pytest.raises(ValueError, match="shards"):
+            Counter("likes", queue="default", **how)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is kept exact, gathered, in_memory"):
+        Counter("likes", "somehow", queue="default")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name"):
+        Counter("a|b", queue="default")

@@ -1,0 +1,346 @@
+"""More shards and fewer, while increments go on: not one is lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.counters import config_key
+from pipelines.counters import Counter, NotShardedError, OutcomeUnknownError
+from pipelines.counters import layouts as counter_layouts
+from pipelines.counters.commits import has_increments
+from pipelines.counters.layouts import Layouts
+from pipelines.counters.resize import Resizer
+from pipelines.runtime import Clients
+from tests.faults import REPLY_LOST
+from tests.pipelines.counters.counts import (
+    HITS,
+    LIKES,
+    TRANSACTION,
+    VOTES,
+    WAYS,
+    add,
+    another_process,
+    config,
+    resize,
+    stored,
+    total,
+)
+from tests.world import World, in_threads
+
+pytestmark = WAYS
+
+
+def test_more_shards_hold_the_same_total(world: World) -> None:
+    """E2: and writes spread over them."""
+    add(world, "a", 3)
+    resize(world, "a", 5)
+    for _ in range(10):
+        add(world, "a")
+
+    assert total(world, "a") == 13
+    assert sorted(stored(world, "a").values()) in ([2, 2, 2, 2, 5], [2, 2, 2, 2, 2 + 3])
+
+
+def test_fewer_shards_hold_the_same_total(world: World) -> None:
+    """E2: before they are drained, after each of them, and when all are."""
+    resize(world, "a", 8)
+    for i in range(16):
+        add(world, "a", i)
+    before = total(world, "a")
+    resize(world, "a", 3)
+    amid = total(world, "a")
+    world.settle()
+
+    assert (before, amid, total(world, "a")) == (120, 120, 120)
+    assert set(stored(world, "a")) == {0, 1, 2}
+
+
+def test_a_writer_that_knows_of_drained_shards_loses_nothing(world: World) -> None:
+    """E2, E5: it finds no shard, looks again, and counts once, under the same idempotency key."""
+    other = another_process(world)
+    resize(world, "a", 8)
+    for i in range(8):
+        add(world, "a", clients=other, idempotency_key=f"before.{i}")
+    resize(world, "a", 1)
+    world.settle()
+    for i in range(8):
+        add(world, "a", clients=other, idempotency_key=f"after.{i}")
+
+    assert total(world, "a") == 16
+    assert stored(world, "a") == {0: 16}
+
+
+def test_a_writer_that_knows_of_fewer_shards_is_counted(world: World) -> None:
+    """E2: what it writes to is read, as what it does not know of is."""
+    other = another_process(world)
+    add(world, "a", clients=other)
+    resize(world, "a", 4)
+    for _ in range(4):
+        add(world, "a")
+        add(world, "a", clients=other)
+
+    assert total(world, "a") == 9
+    with world.clients.context():
+        assert LIKES.total(other, "a").value == 9
+
+
+def test_an_idempotency_key_is_known_on_any_number_of_shards(world: World) -> None:
+    """E1, E2: a reply is lost, the shards change, and the client repeats its request."""
+    add(world, "a", idempotency_key="r0")
+    with world.plan.watched():
+        world.plan.reset(REPLY_LOST, next_call="Commit")
+        add(world, "a", 5, idempotency_key="r1")
+    resize(world, "a", 7)
+    grown = add(world, "a", 5, idempotency_key="r1")
+    resize(world, "a", 1)
+    world.settle()
+    shrunk = add(world, "a", 5, idempotency_key="r1", clients=another_process(world))
+
+    assert (grown.is_duplicate, shrunk.is_duplicate) == (True, True)
+    assert total(world, "a") == 6
+
+
+def test_a_shard_is_drained_once(world: World) -> None:
+    """E2: however many tasks drain it, one after the other or at once."""
+    resize(world, "a", 6)
+    for i in range(12):
+        add(world, "a", i)
+    resize(world, "a", 2)
+    with world.context():
+        LIKES.sweep(world.clients)
+        LIKES.sweep(world.clients)
+    world.doubles = True
+    world.settle()
+
+    assert total(world, "a") == sum(range(12))
+    assert set(stored(world, "a")) == {0, 1}
+
+
+def test_shards_that_are_being_drained_may_be_written_to_again(world: World) -> None:
+    """E2: growing in the middle of a drain makes what is gone, and keeps what is not."""
+    resize(world, "a", 8)
+    for _ in range(16):
+        add(world, "a")
+    resize(world, "a", 2)
+    resizer = Resizer(Layouts.of(world.clients, LIKES._settings))
+    with world.clients.context():
+        for shard in (7, 6, 5):
+            counter_layouts.transact(lambda s=shard: resizer._drain(world.clients, "a", s))
+    resize(world, "a", 7)
+    world.settle()
+    for _ in range(7):
+        add(world, "a")
+
+    assert total(world, "a") == 23
+    assert set(stored(world, "a")) == set(range(7))
+
+
+def until_done(act: Callable[..., object], *args: object, **options: object) -> None:
+    """Do what lost its races again, as a client or the queue does."""
+    for _ in range(50):
+        try:
+            act(*args, **options)
+        except (OutcomeUnknownError, rpc_errors.Aborted):
+            continue
+        return
+    raise AssertionError("it never comes through")
+
+
+def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str) -> None:
+    """E1, E2, E3: three processes count, another changes the shards, a reader reads throughout.
+
+    A total is at least what had returned before it was read, and at most what had begun by then.
+    """
+    lock = threading.Lock()
+    # A rival's transaction makes one on the locking emulator wait for two seconds.
+    is_slow = way == TRANSACTION and world.services.datastore_kind == "firestore"
+    many, numbers = (3, (2, 1)) if is_slow else (20, (3, 7, 2, 5, 1, 4))
+    begun = done = 0
+    is_over = threading.Event()
+    seen: list[tuple[int, int, int]] = []
+    add(world, "a", 0)
+
+    def count(clients: Clients, number: int) -> None:
+        nonlocal begun, done
+        for i in range(many):
+            with lock:
+                begun += 1
+            once = f"{number}.{i}"
+            until_done(add, world, "a", clients=clients, idempotency_key=once)
+            with lock:
+                done += 1
+
+    def change() -> None:
+        clients = another_process(world)
+        with world.clients.context():
+            for shards in numbers:
+                until_done(LIKES.resize, clients, "a", shards)
+                resizer = Resizer(Layouts.of(clients, LIKES._settings))
+                until_done(resizer.settle, clients, "a")
+
+    def read() -> None:
+        clients = another_process(world)
+        with world.clients.context():
+            while not is_over.is_set():
+                with lock:
+                    low = done
+                value = LIKES.total(clients, "a").value
+                with lock:
+                    seen.append((low, value, begun))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        writers: list[Callable[[], None]] = [
+            lambda n=n: count(another_process(world), n) for n in range(3)
+        ]
+        in_threads(*writers, change)
+    finally:
+        is_over.set()
+        reader.join()
+
+    assert total(world, "a") == 3 * many == sum(stored(world, "a").values())
+    assert seen
+    assert [each for each in seen if not each[0] <= each[1] <= each[2]] == []
+    row = config(world, "a")
+    assert set(stored(world, "a")) == set(range(row.read_shards))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> None:
+    """E1, E2, E5: processes with memories of any age, numbers of shards, drains and repetitions."""
+    chance = random.Random(seed)
+    processes = [another_process(world) for _ in range(3)]
+    counted: dict[str, int] = {}
+
+    def count() -> None:
+        key = f"r{chance.randrange(30)}"
+        delta = counted.get(key, chance.randint(-9, 9))
+        answer = add(world, "a", delta, clients=chance.choice(processes), idempotency_key=key)
+        assert answer.is_duplicate == (key in counted)
+        counted[key] = delta
+
+    def drain() -> None:
+        row = config(world, "a")
+        if row is not None and row.read_shards > row.shards:
+            clients = chance.choice(processes)
+            resizer = Resizer(Layouts.of(clients, LIKES._settings))
+            shard = chance.choice([row.read_shards - 1, row.shards, row.shards - 1])
+            with world.clients.context():
+                counter_layouts.transact(lambda: resizer._drain(clients, "a", shard))
+
+    def change() -> None:
+        with world.clients.context():
+            LIKES.resize(chance.choice(processes), "a", chance.randint(1, 6))
+
+    def restart() -> None:
+        processes[chance.randrange(3)] = another_process(world)
+
+    for _ in range(35):
+        chance.choices([count, drain, change, restart], weights=[6, 4, 2, 1])[0]()
+        with world.clients.context():
+            for clients in processes:
+                assert LIKES.total(clients, "a").value == sum(counted.values())
+
+
+# By itself
+
+
+def contend(world: World, counter: Counter, key: str, commits: int) -> None:
+    """Increment so often, each time losing a race first."""
+    with world.context():
+        has_increments(world.clients)  # It is asked before, so that no race of the probe is lost.
+    for _ in range(commits):
+        with world.plan.watched():
+            world.plan.reset("error:ABORTED", next_call="Commit")
+            add(world, key, counter=counter)
+
+
+def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
+    world: World,
+) -> None:
+    """E2: to the most that is declared, and back to one; the total is what was counted."""
+    contend(world, VOTES, "a", 8)
+    grown = config(world, "a", VOTES)
+    for _ in range(8):
+        world.clock.sleep(61)
+        add(world, "a", counter=VOTES)
+        world.sweep()
+        world.settle()
+    shrunk = config(world, "a", VOTES)
+
+    assert (grown.shards, shrunk.shards, shrunk.read_shards) == (16, 1, 1)
+    assert shrunk.due is None
+    assert total(world, "a", VOTES) == 16
+
+
+def test_a_counter_that_nobody_increments_is_shrunk_by_the_sweep(world: World) -> None:
+    """E2: without a writer nobody else would notice that it is calm."""
+    contend(world, VOTES, "a", 8)
+    for _ in range(8):
+        world.clock.sleep(61)
+        world.sweep()
+        world.settle()
+
+    assert config(world, "a", VOTES).read_shards == 1
+    assert total(world, "a", VOTES) == 8
+
+
+def test_a_counter_that_has_to_grow_again_stays_calm_for_longer(world: World) -> None:
+    """It was calm because of its shards."""
+    contend(world, VOTES, "a", 6)
+    world.clock.sleep(31)
+    world.sweep()
+    world.settle()
+    calm_s = config(world, "a", VOTES).calm_s
+    world.clients.process_state.clear()
+    contend(world, VOTES, "a", 6)
+
+    assert config(world, "a", VOTES).calm_s == 2 * calm_s == 60
+
+
+def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
+    """Until it is told to adapt again."""
+    resize(world, "a", 2, VOTES)
+    contend(world, VOTES, "a", 8)
+    pinned = config(world, "a", VOTES)
+    resize(world, "a", None, VOTES)
+    contend(world, VOTES, "a", 8)
+
+    assert (pinned.shards, pinned.is_pinned) == (2, True)
+    assert config(world, "a", VOTES).shards == 16
+
+
+def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> None:
+    """A counter at rest costs nothing."""
+    add(world, "rest")
+    resize(world, "a", 4)
+    resize(world, "a", 2)
+    world.engine.reset()
+    with world.context():
+        assert LIKES.sweep(world.clients) == 1
+        assert VOTES.sweep(world.clients) == 0
+    world.settle()
+    with world.context():
+        assert LIKES.sweep(world.clients) == 0
+        assert config_key("likes", "a").get().read_shards == 2
+
+
+def test_only_exact_counters_have_shards(world: World) -> None:
+    """The error says so; and there are not any number of them."""
+    with world.clients.context():
+        with pytest.raises(NotShardedError):
+            HITS.resize(world.clients, "a", 2)
+        with pytest.raises(NotShardedError):
+            HITS.status(world.clients, "a")
+        for shards in (0, 257):
+            with pytest.raises(ValueError, match="shards"):
+                LIKES.resize(world.clients, "a", shards)
+        status = LIKES.status(world.clients, "a")
+
+    assert (status.total, status.shards, status.draining) == (0, 0, 0)

@@ -1,0 +1,108 @@
+"""Totals: exact when they are read, and as old as they say when they are cached."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.counters import Total
+from pipelines.counters.totals import cache_total
+from tests.pipelines.counters.counts import LIKES, WAYS, add, another_process, resize, total
+from tests.world import World
+
+pytestmark = WAYS
+CACHED = "counters:total:likes:a"
+
+
+def test_a_total_is_one_lookup(world: World) -> None:
+    """Of its configuration and its shards; two when it has more than this process knew of."""
+    for key in ("a", "b"):
+        resize(world, key, 5)
+    add(world, "a")
+    other = another_process(world)
+    calls = []
+    for clients in (world.clients, other, other):
+        with world.plan.watched(), world.clients.context():
+            world.plan.reset()
+            found = LIKES.totals(clients, ["a", "b", "c"])
+            calls.append(list(world.plan.calls))
+
+    assert {key: each.value for key, each in found.items()} == {"a": 1, "b": 0, "c": 0}
+    assert calls == [["Lookup"], ["Lookup", "Lookup"], ["Lookup"]]
+
+
+def test_hundreds_of_totals_are_cut_into_lookups(world: World) -> None:
+    """The service looks up a thousand keys at a time."""
+    keys = [f"k{i}" for i in range(600)]
+    with world.clients.context():
+        for start in range(0, 600, 100):
+            LIKES.increment_many(world.clients, dict.fromkeys(keys[start : start + 100], 2))
+        totals = LIKES.totals(world.clients, keys)
+
+    assert [totals[key].value for key in keys] == [2] * 600
+
+
+def test_a_cached_total_says_how_old_it_is_and_is_exact_after_that(world: World) -> None:
+    """E3: within its age it may lack what came since; without writes it is exact after it."""
+    add(world, "a")
+    with world.clients.context():
+        first = LIKES.total(world.clients, "a", max_age_s=10)
+    add(world, "a", 5)
+    world.clock.sleep(9)
+    with world.clients.context():
+        old = LIKES.total(world.clients, "a", max_age_s=10)
+        fresher = LIKES.total(world.clients, "a", max_age_s=5)
+        now = LIKES.total(world.clients, "a")
+    world.clock.sleep(10.5)
+    with world.clients.context():
+        late = LIKES.total(world.clients, "a", max_age_s=10)
+
+    assert (first, now) == (Total(1), Total(6))
+    assert old.value == 1
+    assert old.age_s == pytest.approx(9, abs=0.1)
+    assert (fresher.value, late.value) == (6, 6)
+
+
+def test_increments_leave_what_is_cached_alone(world: World) -> None:
+    """E3: a cached total is off by what came since it was read, and by nothing else."""
+    add(world, "a", 3)
+    total(world, "a", max_age_s=60)
+    before = world.clients.cache.get(CACHED)
+    for _ in range(3):
+        add(world, "a")
+
+    assert world.clients.cache.get(CACHED) == before
+    assert total(world, "a", max_age_s=60) == 3
+    assert total(world, "a") == 6
+
+
+def test_a_total_that_was_read_long_ago_and_stored_just_now_is_old(world: World) -> None:
+    """E3: its age is that of its lookup. A slow process makes no cached total younger."""
+    add(world, "a")
+    with world.clients.context():
+        began = world.clients.clock.now()
+        value = LIKES.total(world.clients, "a").value
+    add(world, "a")
+    world.clock.sleep(8)
+    cache_total(world.clients, "likes", "a", value, began, 5)
+
+    assert total(world, "a", max_age_s=5) == 2
+
+
+@pytest.mark.parametrize(
+    "planted", [b"", b"7", b"[1", b'["1",2]', b"[1,2,3]", b"\x80\x04K\x07.", b"[1.5,1]", b"null"]
+)
+def test_what_is_planted_in_memcached_is_a_miss(world: World, planted: bytes) -> None:
+    """E3: nothing is believed that no fill has written."""
+    add(world, "a", 4)
+    world.clients.cache.set(CACHED, planted, 60)
+
+    assert total(world, "a", max_age_s=60) == 4
+
+
+def test_a_total_from_the_future_is_not_believed(world: World) -> None:
+    """E3: a server's clock was wrong; its value would stay for long."""
+    add(world, "a", 4)
+    later = world.clients.clock.now().timestamp() + 3600
+    world.clients.cache.set(CACHED, f"[99,{later}]".encode(), 60)
+
+    assert total(world, "a", max_age_s=60) == 4
