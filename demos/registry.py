@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from demos.blog import samples
+from demos.blog.posts import DELETE_COMMENTS, delete_comments
+from demos.blog.views import BUILDS as BLOG_BUILDS
 from demos.grades import comparison
 from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
 from demos.grades.views import BUILDS
@@ -15,4 +18,5 @@ APP = Registry(
     *(IMPORT_GUESTS, TELL_GUESTS),
     *(BUILDS, ADD_STUDENTS, IMPORT_STUDENTS, comparison.FILL_SCHOOL, comparison.measure),
     *(add_up, load.begin, load.write),
+    *(BLOG_BUILDS, samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
 )

@@ -61,6 +61,8 @@ FORMS_KEPT = 20
 CLOCK_SKEW = datetime.timedelta(seconds=60)
 LOOK_BACK_S = (60, 10, 2, 0)
 MAX_NEW = 100
+MAX_NAME_BYTES = 200
+MAX_ORDER_CHARS = 100
 
 
 class UnknownCommentError(LookupError):
@@ -156,11 +158,23 @@ def comment_of_post(post: str, name: str) -> Comment:
     Raises:
         UnknownCommentError: there is none.
     """
-    is_named_so = name.startswith(f"{post}|") and len(name) < 500
+    is_named_so = name.startswith(f"{post}|") and len(name.encode()) <= MAX_NAME_BYTES
     comment = ndb.Key(Comment, name).get() if is_named_so else None
     if comment is None:
         raise UnknownCommentError(f"there is no comment {name!r:.80} on {post}")
     return comment  # type: ignore[no-any-return]
+
+
+def comment_by_order(post: str, order: str) -> Comment:
+    """Return a comment on a post, by its order key, as addresses have it.
+
+    Raises:
+        UnknownCommentError: there is none.
+    """
+    parts = order.split("!")
+    if len(parts) != 3 or len(order) > MAX_ORDER_CHARS:
+        raise UnknownCommentError(f"{order!r:.80} is no comment")
+    return comment_of_post(post, comment_key(post, order, parts[1]).id())
 
 
 def _path_of(post: str, name: str) -> str:
@@ -194,6 +208,13 @@ def threads_page(
     return THREADS.page(
         tokens, rows, page_token=page_token, page_size=page_size, filters={"post": post}
     )
+
+
+def token_of(tokens: PageTokens, comment: Comment) -> str:
+    """Return the token of the page of comments that begins with this one."""
+    number = int(comment.thread.split("|", 3)[2])
+    position = Merged.position(number, comment.path)
+    return THREADS.token_at(tokens, position, filters={"post": comment.post_id})
 
 
 @dataclass(frozen=True)

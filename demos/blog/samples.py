@@ -1,9 +1,11 @@
 """Sample posts and comments: the same each time, some of them in Japanese.
 
 A new blog is filled by two runs of a continuation, side by side: 500 posts and 10,000 comments,
-some hundred in each commit. The blog's index gives out the numbers of all sample posts at once, so
-a post that somebody writes meanwhile comes after them. Comments go through the views like any
-other, so the counts on the pages follow.
+500 in each commit. The blog's index gives out the numbers of all sample posts at once, so a post
+that somebody writes meanwhile comes after them.
+
+Older comments are written as an import would write them: in bulk, and their post says how many it
+came with. Those of the last days go through the views, like any other comment.
 
 Lost on failure: nothing. A run is resumed where it stood; all that is made follows from its number.
 """
@@ -38,10 +40,10 @@ from pipelines.tasks import hashed_name
 SAMPLE_POSTS = 500
 SAMPLE_COMMENTS = 10_000
 POSTS_A_PAGE = 125
-COMMENTS_A_PAGE = 250
-# The posts that are discussed this week: the last ones, and every tenth before them.
+COMMENTS_A_PAGE = 500
 YEARS = 2
-WEEK = datetime.timedelta(days=6)
+# Every tenth post is discussed again in the last days.
+LAST_DAYS = datetime.timedelta(days=4)
 MAX_REPLIES = 3
 
 
@@ -141,7 +143,11 @@ def sample_post(args: SampleArgs, number: int) -> Post:
     body = "\n\n".join([opening, *dice.sample(TOPICS[topics is POSTS_JA], 4)])
     tags = tuple(dice.sample(_words(topics is POSTS_JA), dice.randint(1, 3)))
     draft = Draft(f"{title} · {number}", body, tags)
-    return new_post(args.blog, number, dice.choice(authors()), draft, posted_at(args, number))
+    post = new_post(args.blog, number, dice.choice(authors()), draft, posted_at(args, number))
+    firsts = first_comments(args.posts, args.comments)
+    numbers = range(firsts[number - 1], firsts[number])
+    post.imported_comments = sum(is_imported(args, each) for each in numbers)
+    return post
 
 
 def _words(is_japanese: bool) -> tuple[str, ...]:
@@ -176,7 +182,9 @@ def sample_comment(args: SampleArgs, number: int) -> Comment:
     text = dice.choice(COMMENTS_JA if dice.random() < 0.25 else COMMENTS)
     post = f"{args.blog}|{post_number:010d}"
     above = _above(args, number, first)
-    return new_comment(post, *_identity(args, number), text, above)
+    comment = new_comment(post, *_identity(args, number), text, above)
+    comment.is_imported = is_imported(args, number)
+    return comment
 
 
 def _above(args: SampleArgs, number: int, first: int) -> str:
@@ -195,6 +203,11 @@ def _identity(args: SampleArgs, number: int) -> tuple[Author, int, datetime.date
     return authors()[i], (number - 1) // len(NAMES) + 1, commented_at(args, number)
 
 
+def is_imported(args: SampleArgs, number: int) -> bool:
+    """Return whether a sample comment is older than the last days."""
+    return commented_at(args, number) < args.now - LAST_DAYS
+
+
 def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
     """Return when a sample comment was written: in the weeks after the post, or these days."""
     firsts = first_comments(args.posts, args.comments)
@@ -204,7 +217,7 @@ def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
     begins = posted_at(args, post_number)
     is_hot = post_number % 10 == 0 and part > 0.6
     if is_hot:
-        begins, part = max(begins, args.now - WEEK), (part - 0.6) / 0.4
+        begins, part = max(begins, args.now - LAST_DAYS), (part - 0.6) / 0.4
     span = min(args.now - begins, datetime.timedelta(days=21))
     return (begins + part * span).replace(microsecond=0)
 
@@ -224,7 +237,9 @@ def _add_comments(
     clients: Clients, args: SampleArgs, numbers: Sequence[int]
 ) -> list[ItemError | None]:
     """Save some sample comments, inside the transaction that holds their receipts."""
-    BLOG.save_in_transaction(clients, *(sample_comment(args, number) for number in numbers))
+    comments = [sample_comment(args, number) for number in numbers]
+    ndb.put_multi([comment for comment in comments if comment.is_imported])
+    BLOG.save_in_transaction(clients, *(each for each in comments if not each.is_imported))
     return [None] * len(numbers)
 
 

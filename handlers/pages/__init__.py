@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers.pages import faults, formatting, grades, home, invitations, sums, sums_api
+from handlers.pages import (
+    blog,
+    blog_writing,
+    faults,
+    formatting,
+    grades,
+    home,
+    invitations,
+    sums,
+    sums_api,
+)
 
 
 def register(app: Flask) -> None:
@@ -14,5 +24,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(grades.bp)
     app.register_blueprint(sums.bp)
     app.register_blueprint(sums_api.bp)
+    app.register_blueprint(blog.bp)
+    app.register_blueprint(blog_writing.bp)
     app.register_blueprint(faults.bp)
     formatting.register(app)

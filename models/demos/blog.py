@@ -62,6 +62,7 @@ class Post(ndb.Model):
     author = ndb.TextProperty(required=True)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)
+    imported_comments = ndb.IntegerProperty(indexed=False, default=0)  # No view counts these.
     places = ndb.StringProperty(repeated=True)
 
     @property
@@ -95,6 +96,7 @@ class Comment(ndb.Model):
     author = ndb.TextProperty(required=True)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     is_deleted = ndb.BooleanProperty(indexed=False, default=False)
+    is_imported = ndb.BooleanProperty(indexed=False, default=False)  # It came with its post.
     thread = ndb.StringProperty(required=True)
 
     @property

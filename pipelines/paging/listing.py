@@ -93,6 +93,13 @@ class Listing:
             token(last, is_previous=False) if last and has_next else None,
         )
 
+    def token_at(
+        self, tokens: PageTokens, position: str, *, filters: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the token of the page that begins at a position: the address of a row."""
+        place = Place(Edge(position, inclusive=True), is_previous=False)
+        return tokens.sign(self.name, filters or {}, place)
+
     def clamped(self, page_size: int | str | None) -> int:
         """Return the size of a page, from what a caller gave.
 

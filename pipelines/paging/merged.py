@@ -32,6 +32,15 @@ class Merged(Range[T]):
             raise ValueError(f"1 to {MAX_RANGES} ranges can be merged, not {len(ranges)}")
         self._ranges = ranges
 
+    @staticmethod
+    def position(number: int, position: str) -> str:
+        """Return the position that a row of one of the ranges has in the merged list.
+
+        Args:
+            number: Of the range, from 0 on.
+        """
+        return f"{number:0{_DIGITS}d}{position}"
+
     def start(
         self, edge: Edge | None, limit: int, *, backward: bool
     ) -> Callable[[], Sequence[Entry[T]]]:
@@ -67,7 +76,7 @@ class _Reader(Generic[T]):
     def pop(self) -> Entry[T]:
         """Return the next entry, as one of the merged list."""
         entry = self._read.popleft()
-        return Entry(f"{self.number:0{_DIGITS}d}{entry.position}", entry.item)
+        return Entry(Merged.position(self.number, entry.position), entry.item)
 
     def _take(self) -> None:
         if self._last is not None:
