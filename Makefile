@@ -15,7 +15,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak mutants check audit doctor bench endurance clean fmt lint types lock
+.PHONY: help setup run seed test soak mutants check audit doctor bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -25,6 +25,9 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+seed: $(INSTALLED) ## Fill the empty blog of the platform that runs; ARGS="--url http://..."
+	@$(PYTHON) -m demos.blog $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators
 	$(PYTHON) -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
+from docs.examples import count_visits, page_books, raise_prices, ship_purchases, sum_up_sales
+from pipelines.runtime import Meter, open_datastore
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -127,6 +128,33 @@ def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
     said = count_visits.play(clients, cloud_tasks)
 
     assert f"count_visits\n{said}\n```\n" in text_of("docs/howto/gather-writes.md")
+
+
+def test_the_howto_shows_the_example_of_paging_as_it_runs() -> None:
+    """The code in the howto is the code of the example, to the letter."""
+    source = text_of("docs/examples/page_books.py")
+    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
+    howto = text_of("docs/howto/page-through-a-list.md")
+    assert shown.strip()
+    assert f"<!-- docs/examples/page_books.py -->\n```python\n{shown.strip()}\n```\n" in howto
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_paging_does_what_the_howto_says(
+    kind: str, datastore_address: Callable[[str], str]
+) -> None:
+    """Each book once, at the same cost on each page, while books come and go."""
+    meter = Meter()
+    client = open_datastore(
+        "demo-docs",
+        emulator=datastore_address(kind),
+        namespace=f"docs-{uuid.uuid4().hex[:8]}",
+        interceptors=[meter],
+    )
+
+    said = "\n".join(page_books.play(client, meter))
+
+    assert f"page_books\n{said}\n```\n" in text_of("docs/howto/page-through-a-list.md")
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from models.demos.blog import Post, all_posts, index_key
@@ -45,8 +46,8 @@ def costs(clients: Clients, blog: str) -> list[PageCost]:
     return [
         PageCost(
             page,
-            _measure(clients, lambda page=page: _by_place(blog, last_number, page)),
-            _measure(clients, lambda page=page: _by_offset(blog, page)),
+            _measure(clients, partial(_by_place, blog, last_number, page)),
+            _measure(clients, partial(_by_offset, blog, page)),
         )
         for page in sorted({1, -(-pages // 2), pages} - {0})
     ]

@@ -80,6 +80,10 @@ class SampleStatus:
     def done(self) -> int:
         return self.posts.totals.done + self.comments.totals.done
 
+    @property
+    def total(self) -> int:
+        return (self.posts.expected or 0) + (self.comments.expected or 0)
+
 
 def fill(
     clients: Clients, blog: str, *, posts: int = SAMPLE_POSTS, comments: int = SAMPLE_COMMENTS

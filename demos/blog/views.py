@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from typing import cast
 
 from models.demos.blog import Comment, Post
 from pipelines.materialized_views import (
@@ -47,8 +48,8 @@ class MostDiscussed(View):
 
     @staticmethod
     def contributions(row: Row) -> Contributions:
-        span, *name = row.name  # type: ignore[misc]
-        return {(WEEK, name[0]): {COMMENTS: row.count}} if span == WEEK else {}
+        span, week, *_ = cast(tuple[str, ...], row.name)
+        return {(WEEK, week): {COMMENTS: row.count}} if span == WEEK else {}
 
 
 BLOG = ViewGroup("blog", CommentsByPost, MostDiscussed)
@@ -70,7 +71,8 @@ def comment_counts(posts: Sequence[Post]) -> list[int]:
 def most_discussed(at: datetime.datetime, limit: int) -> list[tuple[str, int]]:
     """Return the posts with the most comments in the week of a time, by name, with their counts."""
     top = BLOG.top(MostDiscussed, (WEEK, week_of(at)), COMMENTS, limit)
-    return [(str(row_name(key.id())[-1]), int(count)) for key, count in top]
+    names = [cast(tuple[str, ...], row_name(key.id())) for key, _ in top]
+    return [(name[-1], int(count)) for name, (_, count) in zip(names, top, strict=True)]
 
 
 def week_of(at: datetime.datetime) -> str:

@@ -208,7 +208,8 @@ def _arrivals_in_address(post_name: str) -> Arrivals:
 @bp.app_template_filter()
 def anchor_of(comment: Comment) -> str:
     """Return the name of a comment within its page: without what selectors take for their own."""
-    return "c-" + comment.key.id().rpartition("|")[2].replace("!", "-")
+    order = str(comment.key.id()).rpartition("|")[2]
+    return f"c-{order.replace('!', '-')}"
 
 
 def address_of(number: int, anchor: str | None = None) -> str:

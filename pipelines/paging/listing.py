@@ -73,7 +73,7 @@ class Listing:
         is_previous = place is not None and place.is_previous
         backward = is_previous != self.descending
         # One more than asked tells whether there is a further page.
-        found = rows.start(place and place.edge, size + 1, backward=backward)()
+        found = rows.start(place.edge if place else None, size + 1, backward=backward)()
         _check_places(found)
         shown = list(found[:size])
         if is_previous:

@@ -21,6 +21,7 @@ from handlers.settings import DemoSettings
 from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
 from models.dead_tasks import DeadTask
+from models.demos.blog import BlogIndex, Comment, Commenter, Post, PostReceipt
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
@@ -35,6 +36,7 @@ from tests.world import ACCOUNT, BASE_URL, World
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     TaskAttempts,
+    *(BlogIndex, Comment, Commenter, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
 )

@@ -12,15 +12,17 @@ from google.cloud import ndb
 
 import models
 from models import attempts, continuations, fork_join, materialized_views, outbox, sweeps
-from models.demos import grades, invitations, sums
+from models.demos import blog, grades, invitations, sums
 from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
+    "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until"},
     "DeadTask": {"resolved"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
+    "Post": {"places"},
     "RowMarker": {"ranks"},
     "SampleStudent": {"grade"},
     "Student": {"grade"},
@@ -33,6 +35,7 @@ INDEXED = {
 }
 # What an entity is never stored without.
 REQUIRED = {
+    "Comment": {"author", "author_id", "created", "text", "thread"},
     "Comparison": {"asked"},
     "ContinuationHeartbeat": {"expires_at"},
     "ContinuationPage": {"after", "items", "load_from", "progressed_at", "receipts", "updated_at"},
@@ -44,6 +47,8 @@ REQUIRED = {
     "OutboxLease": {"ends", "owner"},
     "OutboxTask": {"body", "path", "queue"},
     "Party": {"created", "host", "place", "title", "when"},
+    "Post": {"author", "author_id", "body", "created", "title", "updated"},
+    "PostReceipt": {"number"},
     "RowMarker": {"measures", "sequence"},
     "SampleStudent": {"grade", "name", "points"},
     "SourceMarker": {"contributions", "sequence"},
@@ -103,6 +108,14 @@ def test_what_no_entity_is_stored_without() -> None:
 
 KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: attempts.attempts_key("a"), ("TaskAttempts", "a")),
+    (lambda: blog.index_key("demo"), ("BlogIndex", "demo")),
+    (lambda: blog.post_key("demo", 7), ("Post", "demo|0000000007")),
+    (lambda: blog.receipt_key("f"), ("PostReceipt", "f")),
+    (lambda: blog.commenter_key("demo", "u"), ("Commenter", "demo|u")),
+    (
+        lambda: blog.comment_key("demo|0000000007", "1903824000000000!u!0000000000000001", "u"),
+        ("Comment", "demo|0000000007|2|1903824000000000!u!0000000000000001"),
+    ),
     (lambda: continuations.run_key("r"), ("ContinuationRun", "r")),
     (lambda: continuations.page_key("r", 7, 42), ("ContinuationPage", "r:0007:00000042")),
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
