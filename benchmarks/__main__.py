@@ -14,7 +14,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloudtasks, continuations, fan_in, fork_join, healing, materialized_views
+from benchmarks import (
+    cloudtasks,
+    continuations,
+    fan_in,
+    fork_join,
+    healing,
+    materialized_views,
+    paging,
+)
 from benchmarks.results import Result, table
 
 # By the first part of its results' names.
@@ -25,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "fork_join": fork_join.measure,
     "healing": healing.measure,
     "materialized_views": materialized_views.measure,
+    "paging": paging.measure,
 }
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"

@@ -7,6 +7,7 @@ what it made and keeps what is on the list below. Each would be enough; neither 
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 EXCERPT_CHARS = 240
@@ -40,8 +41,9 @@ def html_of(markdown: str) -> str:
 
 
 def excerpt_of(markdown: str) -> str:
-    """Return the beginning of a text in Markdown as plain text, in one line."""
-    inline = [token for token in _parser().parse(markdown) if token.type == "inline"]
+    """Return the beginning of the paragraphs of a text in Markdown as plain text, in one line."""
+    pairs = itertools.pairwise(_parser().parse(markdown))
+    inline = [token for before, token in pairs if before.type == "paragraph_open"]
     words = " ".join(_plain(token) for token in inline).split()
     text = " ".join(words)
     if len(text) <= EXCERPT_CHARS:

@@ -41,6 +41,8 @@ SAMPLE_POSTS = 500
 SAMPLE_COMMENTS = 10_000
 POSTS_A_PAGE = 125
 COMMENTS_A_PAGE = 500
+# More would only wait for each other: a commit of 500 is work for Datastore, and ndb.
+CHAINS = 2
 YEARS = 2
 # Every tenth post is discussed again in the last days.
 LAST_DAYS = datetime.timedelta(days=4)
@@ -108,7 +110,7 @@ def fill(
     transact(reserve)
     args = SampleArgs(blog, posts, comments, now_ms)
     start(clients, ADD_POSTS, args, run_id=f"{run_id}-p", expected=posts, chains=1)
-    start(clients, ADD_COMMENTS, args, run_id=f"{run_id}-c", expected=comments)
+    start(clients, ADD_COMMENTS, args, run_id=f"{run_id}-c", expected=comments, chains=CHAINS)
 
 
 def status(clients: Clients, blog: str) -> SampleStatus | None:
@@ -171,7 +173,7 @@ def first_comments(posts: int, comments: int) -> tuple[int, ...]:
 
     Few posts have many: the weights fall as one over the rank, and ranks are spread.
     """
-    weights = [1 / (1 + (number * 37) % posts) + 3 / posts for number in range(1, posts + 1)]
+    weights = [1 / (12 + (number * 37) % posts) + 2 / posts for number in range(1, posts + 1)]
     total = sum(weights)
     ends = itertools.accumulate(weight / total * comments for weight in weights)
     return (1, *(round(end) + 1 for end in ends))
