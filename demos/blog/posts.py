@@ -39,7 +39,7 @@ from pipelines import outbox
 from pipelines.continuations import EntitySource, ItemError, Job, start
 from pipelines.paging import Listing, Page, PageTokens, QueryRange
 from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import task
+from pipelines.tasks import hashed_name, task
 
 DEMO = "demo"
 NEWEST_POSTS = Listing("blog-posts", page_size=20, max_page_size=50, descending=True)
@@ -179,7 +179,8 @@ class PostArgs:
 @task("/tasks/blog/delete-comments", queue="default")
 def delete_comments(clients: Clients, args: PostArgs) -> None:
     """Start to delete the comments on a post that is gone, once."""
-    start(clients, DELETE_COMMENTS, args, run_id=f"blog-delete-{args.post}", chains=1)
+    run_id = hashed_name("delete-comments", args.post)[:32]
+    start(clients, DELETE_COMMENTS, args, run_id=run_id, chains=1)
 
 
 def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[ItemError | None]:

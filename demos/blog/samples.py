@@ -31,7 +31,7 @@ from demos.blog.views import BLOG
 from models.continuations import RUNNING
 from models.demos.blog import REPLY, BlogIndex, Comment, Commenter, Post, commenter_key, index_key
 from models.transactions import transact
-from pipelines.continuations import ItemError, Job, start
+from pipelines.continuations import ItemError, Job, runs
 from pipelines.continuations.progress import Progress, progress
 from pipelines.continuations.sources import NumberSource
 from pipelines.runtime import Clients, naive_utc
@@ -96,31 +96,48 @@ def fill(
         BlogNotEmptyError: somebody has written a post there.
     """
     now_ms = int(clients.clock.now().timestamp() * 1000)
-    run_id = hashed_name("blog-samples", blog)[:32]
+    args = SampleArgs(blog, posts, comments, now_ms)
+    jobs: dict[str, tuple[Job[SampleArgs, int], int, int]] = {
+        _posts_run(blog): (ADD_POSTS, posts, 1),
+        _comments_run(blog): (ADD_COMMENTS, comments, CHAINS),
+    }
+    drafts = [
+        runs.new_run(clients, job, args, run_id=run_id, expected=expected, chains=chains)
+        for run_id, (job, expected, chains) in jobs.items()
+    ]
 
     def reserve() -> None:
         index = index_key(blog).get() or BlogIndex(key=index_key(blog))
-        if index.samples_run is not None:
-            return  # The guard: its numbers are given out.
+        if index.has_samples:
+            return  # The guard: its numbers are given out, and its runs are there.
         if index.last_number:
             raise BlogNotEmptyError(blog)
-        index.populate(last_number=posts, samples_run=run_id)
-        ndb.put_multi([index, *_commenters(blog, comments)])
+        index.populate(last_number=posts, has_samples=True)
+        ndb.put_multi([index, *_commenters(blog, comments), *drafts])
 
     transact(reserve)
-    args = SampleArgs(blog, posts, comments, now_ms)
-    start(clients, ADD_POSTS, args, run_id=f"{run_id}-p", expected=posts, chains=1)
-    start(clients, ADD_COMMENTS, args, run_id=f"{run_id}-c", expected=comments, chains=CHAINS)
+    for run_id, (job, _, _) in jobs.items():
+        runs.launch(clients, job, run_id)
 
 
 def status(clients: Clients, blog: str) -> SampleStatus | None:
     """Return how far the samples of a blog are; None: nobody has asked for any."""
     index = index_key(blog).get()
-    if index is None or index.samples_run is None:
+    if index is None or not index.has_samples:
         return None
-    now, run_id = clients.clock.now(), index.samples_run
-    posts, comments = (progress(f"{run_id}-{kind}", now=now, dots=False) for kind in "pc")
-    return SampleStatus(posts, comments)
+    now = clients.clock.now()
+    return SampleStatus(
+        progress(_posts_run(blog), now=now, dots=False),
+        progress(_comments_run(blog), now=now, dots=False),
+    )
+
+
+def _posts_run(blog: str) -> str:
+    return hashed_name("sample-posts", blog)[:32]
+
+
+def _comments_run(blog: str) -> str:
+    return hashed_name("sample-comments", blog)[:32]
 
 
 def _commenters(blog: str, comments: int) -> list[Commenter]:

@@ -13,7 +13,7 @@ from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
 from demos.blog import comments, cost, posts, samples
-from demos.blog.comments import Arrivals, arrivals_from, new_comments
+from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_from, new_comments
 from demos.blog.drafts import Author, is_tag
 from demos.blog.front import front_page
 from demos.blog.markdown import html_of
@@ -106,7 +106,7 @@ def post_page(
         count=count,
         is_first=not address.get("page_token"),
         page_size=address.get("page_size"),
-        reply_to=next((each for each in page.items if each.key.id() == reply_to), None),
+        reply_to=_comment_named(name, reply_to),
         arrivals=_arrivals_token(name, arrivals),
         took_s=took_s,
         spent=spent,
@@ -116,6 +116,13 @@ def post_page(
         new_id=clients().new_id(),
     )
     return html, status
+
+
+def _comment_named(post: str, name: str) -> Comment | None:
+    try:
+        return comments.comment_of_post(post, name) if name else None
+    except UnknownCommentError:
+        return None
 
 
 @bp.get("/<number>/comments/new")

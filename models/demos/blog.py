@@ -45,10 +45,10 @@ REPLY = " "
 
 
 class BlogIndex(ndb.Model):
-    """What a blog has given out, and the run that filled it with sample posts."""
+    """What a blog has given out, and whether it was filled with samples."""
 
     last_number = ndb.IntegerProperty(indexed=False, default=0)
-    samples_run = ndb.TextProperty()
+    has_samples = ndb.BooleanProperty(indexed=False, default=False)
 
 
 class Post(ndb.Model):
