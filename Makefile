@@ -16,7 +16,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run shell test soak mutants check audit doctor pictures bench endurance clean fmt lint types lock
+.PHONY: help setup run shell seed test soak mutants check audit doctor pictures bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -26,6 +26,9 @@ setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
 	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+seed: $(INSTALLED) ## Fill the empty blog of the platform that runs; ARGS="--url http://..."
+	@$(PYTHON) -m demos.blog $(ARGS)
 
 shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
 	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)

@@ -22,6 +22,7 @@ from benchmarks import (
     fork_join,
     healing,
     materialized_views,
+    paging,
     query_cache,
     startup,
 )
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "fork_join": fork_join.measure,
     "healing": healing.measure,
     "materialized_views": materialized_views.measure,
+    "paging": paging.measure,
     "query_cache": query_cache.measure,
     "startup": startup.measure,
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from demos.blog import samples
+from demos.blog.posts import DELETE_COMMENTS, delete_comments
+from demos.blog.views import BUILDS as BLOG_BUILDS
 from demos.counters import load as click_load
 from demos.counters.counters import WAYS
 from demos.grades import comparison
@@ -21,4 +24,5 @@ APP = Registry(
     *(add_up, load.begin, load.write),
     *(MEASURE_NUMBERS, echo),
     *(*WAYS.values(), click_load.begin, click_load.click),
+    *(BLOG_BUILDS, samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
 )

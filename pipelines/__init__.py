@@ -6,6 +6,7 @@
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
     counters            totals under many writers, in shards or gathered
+    paging              lists in pages, forward and back, each row once
     materialized_views  rows that follow their sources, in whatever order updates come
     query_cache         results that everyone shares, kept in memcached for a stated time
     registry            all that an app can be asked to do, in one list

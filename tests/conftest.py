@@ -51,6 +51,7 @@ FAST = (
     *("pipelines/counters/test_counters.", "pipelines/counters/test_totals"),
     *("pipelines/fork_join/test_epochs", "pipelines/materialized_views/test_saves."),
     *("pipelines/materialized_views/test_rows", "demos/test_students", "demos/test_message"),
+    *("pipelines/paging", "demos/test_blog_posts", "demos/test_blog_comments"),
     *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),
 )
 

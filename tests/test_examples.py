@@ -17,11 +17,12 @@ from docs.examples import (
     count_likes,
     count_visits,
     make_thumbnails,
+    page_books,
     raise_prices,
     ship_purchases,
     sum_up_sales,
 )
-from pipelines.runtime import Clients, open_cache
+from pipelines.runtime import Clients, Meter, open_cache, open_datastore
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -98,6 +99,24 @@ def test_the_example_of_the_query_cache_does_what_the_howto_says(
     assert f"docs.examples.cache_front_page\n{said}\n```\n" in text_of(
         "docs/howto/cache-a-query.md"
     )
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_paging_does_what_the_howto_says(
+    kind: str, datastore_address: Callable[[str], str]
+) -> None:
+    """Each book once, at the same cost on each page, while books come and go."""
+    meter = Meter()
+    client = open_datastore(
+        "demo-docs",
+        emulator=datastore_address(kind),
+        namespace=f"docs-{uuid.uuid4().hex[:8]}",
+        interceptors=[meter],
+    )
+
+    said = "\n".join(page_books.play(client, meter))
+
+    assert f"page_books\n{said}\n```\n" in text_of("docs/howto/page-through-a-list.md")
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from flask import Flask
 
 from handlers.pages import (
+    blog,
+    blog_writing,
     counters,
     faults,
     formatting,
@@ -26,5 +28,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(sums_api.bp)
     app.register_blueprint(numbers.bp)
     app.register_blueprint(counters.bp)
+    app.register_blueprint(blog.bp)
+    app.register_blueprint(blog_writing.bp)
     app.register_blueprint(faults.bp)
     formatting.register(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -107,10 +107,16 @@ class ViewReader:
 
     def row(self, view: type[View], name: RowName) -> Row | None:
         """Return one row, None if no source is in it."""
-        text = row_text(name)
-        entity = self._of_live(view, lambda table: row_key(table, text).get())
-        row = Row.of(entity, kind_of(view.source)) if entity else None
-        return row if row and row.count else None
+        return self.rows(view, [name])[0]
+
+    def rows(self, view: type[View], names: Sequence[RowName]) -> list[Row | None]:
+        """Return some rows by their names, None for each that no source is in: one read each."""
+        texts, kind = [row_text(name) for name in names], kind_of(view.source)
+        entities = self._of_live(
+            view, lambda table: ndb.get_multi([row_key(table, text) for text in texts])
+        )
+        rows = [Row.of(entity, kind) if entity else None for entity in entities]
+        return [row if row and row.count else None for row in rows]
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""

@@ -22,6 +22,7 @@ from models.attempts import TaskAttempts
 from models.continuations import ContinuationPage, ContinuationRun
 from models.counters import CounterConfig, CounterReceipt, CounterShard
 from models.dead_tasks import DeadTask
+from models.demos.blog import BlogIndex, Comment, Commenter, Post, PostReceipt
 from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
@@ -37,6 +38,7 @@ from tests.world import ACCOUNT, BASE_URL, World
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     TaskAttempts,
+    *(BlogIndex, Comment, Commenter, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),

@@ -21,12 +21,13 @@ from models import (
     pull_queues,
     sweeps,
 )
+from models.demos import blog, grades, invitations, numbers, sums
 from models.demos import counters as clicks
-from models.demos import grades, invitations, numbers, sums
 from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
+    "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until"},
     "CounterConfig": {"due"},
     "CounterReceipt": {"expires"},
@@ -35,6 +36,7 @@ INDEXED = {
     "NumbersRun": {"started"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
+    "Post": {"places"},
     "PullItem": {"dead", "ready", "tagged"},
     "PullReceipt": {"expires"},
     "RowMarker": {"ranks"},
@@ -49,6 +51,7 @@ INDEXED = {
 }
 # What an entity is never stored without.
 REQUIRED = {
+    "Comment": {"author", "author_id", "created", "text", "thread"},
     "Comparison": {"asked"},
     "ContinuationHeartbeat": {"expires_at"},
     "ContinuationPage": {"after", "items", "load_from", "progressed_at", "receipts", "updated_at"},
@@ -63,6 +66,8 @@ REQUIRED = {
     "OutboxLease": {"ends", "owner"},
     "OutboxTask": {"body", "path", "queue"},
     "Party": {"created", "host", "place", "title", "when"},
+    "Post": {"author", "author_id", "body", "created", "title", "updated"},
+    "PostReceipt": {"number"},
     "PullItem": {"added_at", "payload"},
     "PullReceipt": {"digest", "expires", "item"},
     "RowMarker": {"measures", "sequence"},
@@ -124,6 +129,14 @@ def test_what_no_entity_is_stored_without() -> None:
 
 KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: attempts.attempts_key("a"), ("TaskAttempts", "a")),
+    (lambda: blog.index_key("demo"), ("BlogIndex", "demo")),
+    (lambda: blog.post_key("demo", 7), ("Post", "demo|0000000007")),
+    (lambda: blog.receipt_key("f"), ("PostReceipt", "f")),
+    (lambda: blog.commenter_key("demo", "u"), ("Commenter", "demo|u")),
+    (
+        lambda: blog.comment_key("demo|0000000007", "1903824000000000!u!0000000000000001", "u"),
+        ("Comment", "demo|0000000007|2|1903824000000000!u!0000000000000001"),
+    ),
     (lambda: continuations.run_key("r"), ("ContinuationRun", "r")),
     (lambda: continuations.page_key("r", 7, 42), ("ContinuationPage", "r:0007:00000042")),
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),

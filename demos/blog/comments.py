@@ -1,0 +1,255 @@
+"""Comments: many people write at the same moment, and none waits for another.
+
+A comment's key is its bucket, its time, its author and its number among the author's comments. The
+number comes from a row of the author's own, so comments of two authors commit side by side; it
+makes the key unique, whatever a clock says (I4). Readers merge the buckets of a post.
+
+Two lists of the same comments: by thread, a reply below what it replies to, for reading; and by
+time, for what is new. A comment that commits late, or by a clock that is behind, is new all the
+same: `since` looks back over CLOCK_SKEW_S, and its token knows which comments of that time were
+there already.
+
+Lost on failure: nothing. Cost of a comment: 5 reads and 5 writes at most, in one transaction, and
+the updates of its views; of a page: about one read for each comment (pipelines/paging).
+Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Comments".
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from demos.blog.drafts import Author
+from demos.blog.posts import UnknownPostError
+from demos.blog.views import BLOG
+from models.demos.blog import (
+    BUCKETS,
+    REPLY,
+    Comment,
+    Commenter,
+    bucket,
+    comment_key,
+    commenter_key,
+    thread_of,
+)
+from models.transactions import transact
+from pipelines.paging import (
+    Edge,
+    Entry,
+    KeyRange,
+    Listing,
+    Merged,
+    Page,
+    PageTokens,
+    QueryRange,
+    order_key,
+)
+from pipelines.runtime import Clients, naive_utc
+
+THREADS = Listing("blog-comments", page_size=30, max_page_size=100)
+# Replies to deeper ones stand beside them.
+MAX_DEPTH = 5
+# How many forms of an author are remembered: one that is sent again makes no second comment.
+FORMS_KEPT = 20
+# How far the clocks of two workers may be apart, and how long a commit may take. Under a load that
+# leaves too many comments there: less.
+CLOCK_SKEW = datetime.timedelta(seconds=60)
+LOOK_BACK_S = (60, 10, 2, 0)
+MAX_NEW = 100
+MAX_NAME_BYTES = 200
+MAX_ORDER_CHARS = 100
+
+
+class UnknownCommentError(LookupError):
+    """There is no such comment on this post, or it is somebody else's."""
+
+
+def add_comment(
+    clients: Clients, post_key: Any, form_id: str, author: Author, text: str, *, reply_to: str = ""
+) -> str:
+    """Add a comment, once for each form; return its name.
+
+    Args:
+        reply_to: The name of the comment it replies to; "": it begins a thread.
+
+    Raises:
+        UnknownPostError: the post is gone.
+        UnknownCommentError: there is no comment on this post to reply to.
+    """
+    post = post_key.id()
+    above = _path_of(post, reply_to) if reply_to else ""
+    now = naive_utc(clients.clock.now())
+
+    def body() -> str:
+        key = commenter_key(post.partition("|")[0], author.id)
+        there, commenter = ndb.get_multi([post_key, key])
+        commenter = commenter or Commenter(key=key)
+        if form_id in commenter.forms:  # The guard: this form has made its comment.
+            return str(commenter.forms[form_id])
+        if there is None:
+            raise UnknownPostError(f"there is no {post}")
+        comment = _next_comment(commenter, post, author, text, above, now)
+        kept = list(commenter.forms.items())[-FORMS_KEPT + 1 :]
+        commenter.forms = {**dict(kept), form_id: comment.key.id()}
+        commenter.put()
+        BLOG.save_in_transaction(clients, comment)
+        return str(comment.key.id())
+
+    return transact(body)
+
+
+def _next_comment(
+    commenter: Commenter, post: str, author: Author, text: str, above: str, now: datetime.datetime
+) -> Comment:
+    """Return an author's next comment; their own comments keep their order if a clock jumps."""
+    last = commenter.last_at
+    at = last if last is not None and now < last <= now + CLOCK_SKEW else now
+    commenter.last_number += 1
+    commenter.last_at = at
+    return new_comment(post, author, commenter.last_number, at, text, above)
+
+
+def new_comment(
+    post: str, author: Author, number: int, at: datetime.datetime, text: str, above: str = ""
+) -> Comment:
+    """Return a comment that has taken its number.
+
+    Args:
+        above: The order keys of the comments it replies to.
+    """
+    order = order_key(at, author.id, number)
+    path = f"{above}{REPLY}{order}" if above else order
+    return Comment(
+        key=comment_key(post, order, author.id),
+        text=text,
+        author_id=author.id,
+        author=author.name,
+        created=at,
+        thread=thread_of(post, path),
+    )
+
+
+def delete_comment(clients: Clients, post: str, name: str, author: Author) -> None:
+    """Delete an author's own comment: its place stays, for the replies, and its text goes.
+
+    Raises:
+        UnknownCommentError: there is none of this name, or it is somebody else's.
+    """
+
+    def body() -> None:
+        comment = comment_of_post(post, name)
+        if comment.author_id != author.id:
+            raise UnknownCommentError(name)
+        if not comment.is_deleted:
+            comment.populate(is_deleted=True, text="")
+            BLOG.save_in_transaction(clients, comment)
+
+    transact(body)
+
+
+def comment_of_post(post: str, name: str) -> Comment:
+    """Return a comment on a post, by its name.
+
+    Raises:
+        UnknownCommentError: there is none.
+    """
+    is_named_so = name.startswith(f"{post}|") and len(name.encode()) <= MAX_NAME_BYTES
+    comment = ndb.Key(Comment, name).get() if is_named_so else None
+    if comment is None:
+        raise UnknownCommentError(f"there is no comment {name!r:.80} on {post}")
+    return comment  # type: ignore[no-any-return]
+
+
+def comment_by_order(post: str, order: str) -> Comment:
+    """Return a comment on a post, by its order key, as addresses have it.
+
+    Raises:
+        UnknownCommentError: there is none.
+    """
+    parts = order.split("!")
+    if len(parts) != 3 or len(order) > MAX_ORDER_CHARS:
+        raise UnknownCommentError(f"{order!r:.80} is no comment")
+    return comment_of_post(post, comment_key(post, order, parts[1]).id())
+
+
+def _path_of(post: str, name: str) -> str:
+    """Return the path that a reply to a comment begins with."""
+    path = comment_of_post(post, name).path
+    return path if path.count(REPLY) < MAX_DEPTH else path.rpartition(REPLY)[0]
+
+
+# Reading
+
+
+def threads_page(
+    tokens: PageTokens,
+    post: str,
+    *,
+    page_token: str | None = None,
+    page_size: int | str | None = None,
+) -> Page[Comment]:
+    """Return a page of the comments on a post: oldest first, replies below what they reply to.
+
+    Raises:
+        BadPageTokenError: the token is none of this list.
+        BadPageSizeError: the size is no number.
+    """
+    rows = Merged(
+        *(
+            QueryRange(Comment.query(), Comment.thread, prefix=bucket(post, number))
+            for number in range(BUCKETS)
+        )
+    )
+    return THREADS.page(
+        tokens, rows, page_token=page_token, page_size=page_size, filters={"post": post}
+    )
+
+
+def token_of(tokens: PageTokens, comment: Comment) -> str:
+    """Return the token of the page of comments that begins with this one."""
+    number = int(comment.thread.split("|", 3)[2])
+    position = Merged.position(number, comment.path)
+    return THREADS.token_at(tokens, position, filters={"post": comment.post_id})
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a reader of a post has not seen: comments since a time, but for those known then."""
+
+    since: datetime.datetime
+    known: frozenset[str] = frozenset()
+
+
+def arrivals_from(clients: Clients, post: str) -> Arrivals:
+    """Return what to hand to `new_comments` later, of a page that is read now."""
+    now = naive_utc(clients.clock.now())
+    for window_s in LOOK_BACK_S:
+        since = now - datetime.timedelta(seconds=window_s)
+        found = _since(post, since)
+        if len(found) < MAX_NEW:  # Else too many to name: look back less far.
+            break
+    return Arrivals(since, frozenset(map(_digest, found[:MAX_NEW])))
+
+
+def new_comments(post: str, arrivals: Arrivals) -> list[Comment]:
+    """Return the comments committed after a page was read, oldest first, MAX_NEW at most."""
+    found = _since(post, arrivals.since)
+    return [each for each in found if _digest(each) not in arrivals.known][:MAX_NEW]
+
+
+def _since(post: str, at: datetime.datetime) -> Sequence[Comment]:
+    """Return the comments on a post from a time on, oldest first."""
+    ranges = [KeyRange(Comment, bucket(post, number)) for number in range(BUCKETS)]
+    beginning = order_key(at)
+    waiting = [each.start(Edge(beginning), 2 * MAX_NEW, backward=False) for each in ranges]
+    found: list[Entry[Comment]] = [entry for wait in waiting for entry in wait()]
+    return [entry.item for entry in sorted(found, key=lambda entry: entry.position)]
+
+
+def _digest(comment: Comment) -> str:
+    return hashlib.sha256(comment.key.id().encode()).hexdigest()[:8]

@@ -1,0 +1,74 @@
+"""What a page of posts costs, by place and by offset: measured when it is asked for.
+
+By place a page begins at a row's number; by offset Datastore reads all that it skips. The numbers
+are entity reads and round trips as the meter counts them, so no noise can move them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from models.demos.blog import Post, all_posts, index_key
+from pipelines.paging import Edge, QueryRange
+from pipelines.runtime import Clients
+
+PAGE_SIZE = 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one way of reading a page took."""
+
+    reads: int
+    round_trips: int
+    took_s: float
+    posts: int
+
+
+@dataclass(frozen=True)
+class PageCost:
+    """A page, by its number from 1 on, and what it costs in both ways."""
+
+    page: int
+    by_place: Measured
+    by_offset: Measured
+
+
+def costs(clients: Clients, blog: str) -> list[PageCost]:
+    """Measure the first page, one in the middle and the last one; none of an empty blog."""
+    index = index_key(blog).get()
+    last_number = index.last_number if index else 0
+    pages = -(-last_number // PAGE_SIZE)
+    return [
+        PageCost(
+            page,
+            _measure(clients, partial(_by_place, blog, last_number, page)),
+            _measure(clients, partial(_by_offset, blog, page)),
+        )
+        for page in sorted({1, -(-pages // 2), pages} - {0})
+    ]
+
+
+def _by_place(blog: str, last_number: int, page: int) -> list[Any]:
+    rows = QueryRange(Post.query(), Post.places, prefix=all_posts(blog))
+    first = last_number - (page - 1) * PAGE_SIZE
+    edge = Edge(f"{first:010d}", inclusive=True)
+    return list(rows.start(edge, PAGE_SIZE + 1, backward=True)())
+
+
+def _by_offset(blog: str, page: int) -> list[Any]:
+    prefix = all_posts(blog)
+    query = Post.query(Post.places >= prefix, Post.places < prefix + "\U0010ffff")
+    found: list[Any] = query.order(-Post.places).fetch(PAGE_SIZE + 1, offset=(page - 1) * PAGE_SIZE)
+    return found
+
+
+def _measure(clients: Clients, read: Callable[[], list[Any]]) -> Measured:
+    before, started = clients.meter.cost(), time.perf_counter()
+    posts = read()
+    took_s, spent = time.perf_counter() - started, clients.meter.cost() - before
+    return Measured(spent.reads, spent.round_trips, took_s, min(len(posts), PAGE_SIZE))

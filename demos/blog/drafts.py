@@ -1,0 +1,133 @@
+"""What people write: posts, comments, names; what makes one, and what does not."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from demos.text import can_be_shown
+
+MAX_TITLE_CHARS = 160
+MAX_BODY_CHARS = 40_000
+MAX_TAGS = 6
+MAX_TAG_CHARS = 30
+MAX_COMMENT_CHARS = 4_000
+MAX_NAME_CHARS = 40
+# What a line of a text may be separated by; every other control character is refused.
+_LINE_BREAKS = re.compile(r"\r\n?")
+_TAG = re.compile(r"[\w][\w.+-]*")
+
+
+class BadDraftError(ValueError):
+    """These texts make nothing that can be published; `errors` says why, by field."""
+
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        super().__init__("; ".join(errors.values()))
+        self.errors = errors
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who writes: a random id, and the name to show."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A post as its author writes it."""
+
+    title: str
+    body: str
+    tags: tuple[str, ...] = ()
+
+
+def draft_of(title: str, body: str, tags: str) -> Draft:
+    """Return the draft in what a visitor typed.
+
+    Raises:
+        BadDraftError: it is none.
+
+    >>> draft_of(" 庭の夏 ", "*Hi*", "Garden, 夏  garden")
+    Draft(title='庭の夏', body='*Hi*', tags=('garden', '夏'))
+    """
+    title, body, named = title.strip(), _LINE_BREAKS.sub("\n", body).strip(), tags_of(tags)
+    errors = {
+        "title": _line_problem("a title", title, MAX_TITLE_CHARS),
+        "body": _text_problem("a post", body, MAX_BODY_CHARS),
+        "tags": _tags_problem(named),
+    }
+    _raise_if_any(errors)
+    return Draft(title, body, named)
+
+
+def tags_of(text: str) -> tuple[str, ...]:
+    """Return the tags in a text, each once; separated by commas or blanks."""
+    words = unicodedata.normalize("NFKC", text).casefold().replace("、", ",")
+    return tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", words) if word))
+
+
+def is_tag(text: str) -> bool:
+    """Return whether this can be a tag.
+
+    >>> [is_tag(text) for text in ("python", "c++", "夏", "a b", "#x", "|", "")]
+    [True, True, True, False, False, False, False]
+    """
+    return len(text) <= MAX_TAG_CHARS and _TAG.fullmatch(text) is not None
+
+
+def comment_of(text: str) -> str:
+    """Return the comment in what a visitor typed.
+
+    Raises:
+        BadDraftError: it is none.
+    """
+    text = _LINE_BREAKS.sub("\n", text).strip()
+    _raise_if_any({"text": _text_problem("a comment", text, MAX_COMMENT_CHARS)})
+    return text
+
+
+def name_of(text: str) -> str:
+    """Return the display name in what a visitor typed.
+
+    Raises:
+        BadDraftError: it is none.
+    """
+    name = unicodedata.normalize("NFC", text).strip()
+    _raise_if_any({"name": _line_problem("a name", name, MAX_NAME_CHARS)})
+    return name
+
+
+def _raise_if_any(errors: Mapping[str, str]) -> None:
+    found = {field: error for field, error in errors.items() if error}
+    if found:
+        raise BadDraftError(found)
+
+
+def _line_problem(what: str, text: str, limit: int) -> str:
+    if not can_be_shown(text):
+        return f"{what} is one line, without control characters"
+    return _length_problem(what, text, limit)
+
+
+def _text_problem(what: str, text: str, limit: int) -> str:
+    if not all(can_be_shown(line) for line in text.replace("\t", " ").split("\n")):
+        return f"{what} has no control characters in it"
+    return _length_problem(what, text, limit)
+
+
+def _length_problem(what: str, text: str, limit: int) -> str:
+    if not text:
+        return f"{what} needs some text"
+    return f"{what} has at most {limit:,} characters" if len(text) > limit else ""
+
+
+def _tags_problem(tags: tuple[str, ...]) -> str:
+    if len(tags) > MAX_TAGS:
+        return f"a post has at most {MAX_TAGS} tags"
+    if not all(map(is_tag, tags)):
+        return f"a tag is a word of at most {MAX_TAG_CHARS} letters, digits or . + -"
+    return ""

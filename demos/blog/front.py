@@ -1,0 +1,104 @@
+"""The front page: what everybody who comes to the blog is shown first.
+
+`front_page` is the one place where it is read. What it returns is texts and numbers alone, so it
+can be kept as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.cloud import ndb
+
+from demos.blog.posts import posts_page
+from demos.blog.views import comment_counts, most_discussed
+from models.demos.blog import Post
+from pipelines.paging import PageTokens
+from pipelines.runtime import Clients
+
+DISCUSSED_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A post in a list; times are in UTC, as ISO 8601 has them."""
+
+    number: int
+    title: str
+    excerpt: str
+    author: str
+    created: str
+    tags: list[str]
+    comments: int
+
+
+@dataclass(frozen=True)
+class Discussed:
+    """A post with its comments of this week."""
+
+    number: int
+    title: str
+    comments: int
+
+
+@dataclass(frozen=True)
+class Front:
+    """A page of posts, and the posts that are discussed most this week."""
+
+    posts: list[Summary]
+    previous_page_token: str | None
+    next_page_token: str | None
+    discussed: list[Discussed]
+
+
+def front_page(
+    clients: Clients,
+    tokens: PageTokens,
+    blog: str,
+    *,
+    tag: str = "",
+    page_token: str | None = None,
+    page_size: int | str | None = None,
+) -> Front:
+    """Return a page of the blog, newest posts first.
+
+    Raises:
+        BadPageTokenError: the token is none of this list.
+        BadPageSizeError: the size is no number.
+    """
+    page = posts_page(tokens, blog, tag=tag, page_token=page_token, page_size=page_size)
+    return Front(
+        summaries(page.items),
+        page.previous_page_token,
+        page.next_page_token,
+        discussed_this_week(clients),
+    )
+
+
+def summaries(posts: Sequence[Post]) -> list[Summary]:
+    """Return posts as a list shows them, with their comments counted."""
+    counts = comment_counts(posts)
+    return [
+        Summary(
+            post.number,
+            post.title,
+            post.excerpt,
+            post.author,
+            post.created.isoformat(),
+            list(post.tags),
+            count,
+        )
+        for post, count in zip(posts, counts, strict=True)
+    ]
+
+
+def discussed_this_week(clients: Clients) -> list[Discussed]:
+    """Return the posts with the most comments this week; those that are deleted are left out."""
+    ranked = most_discussed(clients.clock.now(), DISCUSSED_SHOWN)
+    posts = ndb.get_multi([ndb.Key(Post, name) for name, _ in ranked])
+    return [
+        Discussed(post.number, post.title, count)
+        for post, (_, count) in zip(posts, ranked, strict=True)
+        if post is not None
+    ]

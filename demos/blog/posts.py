@@ -1,0 +1,198 @@
+"""Posts: each takes the blog's next number in the transaction that writes it.
+
+The number is the post's key, its address and its place in the list. Numbers have no gaps but those
+of deleted posts, and never come back.
+
+A form makes its post once: its receipt, the index and the post commit together.
+
+Lost on failure: nothing. Cost of a post: 2 reads, 3 writes; of a page of them: a read for each
+post, and one.
+Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Building a blog".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from demos.blog.drafts import Author, Draft
+from demos.blog.markdown import excerpt_of
+from demos.blog.views import BLOG
+from models.demos.blog import (
+    BlogIndex,
+    Comment,
+    Post,
+    PostReceipt,
+    all_posts,
+    comments_of,
+    index_key,
+    places_of,
+    post_id,
+    post_key,
+    posts_tagged,
+    receipt_key,
+)
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.continuations import EntitySource, ItemError, Job, start
+from pipelines.paging import Listing, Page, PageTokens, QueryRange
+from pipelines.runtime import Clients, naive_utc
+from pipelines.tasks import hashed_name, task
+
+DEMO = "demo"
+NEWEST_POSTS = Listing("blog-posts", page_size=20, max_page_size=50, descending=True)
+
+
+class UnknownPostError(LookupError):
+    """There is no such post, or it is somebody else's."""
+
+
+def create_post(clients: Clients, blog: str, form_id: str, author: Author, draft: Draft) -> int:
+    """Publish a post, once for each form; return its number."""
+    now = naive_utc(clients.clock.now())
+
+    def body() -> int:
+        receipt, index = ndb.get_multi([receipt_key(form_id), index_key(blog)])
+        if receipt is not None:  # The guard: this form has made its post.
+            return int(receipt.number)
+        index = index or BlogIndex(key=index_key(blog))
+        index.last_number += 1
+        number: int = index.last_number
+        post = new_post(blog, number, author, draft, now)
+        ndb.put_multi([index, post, PostReceipt(key=receipt_key(form_id), number=number)])
+        return number
+
+    return transact(body)
+
+
+def new_post(blog: str, number: int, author: Author, draft: Draft, now: Any) -> Post:
+    """Return a post that has taken its number."""
+    return Post(
+        key=post_key(blog, number),
+        author_id=author.id,
+        author=author.name,
+        created=now,
+        **_written(blog, number, draft, now),
+    )
+
+
+def change_post(clients: Clients, blog: str, number: int, author: Author, draft: Draft) -> None:
+    """Save what the author of a post has changed; doing it again changes nothing.
+
+    Raises:
+        UnknownPostError: there is none of this number, or it is somebody else's.
+    """
+    now = naive_utc(clients.clock.now())
+
+    def body() -> None:
+        post = own_post(blog, number, author)
+        if Draft(post.title, post.body, tuple(post.tags)) != draft:
+            post.populate(**_written(blog, number, draft, now))
+            post.put()
+
+    transact(body)
+
+
+def delete_post(clients: Clients, blog: str, number: int, author: Author) -> None:
+    """Delete a post; a job deletes its comments.
+
+    Raises:
+        UnknownPostError: there is none of this number, or it is somebody else's.
+    """
+
+    def body() -> None:
+        own_post(blog, number, author).key.delete()
+        outbox.enqueue(clients, delete_comments, PostArgs(post_id(blog, number)))
+
+    transact(body)
+
+
+def own_post(blog: str, number: int, author: Author | None) -> Post:
+    """Return a post that this author wrote; somebody else's is as good as none.
+
+    Raises:
+        UnknownPostError: there is none.
+    """
+    post = post_of(blog, number)
+    if author is None or post.author_id != author.id:
+        raise UnknownPostError(f"{author} did not write post {number}")
+    return post
+
+
+def post_of(blog: str, number: int) -> Post:
+    """Return a post, by its key.
+
+    Raises:
+        UnknownPostError: there is none of this number.
+    """
+    post = post_key(blog, number).get()
+    if post is None:
+        raise UnknownPostError(f"there is no post {number}")
+    return post  # type: ignore[no-any-return]
+
+
+def posts_page(
+    tokens: PageTokens,
+    blog: str,
+    *,
+    tag: str = "",
+    page_token: str | None = None,
+    page_size: int | str | None = None,
+) -> Page[Post]:
+    """Return a page of posts, newest first; those with a tag, if one is given.
+
+    Raises:
+        BadPageTokenError: the token is none of this list.
+        BadPageSizeError: the size is no number.
+    """
+    prefix = posts_tagged(blog, tag) if tag else all_posts(blog)
+    rows = QueryRange(Post.query(), Post.places, prefix=prefix)
+    filters = {"blog": blog, "tag": tag}
+    return NEWEST_POSTS.page(
+        tokens, rows, page_token=page_token, page_size=page_size, filters=filters
+    )
+
+
+def _written(blog: str, number: int, draft: Draft, now: Any) -> dict[str, Any]:
+    return {
+        "title": draft.title,
+        "body": draft.body,
+        "excerpt": excerpt_of(draft.body),
+        "tags": list(draft.tags),
+        "places": places_of(blog, number, list(draft.tags)),
+        "updated": now,
+    }
+
+
+# What is left of a deleted post
+
+
+@dataclass(frozen=True)
+class PostArgs:
+    """A post, by its name."""
+
+    post: str
+
+
+@task("/tasks/blog/delete-comments", queue="default")
+def delete_comments(clients: Clients, args: PostArgs) -> None:
+    """Start to delete the comments on a post that is gone, once."""
+    run_id = hashed_name("delete-comments", args.post)[:32]
+    start(clients, DELETE_COMMENTS, args, run_id=run_id, chains=1)
+
+
+def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[ItemError | None]:
+    """Delete some comments with what they count for, in the commit that holds their receipts."""
+    BLOG.delete_in_transaction(clients, *(comment.key for comment in comments))
+    return [None] * len(comments)
+
+
+DELETE_COMMENTS = Job(
+    name="delete-comments",
+    queue="imports",
+    args=PostArgs,
+    source=lambda args: EntitySource(Comment, key_range=comments_of(args.post)),
+    apply=_delete,  # type: ignore[arg-type]
+)

@@ -1,0 +1,284 @@
+"""Sample posts and comments: the same each time, some of them in Japanese.
+
+A new blog is filled by two runs of a continuation, side by side: 500 posts and 10,000 comments,
+500 in each commit. The blog's index gives out the numbers of all sample posts at once, so a post
+that somebody writes meanwhile comes after them.
+
+Older comments are written as an import would write them: in bulk, and their post says how many it
+came with. Those of the last days go through the views, like any other comment.
+
+Lost on failure: nothing. A run is resumed where it stood; all that is made follows from its number.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import hashlib
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from google.cloud import ndb
+
+from demos.blog.comments import new_comment
+from demos.blog.drafts import Author, Draft
+from demos.blog.posts import new_post
+from demos.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
+from demos.blog.views import BLOG
+from models.continuations import RUNNING
+from models.demos.blog import REPLY, BlogIndex, Comment, Commenter, Post, commenter_key, index_key
+from models.transactions import transact
+from pipelines.continuations import ItemError, Job, runs
+from pipelines.continuations.progress import Progress, progress
+from pipelines.continuations.sources import NumberSource
+from pipelines.runtime import Clients, naive_utc
+from pipelines.tasks import hashed_name
+
+SAMPLE_POSTS = 500
+SAMPLE_COMMENTS = 10_000
+POSTS_A_PAGE = 125
+COMMENTS_A_PAGE = 500
+# More would only wait for each other: a commit of 500 is work for Datastore, and ndb.
+CHAINS = 2
+YEARS = 2
+# Every tenth post is discussed again in the last days.
+LAST_DAYS = datetime.timedelta(days=4)
+MAX_REPLIES = 3
+
+
+class BlogNotEmptyError(Exception):
+    """The blog has posts: samples are for a new one."""
+
+
+@dataclass(frozen=True)
+class SampleArgs:
+    """Which blog, how much, and when it was asked for, in milliseconds since 1970."""
+
+    blog: str
+    posts: int
+    comments: int
+    now_ms: int
+
+    @property
+    def now(self) -> datetime.datetime:
+        return naive_utc(datetime.datetime.fromtimestamp(self.now_ms / 1000, datetime.UTC))
+
+
+@dataclass(frozen=True)
+class SampleStatus:
+    """How far the two runs are."""
+
+    posts: Progress
+    comments: Progress
+
+    @property
+    def is_running(self) -> bool:
+        return RUNNING in (self.posts.state, self.comments.state)
+
+    @property
+    def done(self) -> int:
+        return self.posts.totals.done + self.comments.totals.done
+
+    @property
+    def total(self) -> int:
+        return (self.posts.expected or 0) + (self.comments.expected or 0)
+
+
+def fill(
+    clients: Clients, blog: str, *, posts: int = SAMPLE_POSTS, comments: int = SAMPLE_COMMENTS
+) -> None:
+    """Start to fill a new blog, once.
+
+    Raises:
+        BlogNotEmptyError: somebody has written a post there.
+    """
+    now_ms = int(clients.clock.now().timestamp() * 1000)
+    args = SampleArgs(blog, posts, comments, now_ms)
+    jobs: dict[str, tuple[Job[SampleArgs, int], int, int]] = {
+        _posts_run(blog): (ADD_POSTS, posts, 1),
+        _comments_run(blog): (ADD_COMMENTS, comments, CHAINS),
+    }
+    drafts = [
+        runs.new_run(clients, job, args, run_id=run_id, expected=expected, chains=chains)
+        for run_id, (job, expected, chains) in jobs.items()
+    ]
+
+    def reserve() -> None:
+        index = index_key(blog).get() or BlogIndex(key=index_key(blog))
+        if index.has_samples:
+            return  # The guard: its numbers are given out, and its runs are there.
+        if index.last_number:
+            raise BlogNotEmptyError(blog)
+        index.populate(last_number=posts, has_samples=True)
+        ndb.put_multi([index, *_commenters(blog, comments), *drafts])
+
+    transact(reserve)
+    for run_id, (job, _, _) in jobs.items():
+        runs.launch(clients, job, run_id)
+
+
+def status(clients: Clients, blog: str) -> SampleStatus | None:
+    """Return how far the samples of a blog are; None: nobody has asked for any."""
+    index = index_key(blog).get()
+    if index is None or not index.has_samples:
+        return None
+    now = clients.clock.now()
+    return SampleStatus(
+        progress(_posts_run(blog), now=now, dots=False),
+        progress(_comments_run(blog), now=now, dots=False),
+    )
+
+
+def _posts_run(blog: str) -> str:
+    return hashed_name("sample-posts", blog)[:32]
+
+
+def _comments_run(blog: str) -> str:
+    return hashed_name("sample-comments", blog)[:32]
+
+
+def _commenters(blog: str, comments: int) -> list[Commenter]:
+    """Return the counters of the sample authors, as their comments will leave them."""
+    return [
+        Commenter(key=commenter_key(blog, author.id), last_number=-(-(comments - i) // len(NAMES)))
+        for i, author in enumerate(authors())
+        if i < comments
+    ]
+
+
+# What is made
+
+
+@cache
+def authors() -> tuple[Author, ...]:
+    """Return the sample authors."""
+    return tuple(Author(hashlib.sha256(name.encode()).hexdigest()[:16], name) for name in NAMES)
+
+
+def sample_post(args: SampleArgs, number: int) -> Post:
+    """Return a sample post; later ones are newer, and one in four is in Japanese."""
+    dice = random.Random(f"post {number}")
+    topics = POSTS_JA if dice.random() < 0.25 else POSTS
+    title, opening = dice.choice(topics)
+    body = "\n\n".join([opening, *dice.sample(TOPICS[topics is POSTS_JA], 4)])
+    tags = tuple(dice.sample(_words(topics is POSTS_JA), dice.randint(1, 3)))
+    draft = Draft(f"{title} · {number}", body, tags)
+    post = new_post(args.blog, number, dice.choice(authors()), draft, posted_at(args, number))
+    firsts = first_comments(args.posts, args.comments)
+    numbers = range(firsts[number - 1], firsts[number])
+    post.imported_comments = sum(is_imported(args, each) for each in numbers)
+    return post
+
+
+def _words(is_japanese: bool) -> tuple[str, ...]:
+    words = ("datastore", "queues", "caching", "testing", "patterns", "latency", "python")
+    return ("入門", "設計", "性能", *words[:3]) if is_japanese else words
+
+
+def posted_at(args: SampleArgs, number: int) -> datetime.datetime:
+    """Return when a sample post was written: evenly, over two years up to now."""
+    step = datetime.timedelta(days=365 * YEARS) / args.posts
+    return (args.now - step * (args.posts - number + 1)).replace(microsecond=0)
+
+
+@cache
+def first_comments(posts: int, comments: int) -> tuple[int, ...]:
+    """Return, for each sample post, the number of the first comment on it, and the end.
+
+    Few posts have many: the weights fall as one over the rank, and ranks are spread.
+    """
+    weights = [1 / (12 + (number * 37) % posts) + 2 / posts for number in range(1, posts + 1)]
+    total = sum(weights)
+    ends = itertools.accumulate(weight / total * comments for weight in weights)
+    return (1, *(round(end) + 1 for end in ends))
+
+
+def sample_comment(args: SampleArgs, number: int) -> Comment:
+    """Return a sample comment; the comments on a post follow each other."""
+    firsts = first_comments(args.posts, args.comments)
+    post_number = bisect.bisect_right(firsts, number)
+    first = firsts[post_number - 1]
+    dice = random.Random(f"comment {number}")
+    text = dice.choice(COMMENTS_JA if dice.random() < 0.25 else COMMENTS)
+    post = f"{args.blog}|{post_number:010d}"
+    above = _above(args, number, first)
+    comment = new_comment(post, *_identity(args, number), text, above)
+    comment.is_imported = is_imported(args, number)
+    return comment
+
+
+def _above(args: SampleArgs, number: int, first: int) -> str:
+    """Return the path of the comment that one replies to, "" if it begins a thread."""
+    dice = random.Random(f"reply {number}")
+    if number == first or dice.random() < 0.55:
+        return ""
+    other = dice.randrange(max(first, number - 12), number)
+    path = sample_comment(args, other).path
+    return path if path.count(REPLY) < MAX_REPLIES else ""
+
+
+def _identity(args: SampleArgs, number: int) -> tuple[Author, int, datetime.datetime]:
+    """Return the author of a sample comment, its number among theirs, and its time."""
+    i = (number - 1) % len(NAMES)
+    return authors()[i], (number - 1) // len(NAMES) + 1, commented_at(args, number)
+
+
+def is_imported(args: SampleArgs, number: int) -> bool:
+    """Return whether a sample comment is older than the last days."""
+    return commented_at(args, number) < args.now - LAST_DAYS
+
+
+def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
+    """Return when a sample comment was written: in the weeks after the post, or these days."""
+    firsts = first_comments(args.posts, args.comments)
+    post_number = bisect.bisect_right(firsts, number)
+    first, beyond = firsts[post_number - 1], firsts[post_number]
+    part = (number - first + 1) / (beyond - first + 1)
+    begins = posted_at(args, post_number)
+    is_hot = post_number % 10 == 0 and part > 0.6
+    if is_hot:
+        begins, part = max(begins, args.now - LAST_DAYS), (part - 0.6) / 0.4
+    span = min(args.now - begins, datetime.timedelta(days=21))
+    return (begins + part * span).replace(microsecond=0)
+
+
+# What the runs do
+
+
+def _add_posts(
+    clients: Clients, args: SampleArgs, numbers: Sequence[int]
+) -> list[ItemError | None]:
+    """Save some sample posts, inside the transaction that holds their receipts."""
+    ndb.put_multi([sample_post(args, number) for number in numbers])
+    return [None] * len(numbers)
+
+
+def _add_comments(
+    clients: Clients, args: SampleArgs, numbers: Sequence[int]
+) -> list[ItemError | None]:
+    """Save some sample comments, inside the transaction that holds their receipts."""
+    comments = [sample_comment(args, number) for number in numbers]
+    ndb.put_multi([comment for comment in comments if comment.is_imported])
+    BLOG.save_in_transaction(clients, *(each for each in comments if not each.is_imported))
+    return [None] * len(numbers)
+
+
+ADD_POSTS = Job(
+    name="add-sample-posts",
+    queue="imports",
+    args=SampleArgs,
+    source=lambda args: NumberSource(args.posts),
+    apply=_add_posts,
+    page_size=POSTS_A_PAGE,
+)
+ADD_COMMENTS = Job(
+    name="add-sample-comments",
+    queue="imports",
+    args=SampleArgs,
+    source=lambda args: NumberSource(args.comments),
+    apply=_add_comments,
+    page_size=COMMENTS_A_PAGE,
+)

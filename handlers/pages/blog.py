@@ -1,0 +1,224 @@
+"""Pages of the blog that are read: lists, a post with its comments, the feed, what a page costs."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from typing import Any
+
+from flask import Blueprint, abort, make_response, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+from itsdangerous import BadSignature, URLSafeSerializer
+from markupsafe import Markup
+
+from demos.blog import comments, cost, posts, samples
+from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_from, new_comments
+from demos.blog.drafts import Author, is_tag
+from demos.blog.front import front_page
+from demos.blog.markdown import html_of
+from demos.blog.posts import DEMO, UnknownPostError
+from demos.blog.views import comment_counts
+from handlers.endpoints.context import clients, settings
+from models.demos.blog import Comment, Post
+from pipelines.paging import BadPageSizeError, BadPageTokenError, PageTokens
+
+bp = Blueprint("blog", __name__, url_prefix="/blog")
+
+FEED_POSTS = 20
+NUMBER = re.compile(r"[1-9][0-9]{0,9}")
+MAX_ARRIVALS_CHARS = 4000
+OTHER_LIST = "This address is no page of this list. Start at its first page."
+
+
+@bp.get("")
+def front() -> ResponseReturnValue:
+    """Show the newest posts, or an empty blog with a button that fills it."""
+    return _list("")
+
+
+@bp.get("/tags/<tag>")
+def tagged(tag: str) -> ResponseReturnValue:
+    """Show the newest posts with a tag."""
+    if not is_tag(tag):
+        abort(404)
+    return _list(tag)
+
+
+def _list(tag: str) -> ResponseReturnValue:
+    before, started = clients().meter.cost(), time.perf_counter()
+    try:
+        found = front_page(clients(), page_tokens(), DEMO, tag=tag, **_page_in_address())
+    except (BadPageTokenError, BadPageSizeError):
+        abort(400, OTHER_LIST)
+    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
+    is_first = not request.args.get("page_token")
+    if tag and is_first and not found.posts:
+        abort(404)
+    filling = samples.status(clients(), DEMO) if is_first and not tag else None
+    return render_template(
+        "blog/list.html",
+        tag=tag,
+        found=found,
+        is_first=is_first,
+        took_s=took_s,
+        spent=spent,
+        filling=filling,
+        new_id=clients().new_id(),
+        page_size=request.args.get("page_size") or None,
+    )
+
+
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return how far the samples are, for the script to put in place."""
+    return render_template("blog/_live.html", filling=samples.status(clients(), DEMO))
+
+
+@bp.get("/<number>")
+def post(number: str) -> ResponseReturnValue:
+    """Show a post with a page of its comments."""
+    return post_page(number, {}, {}, 200)
+
+
+def post_page(
+    number: str, form: dict[str, str], errors: dict[str, str], status: int
+) -> ResponseReturnValue:
+    """Return a post's page, with a form that was sent back if there is one."""
+    before, started = clients().meter.cost(), time.perf_counter()
+    found = post_or_404(number)
+    name = found.key.id()
+    address = _page_in_address() if request.method == "GET" else {}
+    # Before the comments: what arrives between the two is on the page, and new as well.
+    arrivals = arrivals_from(clients(), name)
+    try:
+        page = comments.threads_page(page_tokens(), name, **address)
+    except (BadPageTokenError, BadPageSizeError):
+        abort(400, OTHER_LIST)
+    count = comment_counts([found])[0]
+    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
+    reply_to = request.args.get("reply_to", "") or form.get("reply_to", "")
+    html = render_template(
+        "blog/post.html",
+        post=found,
+        body=Markup(html_of(found.body)),
+        page=page,
+        count=count,
+        is_first=not address.get("page_token"),
+        page_size=address.get("page_size"),
+        reply_to=_comment_named(name, reply_to),
+        arrivals=_arrivals_token(name, arrivals),
+        took_s=took_s,
+        spent=spent,
+        author=author(),
+        form=form,
+        errors=errors,
+        new_id=clients().new_id(),
+    )
+    return html, status
+
+
+def _comment_named(post: str, name: str) -> Comment | None:
+    try:
+        return comments.comment_of_post(post, name) if name else None
+    except UnknownCommentError:
+        return None
+
+
+@bp.get("/<number>/comments/new")
+def arrived(number: str) -> ResponseReturnValue:
+    """Show the comments that were written since a page was read."""
+    found = post_or_404(number)
+    arrivals = _arrivals_in_address(found.key.id())
+    return render_template(
+        "blog/new_comments.html",
+        post=found,
+        comments=new_comments(found.key.id(), arrivals),
+        author=author(),
+    )
+
+
+@bp.get("/feed.atom")
+def feed() -> ResponseReturnValue:
+    """Return the newest posts as an Atom feed (RFC 4287)."""
+    newest = posts.posts_page(page_tokens(), DEMO, page_size=FEED_POSTS).items
+    entries = [(each, html_of(each.body)) for each in newest]
+    times = [each.updated for each in newest]
+    text = render_template(
+        "blog/feed.xml",
+        entries=entries,
+        updated=max(times) if times else datetime.datetime(2008, 5, 28),  # noqa: DTZ001
+        project=settings().project,
+    )
+    response = make_response(text)
+    response.headers["Content-Type"] = "application/atom+xml; charset=utf-8"
+    return response
+
+
+@bp.get("/cost")
+def page_costs() -> ResponseReturnValue:
+    """Measure what pages cost, by place and by offset."""
+    return render_template("blog/cost.html", costs=cost.costs(clients(), DEMO))
+
+
+# What addresses and cookies hold
+
+
+def post_or_404(number: str) -> Post:
+    """Return the post of a number in an address."""
+    if not NUMBER.fullmatch(number):
+        abort(404)
+    try:
+        return posts.post_of(DEMO, int(number))
+    except UnknownPostError:
+        abort(404)
+
+
+def author() -> Author | None:
+    """Return who the cookie says is writing; None: nobody has given a name."""
+    kept = session.get("blog")
+    return Author(kept["id"], kept["name"]) if kept else None
+
+
+def page_tokens() -> PageTokens:
+    """Return what signs the tokens of pages."""
+    return PageTokens(settings().secret_keys)
+
+
+def _page_in_address() -> dict[str, Any]:
+    names = ("page_token", "page_size")
+    return {name: request.args[name] for name in names if request.args.get(name)}
+
+
+def _signer() -> URLSafeSerializer:
+    return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="blog.arrivals")
+
+
+def _arrivals_token(post_name: str, arrivals: Arrivals) -> str:
+    known = sorted(arrivals.known)
+    return str(_signer().dumps([post_name, arrivals.since.isoformat(), known]))
+
+
+def _arrivals_in_address(post_name: str) -> Arrivals:
+    sealed = request.args.get("since", "")
+    if len(sealed) > MAX_ARRIVALS_CHARS:
+        abort(400, OTHER_LIST)
+    try:
+        name, since, known = _signer().loads(sealed)
+    except BadSignature:
+        abort(400, OTHER_LIST)
+    if name != post_name:
+        abort(400, OTHER_LIST)
+    return Arrivals(datetime.datetime.fromisoformat(since), frozenset(known))
+
+
+@bp.app_template_filter()
+def anchor_of(comment: Comment) -> str:
+    """Return the name of a comment within its page: without what selectors take for their own."""
+    order = str(comment.key.id()).rpartition("|")[2]
+    return f"c-{order.replace('!', '-')}"
+
+
+def address_of(number: int, anchor: str | None = None) -> str:
+    """Return where a post is."""
+    return url_for("blog.post", number=number, _anchor=anchor)

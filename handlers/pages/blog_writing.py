@@ -1,0 +1,219 @@
+"""Pages of the blog that are written to: posts, comments, the name of who writes, samples.
+
+Who writes is a random id and a display name, in the signed cookie of the session. They are taken
+with the first form that a visitor sends. There is no password: the demo has no secrets.
+Somebody else's post or comment is as good as none: 404.
+"""
+
+from __future__ import annotations
+
+from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+from markupsafe import Markup
+
+from demos.blog import comments, posts, samples
+from demos.blog.comments import UnknownCommentError
+from demos.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
+from demos.blog.markdown import html_of
+from demos.blog.posts import DEMO, UnknownPostError
+from demos.blog.samples import BlogNotEmptyError
+from handlers.endpoints.context import clients
+from handlers.forms import id_in_form
+from handlers.pages.blog import address_of, anchor_of, author, page_tokens, post_or_404, post_page
+from models.demos.blog import Post
+
+bp = Blueprint("blog_writing", __name__, url_prefix="/blog")
+
+FIELDS = ("title", "body", "tags")
+# A body with line breaks as browsers send them is longer than the text; so is one that is too long.
+MAX_FIELD_CHARS = 100_000
+
+
+# Posts
+
+
+@bp.get("/new")
+def new() -> ResponseReturnValue:
+    """Show an empty form for a post."""
+    return _form({}, {}, 200)
+
+
+@bp.post("/posts")
+def create() -> ResponseReturnValue:
+    """Publish a post, once for each form; or show how it will look."""
+    form_id = id_in_form()
+    form = _fields()
+    try:
+        draft, who = draft_of(**{field: form[field] for field in FIELDS}), _author_in_form(form_id)
+    except BadDraftError as error:
+        return _form(form, dict(error.errors), 400)
+    if "preview" in request.form:
+        return _form(form, {}, 200, preview=draft)
+    _sign_in(who)
+    number = posts.create_post(clients(), DEMO, form_id, who, draft)
+    return redirect(address_of(number), 303)
+
+
+@bp.get("/<number>/edit")
+def edit(number: str) -> ResponseReturnValue:
+    """Show the form of a post, to its author."""
+    post = _own_or_404(number)
+    form = {"title": post.title, "body": post.body, "tags": ", ".join(post.tags)}
+    return _form(form, {}, 200, post=post)
+
+
+@bp.post("/<number>/edit")
+def save(number: str) -> ResponseReturnValue:
+    """Save what the author has changed; or show how it will look."""
+    post, form = _own_or_404(number), _fields()
+    try:
+        draft = draft_of(**{field: form[field] for field in FIELDS})
+    except BadDraftError as error:
+        return _form(form, dict(error.errors), 400, post=post)
+    if "preview" in request.form:
+        return _form(form, {}, 200, post=post, preview=draft)
+    try:
+        posts.change_post(clients(), DEMO, post.number, _author_or_404(), draft)
+    except UnknownPostError:
+        abort(404)
+    return redirect(address_of(post.number), 303)
+
+
+@bp.post("/<number>/delete")
+def delete(number: str) -> ResponseReturnValue:
+    """Delete a post, for its author."""
+    post = _own_or_404(number)
+    try:
+        posts.delete_post(clients(), DEMO, post.number, _author_or_404())
+    except UnknownPostError:
+        abort(404)
+    flash("The post is deleted. Its comments go in the background.")
+    return redirect(url_for("blog.front"), 303)
+
+
+def _form(
+    form: dict[str, str],
+    errors: dict[str, str],
+    status: int,
+    *,
+    post: Post | None = None,
+    preview: Draft | None = None,
+) -> ResponseReturnValue:
+    html = render_template(
+        "blog/edit.html",
+        form=form,
+        errors=errors,
+        post=post,
+        preview=preview,
+        preview_html=Markup(html_of(preview.body)) if preview else None,
+        author=author(),
+        new_id=request.form.get("id") if form and not post else clients().new_id(),
+    )
+    return html, status
+
+
+# Comments
+
+
+@bp.post("/<number>/comments")
+def comment(number: str) -> ResponseReturnValue:
+    """Add a comment, once for each form."""
+    form_id = id_in_form()
+    form = {name: request.form.get(name, "")[:MAX_FIELD_CHARS] for name in ("text", "name")}
+    form["reply_to"] = request.form.get("reply_to", "")[:1000]
+    post = post_or_404(number)
+    try:
+        text, who = comment_of(form["text"]), _author_in_form(form_id)
+    except BadDraftError as error:
+        return post_page(number, form, dict(error.errors), 400)
+    try:
+        name = comments.add_comment(
+            clients(), post.key, form_id, who, text, reply_to=form["reply_to"]
+        )
+    except (UnknownPostError, UnknownCommentError):
+        abort(404)
+    _sign_in(who)
+    order = name.rpartition("|")[2]
+    return redirect(url_for(".permalink", number=number, order=order), 303)
+
+
+@bp.get("/<number>/comments/<order>")
+def permalink(number: str, order: str) -> ResponseReturnValue:
+    """Lead to the page of comments that begins with this one."""
+    post = post_or_404(number)
+    try:
+        found = comments.comment_by_order(post.key.id(), order)
+    except UnknownCommentError:
+        abort(404)
+    token = comments.token_of(page_tokens(), found)
+    address = url_for("blog.post", number=number, page_token=token, _anchor=anchor_of(found))
+    return redirect(address, 302)
+
+
+@bp.post("/<number>/comments/delete")
+def delete_comment(number: str) -> ResponseReturnValue:
+    """Delete a comment, for its author: its place stays for the replies."""
+    post, who = post_or_404(number), _author_or_404()
+    name = request.form.get("comment", "")[:1000]
+    try:
+        comments.delete_comment(clients(), post.key.id(), name, who)
+    except UnknownCommentError:
+        abort(404)
+    flash("The comment is deleted.")
+    return redirect(address_of(post.number, "comments"), 303)
+
+
+# Who writes
+
+
+@bp.post("/sign-out")
+def sign_out() -> ResponseReturnValue:
+    """Forget who writes: the next form asks for a name."""
+    session.clear()
+    return redirect(url_for("blog.front"), 303)
+
+
+def _author_in_form(form_id: str) -> Author:
+    """Return who writes, by the cookie, or by the name in the form.
+
+    Raises:
+        BadDraftError: the name is none.
+    """
+    # From the form's id: one that is sent again, before its cookie came, is by the same author.
+    return author() or Author(form_id[:16], name_of(request.form.get("name", "")))
+
+
+def _sign_in(who: Author) -> None:
+    """Remember who writes, in a session of its own: nothing of the one before is left."""
+    if author() is None:
+        session.clear()
+        session["blog"] = {"id": who.id, "name": who.name}
+
+
+def _author_or_404() -> Author:
+    return author() or abort(404)
+
+
+def _own_or_404(number: str) -> Post:
+    post = post_or_404(number)
+    try:
+        return posts.own_post(DEMO, post.number, author())
+    except UnknownPostError:
+        abort(404)
+
+
+def _fields() -> dict[str, str]:
+    return {field: request.form.get(field, "")[:MAX_FIELD_CHARS] for field in (*FIELDS, "name")}
+
+
+# Samples
+
+
+@bp.post("/samples")
+def fill() -> ResponseReturnValue:
+    """Start to fill an empty blog."""
+    try:
+        samples.fill(clients(), DEMO)
+    except BlogNotEmptyError:
+        flash("The blog has posts already; samples are for an empty one.")
+    return redirect(url_for("blog.front"), 303)

@@ -1,0 +1,140 @@
+"""Lists that are read in pages, forward and back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pipelines.paging.ranges import Edge, Entry, Range
+from pipelines.paging.tokens import PageTokens, Place
+
+T = TypeVar("T")
+
+MAX_DIGITS = 20
+
+
+class BadPageSizeError(ValueError):
+    """The size of a page is no whole number from 0 on."""
+
+
+class SharedPlaceError(Exception):
+    """Two rows of a list have the same position: one of them could be skipped between pages."""
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """Some rows of a list, and the tokens of the pages around them.
+
+    A token is None where no row was seen beyond. A token may lead to an empty page, when the rows
+    there have been deleted; that page has a token that leads back.
+    """
+
+    items: Sequence[T]
+    previous_page_token: str | None
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list by name, the sizes of its pages, and its direction."""
+
+    name: str
+    page_size: int = 20
+    max_page_size: int = 100
+    descending: bool = False
+
+    def page(
+        self,
+        tokens: PageTokens,
+        rows: Range[T],
+        *,
+        page_token: str | None = None,
+        page_size: int | str | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> Page[T]:
+        """Return a page.
+
+        Args:
+            rows: The list, in ascending order.
+            page_token: From the page before or after; None or "": the first page.
+            page_size: As a caller gave it: clamped to `max_page_size`; None, "" or 0: the default.
+            filters: All that `rows` depends on, its reader included. A token of other filters is
+                refused.
+
+        Raises:
+            BadPageTokenError: the token is none of this list; no row was read.
+            BadPageSizeError: the size is no number; no row was read.
+            SharedPlaceError: the order of `rows` does not tell two of them apart.
+        """
+        size, scope = self.clamped(page_size), filters or {}
+        place = tokens.read(self.name, scope, page_token) if page_token else None
+        is_previous = place is not None and place.is_previous
+        backward = is_previous != self.descending
+        # One more than asked tells whether there is a further page.
+        found = rows.start(place.edge if place else None, size + 1, backward=backward)()
+        _check_places(found)
+        shown = list(found[:size])
+        if is_previous:
+            shown.reverse()
+        has_beyond = len(found) > size
+
+        def token(edge: Edge, *, is_previous: bool) -> str:
+            return tokens.sign(self.name, scope, Place(edge, is_previous))
+
+        # The rows that the token came from lie on that side: they need no reading.
+        has_previous = has_beyond if is_previous else place is not None
+        has_next = is_previous or has_beyond
+        first, last = _edges(shown, place)
+        return Page(
+            [entry.item for entry in shown],
+            token(first, is_previous=True) if first and has_previous else None,
+            token(last, is_previous=False) if last and has_next else None,
+        )
+
+    def token_at(
+        self, tokens: PageTokens, position: str, *, filters: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the token of the page that begins at a position: the address of a row."""
+        place = Place(Edge(position, inclusive=True), is_previous=False)
+        return tokens.sign(self.name, filters or {}, place)
+
+    def clamped(self, page_size: int | str | None) -> int:
+        """Return the size of a page, from what a caller gave.
+
+        Raises:
+            BadPageSizeError: it is no whole number from 0 on.
+
+        >>> [Listing("l").clamped(size) for size in (None, "", "0", "7", "1000000000")]
+        [20, 20, 20, 7, 100]
+        """
+        text = str(page_size or "")
+        if not text:
+            return self.page_size
+        if not (text.isascii() and text.isdecimal()):
+            raise BadPageSizeError("a page size is a whole number from 0 on")
+        size = int(text) if len(text) <= MAX_DIGITS else self.max_page_size
+        return min(size or self.page_size, self.max_page_size)
+
+
+def _edges(shown: Sequence[Entry[T]], place: Place | None) -> tuple[Edge | None, Edge | None]:
+    """Return where the pages before and after some rows begin.
+
+    An empty page has the place where it began on both sides: a row that stands there belongs to
+    the side that the page was not looking at.
+    """
+    if shown:
+        return Edge(shown[0].position), Edge(shown[-1].position)
+    if place is None:
+        return None, None
+    return (Edge(place.edge.position, inclusive=not place.edge.inclusive),) * 2
+
+
+def _check_places(found: Sequence[Entry[T]]) -> None:
+    for one, other in itertools.pairwise(found):
+        if one.position == other.position:
+            raise SharedPlaceError(
+                f"two rows share the position {one.position!r:.80}: order by a unique value, as "
+                "order_key makes of several"
+            )

@@ -1,0 +1,165 @@
+"""Ranges: rows in one order, readable beyond any place, in either direction."""
+
+from __future__ import annotations
+
+import datetime
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from google.cloud import ndb
+
+from pipelines.paging.order_keys import EPOCH, MICROSECOND, microseconds, number_key, number_of
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+# Sorts behind every text that begins with the same letters.
+_LAST = "\U0010ffff"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where to begin: beyond a position, or at it. The row itself may be gone."""
+
+    position: str
+    inclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T_co]):
+    """A row and its position. Positions sort as rows do, and no two rows share one."""
+
+    position: str
+    item: T_co
+
+
+class Range(ABC, Generic[T_co]):
+    """Rows in ascending order of their positions."""
+
+    @abstractmethod
+    def start(
+        self, edge: Edge | None, limit: int, *, backward: bool
+    ) -> Callable[[], Sequence[Entry[T_co]]]:
+        """Begin to read; return what waits for the entries, in the order of reading.
+
+        Args:
+            edge: Read beyond it; None: from the first row, or backward from the last one.
+            limit: Entries to return. Fewer mean that the range has ended.
+            backward: Read in descending order.
+        """
+
+
+class KeyRange(Range[Any]):
+    """The root entities of a kind whose key names begin with a text, by key.
+
+    Backward reading needs an entry in index.yaml, as Datastore keeps no index of descending
+    keys by itself: `kind`, with the properties of the equality filters and `__key__` descending.
+    """
+
+    def __init__(self, kind: type[ndb.Model], prefix: str, *filters: Any) -> None:
+        """Name the entities.
+
+        Args:
+            prefix: What their names begin with, at least one letter. The rest is the position.
+            filters: Equality filters of ndb, e.g. `Book.shelf == "b"`.
+        """
+        if not prefix:
+            raise ValueError("a range of keys begins with a prefix of at least one letter")
+        self._kind = kind
+        self._prefix = prefix
+        self._query = kind.query(*filters)
+
+    def start(
+        self, edge: Edge | None, limit: int, *, backward: bool
+    ) -> Callable[[], Sequence[Entry[Any]]]:
+        key = self._kind._key
+        low, high = (ndb.Key(self._kind, self._prefix + end) for end in ("", _LAST))
+        at = edge and Edge(ndb.Key(self._kind, self._prefix + edge.position), edge.inclusive)
+        query = self._query.filter(*_between(key, low, high, at, backward=backward))
+        found = query.order(-key if backward else key).fetch_async(limit)
+        cut = len(self._prefix)
+        return lambda: [Entry(each.key.id()[cut:], each) for each in found.result()]
+
+
+class QueryRange(Range[Any]):
+    """The entities that a query finds, by a property whose values differ from row to row.
+
+    Without other filters Datastore's own index of the property serves both directions. With
+    equality filters index.yaml needs two entries: their properties, then this one, ascending and
+    descending.
+
+    A repeated property can hold a row's place in several lists, each under a prefix of its own
+    (`"tag:python|0000000007"`): then one property serves them all, and needs no entry.
+    """
+
+    def __init__(self, query: Any, by: Any, *, prefix: str = "") -> None:
+        """Name the rows and their order.
+
+        Args:
+            query: A query of ndb with equality filters or an ancestor, without an order.
+            by: An indexed property: text, whole number or time (naive, in UTC).
+            prefix: Only texts that begin with this; the rest is the position. Of a repeated
+                property exactly one value of a row may begin so.
+        """
+        if by._repeated and not prefix:
+            raise ValueError(f"{by._name} is repeated: a prefix says which of its values is meant")
+        self._query = query
+        self._by = by
+        self._prefix = prefix
+        self._codec = _codec(by)
+
+    def start(
+        self, edge: Edge | None, limit: int, *, backward: bool
+    ) -> Callable[[], Sequence[Entry[Any]]]:
+        has_prefix = bool(self._prefix)
+        low, high = (self._prefix, self._prefix + _LAST) if has_prefix else (None, None)
+        at = edge and Edge(self._codec.value(self._prefix + edge.position), edge.inclusive)
+        query = self._query.filter(*_between(self._by, low, high, at, backward=backward))
+        found = query.order(-self._by if backward else self._by).fetch_async(limit)
+        return lambda: [Entry(self._position(each), each) for each in found.result()]
+
+    def _position(self, entity: Any) -> str:
+        value = getattr(entity, self._by._code_name or self._by._name)
+        if self._by._repeated:
+            value = next(each for each in value if each.startswith(self._prefix))
+        return self._codec.text(value)[len(self._prefix) :]
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """A property's values as texts that sort alike, and back."""
+
+    text: Callable[[Any], str]
+    value: Callable[[str], Any]
+
+
+def _codec(by: Any) -> _Codec:
+    if isinstance(by, ndb.StringProperty):
+        return _Codec(str, str)
+    if isinstance(by, ndb.DateTimeProperty):
+        return _Codec(lambda at: number_key(microseconds(at)), _time_of)
+    if isinstance(by, ndb.IntegerProperty):
+        return _Codec(number_key, number_of)
+    raise TypeError(f"{by._name} orders nothing: take an indexed text, whole number or time")
+
+
+def _time_of(key: str) -> datetime.datetime:
+    return (EPOCH + number_of(key) * MICROSECOND).replace(tzinfo=None)
+
+
+def _between(by: Any, low: Any, high: Any, edge: Any, *, backward: bool) -> list[Any]:
+    """Return the filters of a range: from low up to high, beyond an edge."""
+    filters = []
+    if edge is not None and not backward:
+        low = None
+        filters.append(by >= edge.position if edge.inclusive else by > edge.position)
+    if edge is not None and backward:
+        high = None
+        filters.append(by <= edge.position if edge.inclusive else by < edge.position)
+    if low is not None:
+        filters.append(by >= low)
+    if high is not None:
+        filters.append(by < high)
+    return filters

@@ -1,0 +1,110 @@
+"""Page tokens: a place in a list, signed, so that a caller cannot make one up.
+
+The signature covers the list, its filters, the direction and the place. A token of another list,
+filter or reader is refused like any other that is not ours (S14).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pipelines.paging.ranges import Edge
+from pipelines.runtime import Clock, SystemClock
+
+VERSION: Final = 1
+MIN_KEY_CHARS: Final = 32
+# Room for a key of Datastore's, and what stands around it.
+MAX_TOKEN_CHARS: Final = 2400
+_MAC_BYTES: Final = 16
+
+
+class BadPageTokenError(ValueError):
+    """This is no page token of this list: it was changed, is another list's, or has expired."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page begins, and in which direction it is read."""
+
+    edge: Edge
+    is_previous: bool
+
+
+class PageTokens:
+    """Signs page tokens, and reads those it has signed."""
+
+    def __init__(
+        self, keys: Sequence[str], *, max_age_s: float | None = None, clock: Clock | None = None
+    ) -> None:
+        """Take the keys.
+
+        Args:
+            keys: Random texts of at least 32 characters. The first one signs; tokens of all are
+                read, so that a key can be replaced while its tokens are in use.
+            max_age_s: Refuse older tokens; None: a token holds as long as its key, so that the
+                address of a page can be kept.
+        """
+        if not keys or any(len(key) < MIN_KEY_CHARS for key in keys):
+            raise ValueError(f"page tokens need keys of at least {MIN_KEY_CHARS} characters")
+        self._keys = [hashlib.sha256(b"page-tokens|" + key.encode()).digest() for key in keys]
+        self._max_age_s = max_age_s
+        self._clock = clock or SystemClock()
+
+    def sign(self, name: str, filters: Mapping[str, str], place: Place) -> str:
+        """Return the token of a place in a list."""
+        fields = [VERSION, place.edge.position, int(place.edge.inclusive), int(place.is_previous)]
+        if self._max_age_s is not None:
+            fields.append(int(self._clock.now().timestamp()))
+        content = _json(fields)
+        mac = _mac(self._keys[0], name, filters, content)
+        return base64.urlsafe_b64encode(mac + content).rstrip(b"=").decode()
+
+    def read(self, name: str, filters: Mapping[str, str], token: str) -> Place:
+        """Return the place that a token of a list stands for.
+
+        Raises:
+            BadPageTokenError: it is none of this list with these filters.
+        """
+        content = self._verified(name, filters, token)
+        version, *fields = json.loads(content)
+        if version != VERSION or len(fields) < 3:
+            raise BadPageTokenError("this page token is of another version of the app")
+        position, inclusive, is_previous, *signed_at = fields
+        if self._max_age_s is not None:
+            age_s = self._clock.now().timestamp() - signed_at[0] if signed_at else self._max_age_s
+            if age_s >= self._max_age_s:
+                raise BadPageTokenError("this page token has expired")
+        return Place(Edge(position, bool(inclusive)), bool(is_previous))
+
+    def _verified(self, name: str, filters: Mapping[str, str], token: str) -> bytes:
+        if len(token) > MAX_TOKEN_CHARS or not token.isascii():
+            raise BadPageTokenError("this is no page token")
+        try:
+            signed = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
+        except binascii.Error:
+            raise BadPageTokenError("this is no page token") from None
+        mac, content = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
+        # base64 can write the same bytes in several ways, of which one is ours.
+        is_ours = base64.urlsafe_b64encode(signed).rstrip(b"=").decode() == token and any(
+            hmac.compare_digest(mac, _mac(key, name, filters, content)) for key in self._keys
+        )
+        if not is_ours:
+            raise BadPageTokenError("this page token is not one of this list")
+        return content
+
+
+def _mac(key: bytes, name: str, filters: Mapping[str, str], content: bytes) -> bytes:
+    scope = _json([name, sorted(filters.items())])
+    text = len(scope).to_bytes(4) + scope + content
+    return hmac.new(key, text, hashlib.sha256).digest()[:_MAC_BYTES]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,101 @@
+"""The blog, in a real browser, on the real stack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press
+from tests.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+LONG = "\n\n".join(["A line that is long enough to be read for a while. " * 6] * 12)
+
+
+def publish(page: Page, stack: Stack, title: str, body: str = "They *begin* beyond a row.") -> None:
+    """Write a post as a visitor, after a look at its preview."""
+    page.goto(f"{stack.app}/blog/new")
+    if page.get_by_label("Your name").count():
+        page.get_by_label("Your name").fill("Ada")
+    page.get_by_label("Title").fill(title)
+    page.get_by_label("Text Markdown").fill(body)
+    page.get_by_label("Tags").fill("paging")
+    press(page, page.get_by_role("button", name="Preview"))
+    expect(page.get_by_text("nothing is saved yet")).to_be_visible()
+    press(page, page.get_by_role("button", name="Publish"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+def say(page: Page, text: str) -> None:
+    if page.get_by_label("Your name").count():
+        page.get_by_label("Your name").fill("Bob")
+    page.get_by_label("Comment plain text").fill(text)
+    press(page, page.get_by_role("button", name="Send the comment"))
+
+
+def test_a_post_is_written_read_and_discussed(
+    page: Page, stack: Stack, problems: list[str]
+) -> None:
+    """By its form, preview and threads; no page is wider than the window."""
+    publish(page, stack, "On pages")
+    check_width(page)
+    say(page, "Hello <3")
+    expect(page.locator(".comment-text")).to_have_text("Hello <3")
+    press(page, page.get_by_role("link", name="Reply to Ada"))
+    say(page, "Hello yourself")
+    expect(page.locator(".comment.depth-1 .comment-text")).to_have_text("Hello yourself")
+    check_width(page)
+
+    for path in ("/blog", "/blog/cost", "/blog/tags/paging"):
+        page.goto(f"{stack.app}{path}")
+        check_width(page)
+    assert problems == []
+
+
+@one_window
+def test_new_comments_never_move_the_text_being_read(
+    page: Page, browser: Any, stack: Stack, problems: list[str]
+) -> None:
+    """A bar says how many there are; pressed, they stand below all that was there."""
+    publish(page, stack, "A long one", LONG)
+    for number in range(6):
+        say(page, f"Comment {number}")
+    page.goto(page.url.partition("?")[0].partition("#")[0])
+    paragraph = page.locator(".prose p").nth(8)
+    paragraph.scroll_into_view_if_needed()
+    before = paragraph.bounding_box()
+
+    other = browser.new_context().new_page()
+    other.goto(page.url)
+    say(other, "From somebody else")
+    expect(page.locator("[data-arrivals-count]")).to_have_text("1 new comment", timeout=TIMEOUT_MS)
+    assert paragraph.bounding_box() == before
+    tops = page.locator(".comment").evaluate_all("all => all.map((each) => each.offsetTop)")
+
+    page.get_by_role("button", name="Show").click()
+
+    shown = page.locator("#arrived .comment-text")
+    expect(shown).to_have_text("From somebody else")
+    expect(shown).to_be_in_viewport()
+    after = page.locator(".comment").evaluate_all("all => all.map((each) => each.offsetTop)")
+    assert after[: len(tops)] == tops
+    assert page.locator("#arrived").evaluate("each => each === document.activeElement")
+    other.context.close()
+    assert problems == []
+
+
+@one_window
+def test_without_scripts_all_of_it_works(browser: Any, stack: Stack) -> None:
+    """A link looks for new comments, and every form leads to a page."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    publish(page, stack, "Plain")
+    say(page, "One")
+    press(page, page.get_by_role("link", name="Look for comments that were written since"))
+    expect(page.get_by_role("heading", name="No new comments")).to_be_visible()
+    press(page, page.get_by_role("link", name="All comments"))
+    expect(page.locator(".comment-text")).to_have_text("One")
+    context.close()

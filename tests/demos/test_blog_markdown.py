@@ -1,0 +1,76 @@
+"""Markdown: what it may become, and what it may not, whoever writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from demos.blog.markdown import ATTRIBUTES, EXCERPT_CHARS, TAGS, excerpt_of, html_of
+from tests.handlers.pages.hostile import XSS, tags
+
+HOSTILE = [
+    *XSS,
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](java\tscript:alert(1))",
+    "[x](&#106;avascript:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](vbscript:msgbox)",
+    "<javascript:alert(1)>",
+    "![x](https://example.com/x.png)",
+    '![x](x "onerror=alert(1)")',
+    '[x](https://example.com "\\" onmouseover=alert(1) \\"")',
+    "<a href=javascript:alert(1)>x</a>",
+    "<svg><script>alert(1)</script></svg>",
+    '<math><mi//xlink:href="data:x,<script>alert(1)</script>">',
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<style>@import 'x'</style>",
+    "<form action=//example.com><button>x",
+    "<details open ontoggle=alert(1)>",
+    "```html\n<script>alert(1)</script>\n```",
+    '``` "><script>alert(1)</script>\nx\n```',
+    "| a |\n|---|\n| <img src=x onerror=alert(1)> |",
+    "[a]: javascript:alert(1)\n\n[a]",
+    "<!-- --><script>alert(1)</script>",
+    "x" * 100 + "<" * 5000,
+    "[" * 3000,
+    "> " * 3000 + "x",
+    "*" * 5001,
+    "* " * 2000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
+def test_no_markdown_becomes_more_than_text(text: str) -> None:
+    """S16: elements and attributes of the list, http and mail addresses, and nothing else."""
+    html = html_of(text)
+
+    allowed = {(tag, name) for tag, names in ATTRIBUTES.items() for name in {*names, "rel"}}
+    for tag, attribute in tags(html):
+        assert tag in TAGS
+        assert not attribute or (tag, attribute) in allowed
+    for scheme in ("javascript:", "vbscript:", "data:"):
+        assert f'href="{scheme}' not in html.lower()
+    assert "49" not in html
+
+
+def test_markdown_becomes_what_it_says() -> None:
+    """Headings below those of the page, lists, code, tables, links that promise nothing."""
+    html = html_of("# A\n\n## B\n\n*a* **b** `c` ~~d~~\n\n- e\n\n| f |\n|---|\n| g |\n")
+
+    for part in ("<h3>A</h3>", "<h4>B</h4>", "<em>a</em>", "<strong>b</strong>", "<li>e</li>"):
+        assert part in html
+    for part in ("<code>c</code>", "<table>", "<td>g</td>"):
+        assert part in html
+    link = html_of("[h](https://example.com)")
+    assert 'rel="nofollow ugc noopener"' in link
+
+
+def test_an_excerpt_is_plain_text() -> None:
+    """One line, cut at a word, without marks."""
+    text = "# A\n\n*b* [c](https://example.com)\nd\n\n```\ncode\n```\n\n| t |\n|---|\n| u |"
+    assert excerpt_of(text) == "b c d"
+    long = excerpt_of("word " * 200)
+    assert long.endswith("word…")
+    assert len(long) <= EXCERPT_CHARS + 1
+    assert excerpt_of("夏" * 500) == "夏" * EXCERPT_CHARS + "…"
+    assert excerpt_of("x <b>y</b>") == "x <b>y</b>"

@@ -1,0 +1,100 @@
+"""Samples: the same each time, made by tasks in bulk, counted and ranked like any others."""
+
+from __future__ import annotations
+
+import pytest
+
+from demos.blog import samples
+from demos.blog.front import front_page
+from demos.blog.posts import DEMO
+from demos.blog.samples import BlogNotEmptyError, SampleArgs
+from models.demos.blog import Comment, Post, index_key
+from tests.demos.bloggers import ADA, TOKENS, counted, form, listed, said, threads, written
+from tests.pipelines.memory import offline
+from tests.world import World
+
+ARGS = SampleArgs(DEMO, 500, 10_000, 1_900_000_000_000)
+POSTS, COMMENTS = 40, 400
+
+
+@pytest.fixture
+def filled(world: World) -> World:
+    with world.context():
+        samples.fill(world.clients, DEMO, posts=POSTS, comments=COMMENTS)
+    return world
+
+
+def test_samples_are_the_same_each_time() -> None:
+    """I1: 500 posts, 10,000 comments with keys and places of their own, some of it in Japanese."""
+    with offline():
+        comments = [samples.sample_comment(ARGS, number) for number in range(1, 10_001)]
+        posts = [samples.sample_post(ARGS, number) for number in range(1, 501)]
+        again = [samples.sample_comment(ARGS, number) for number in (1, 4321, 10_000)]
+
+    assert [comments[0], comments[4320], comments[-1]] == again
+    assert len({each.key for each in comments}) == len({each.thread for each in comments}) == 10_000
+    assert {each.post_id for each in comments} == {each.key.id() for each in posts}
+    assert all(each.created <= ARGS.now for each in (*comments, *posts))
+    assert 50 < sum(not each.title.isascii() and "の" in each.body for each in posts) < 250
+    recent = sum(not each.is_imported for each in comments)
+    assert recent + sum(post.imported_comments for post in posts) == 10_000
+    assert 200 < recent < 1500
+
+
+def test_replies_stand_on_the_post_that_they_are_on() -> None:
+    """I1: what a sample comment replies to is a comment on the same post, before it."""
+    with offline():
+        comments = [samples.sample_comment(ARGS, number) for number in range(1, 2001)]
+    paths = {(each.post_id, each.path) for each in comments}
+
+    replies = [each for each in comments if each.depth]
+    assert len(replies) > 400
+    for each in replies:
+        assert (each.post_id, each.path.rpartition(" ")[0]) in paths
+
+
+def test_an_empty_blog_is_filled_once(filled: World) -> None:
+    """Asked for twice, and each task delivered twice: all posts and comments, counted."""
+    filled.doubles = True
+    with filled.context():
+        samples.fill(filled.clients, DEMO, posts=POSTS, comments=COMMENTS)
+        before = samples.status(filled.clients, DEMO)
+    filled.settle()
+
+    with filled.context():
+        after = samples.status(filled.clients, DEMO)
+        keys = Comment.query().fetch(keys_only=True)
+        front = front_page(filled.clients, TOKENS, DEMO)
+    assert before is not None
+    assert after is not None
+    assert (before.is_running, before.done, before.total) == (True, 0, POSTS + COMMENTS)
+    assert (after.is_running, after.done) == (False, POSTS + COMMENTS)
+    assert len(keys) == COMMENTS
+    assert listed(filled) == list(range(POSTS, 0, -1))
+    assert sum(counted(filled, number) for number in range(1, POSTS + 1)) == COMMENTS
+    assert front.discussed
+    ranked = [each.comments for each in front.discussed]
+    assert ranked == sorted(ranked, reverse=True)
+
+
+def test_what_people_write_meanwhile_comes_after_the_samples(filled: World) -> None:
+    """I1: numbers of posts, and of comments by an author of that name, are not given out twice."""
+    assert written(filled, 1) == [POSTS + 1]
+    someone = samples.authors()[0]
+    said(filled, POSTS + 1, "Hello", someone)
+    filled.settle()
+
+    assert listed(filled)[:2] == [POSTS + 1, POSTS]
+    assert [each.text for each in threads(filled, POSTS + 1)] == ["Hello"]
+
+
+def test_a_blog_with_posts_is_left_alone(world: World) -> None:
+    """Samples are for an empty one."""
+    written(world, 1)
+    with world.context(), pytest.raises(BlogNotEmptyError):
+        samples.fill(world.clients, DEMO)
+    with world.context():
+        assert samples.status(world.clients, DEMO) is None
+        assert index_key(DEMO).get().last_number == 1
+        assert len(Post.query().fetch(keys_only=True)) == 1
+        assert form(1) != ADA.id

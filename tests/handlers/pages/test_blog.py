@@ -1,0 +1,189 @@
+"""Pages of the blog that are read: lists and their addresses, threads, the feed, costs."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from demos.blog.drafts import Author
+from demos.blog.posts import DEMO
+from models.demos.blog import post_key
+from tests.demos.bloggers import ADA, BOB, said, written
+from tests.handlers.conftest import Browser
+from tests.handlers.pages.hostile import XSS, tags
+from tests.handlers.pages.looking import look_only
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+@pytest.fixture
+def posts(world: World) -> World:
+    """Five posts, three comments on the first."""
+    written(world, 5)
+    for text in ("one", "two", "three"):
+        said(world, 1, text)
+        world.clock.sleep(1)
+    world.settle()
+    return world
+
+
+def links(text: str, rel: str) -> list[str]:
+    return [html.unescape(each) for each in re.findall(rf'<a rel="{rel}" href="([^"]+)"', text)]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(each) for each in re.findall(r'<h2><a href="/blog/(\d+)"', text)]
+
+
+READ = ["/blog", "/blog?page_size=2", "/blog/1", "/blog/1?page_size=1", "/blog/tags/paging"]
+READ += ["/blog/feed.atom", "/blog/cost", "/blog/new", "/blog/live"]
+
+
+@pytest.mark.parametrize("path", READ)
+def test_what_is_read_changes_nothing(
+    world: World, posts: World, browser: Browser, snapshot: Callable[[], Any], path: str
+) -> None:
+    """S19, S18: looking leaves the store as it was, and every response has its headers."""
+    look_only(browser, snapshot, path)
+
+
+def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
+    """A card and an entry."""
+    assert browser.get("/").text.count('href="/blog"') == 2
+
+
+def test_an_empty_blog_says_what_to_do(browser: Browser) -> None:
+    """A button that fills it, and a feed that is one without entries."""
+    assert "Fill the blog" in browser.get("/blog").text
+    assert "no posts yet" in browser.get("/blog/cost").text
+    assert ElementTree.fromstring(browser.get("/blog/feed.atom").data).tag == f"{ATOM}feed"
+
+
+def test_a_reader_walks_there_and_back(posts: World, browser: Browser) -> None:
+    """I2: each post once, by the links of the pages, and the same pages backward."""
+    pages = [browser.get("/blog?page_size=2").text]
+    while following := links(pages[-1], "next"):
+        pages.append(browser.get(following[0]).text)
+    back = [pages[-1]]
+    while before := links(back[-1], "prev"):
+        back.append(browser.get(before[0]).text)
+
+    assert [numbers(page) for page in pages] == [[5, 4], [3, 2], [1]]
+    assert [numbers(page) for page in back] == [[1], [3, 2], [5, 4]]
+
+
+def test_threads_are_walked_through(posts: World, browser: Browser) -> None:
+    """I2: one comment a page, by the links of the page."""
+    seen, address = [], "/blog/1?page_size=1"
+    while True:
+        page = browser.get(address.partition("#")[0]).text
+        seen += re.findall(r'<p class="comment-text">(\w+)</p>', page)
+        following = links(page, "next")
+        if not following:
+            break
+        address = following[0]
+
+    assert seen == ["one", "two", "three"]
+
+
+def test_a_token_of_another_list_is_refused(posts: World, browser: Browser) -> None:
+    """S14: of another tag, another post, the comments, or nobody: 400, and no row is read."""
+    of_all = links(browser.get("/blog?page_size=2").text, "next")[0].partition("?")[2]
+    of_tag = links(browser.get("/blog/tags/paging?page_size=2").text, "next")[0].partition("?")[2]
+    of_post = links(browser.get("/blog/1?page_size=1").text, "next")[0].partition("?")[2]
+    wrong = [
+        *(f"/blog/tags/paging?{of_all}", f"/blog/tags/python?{of_tag}", f"/blog?{of_tag}"),
+        *(f"/blog/2?{of_post}", f"/blog?{of_post}", f"/blog/1?{of_all}"),
+        *("/blog?page_token=x", "/blog/1?page_token=" + "A" * 5000, "/blog?page_token=%00"),
+        *("/blog?page_size=-1", "/blog?page_size=NaN", "/blog/1?page_size=%EF%BC%99"),
+    ]
+
+    assert {browser.get(address).status_code for address in wrong} == {400}
+    assert browser.get(f"/blog?{of_all}").status_code == 200
+
+
+def test_a_page_size_is_clamped(posts: World, browser: Browser) -> None:
+    """S15: however many are asked for."""
+    assert len(numbers(browser.get("/blog?page_size=1000000000").text)) == 5
+    assert len(numbers(browser.get("/blog?page_size=0").text)) == 5
+
+
+UNKNOWN = ["9", "0", "01", "-1", "x", "９", "1" * 11, "9" * 5000, "1.0", "%00", "a%0ab"]
+
+
+@pytest.mark.parametrize("number", UNKNOWN, ids=lambda text: text[:8])
+def test_a_post_that_is_not_there_is_404(posts: World, browser: Browser, number: str) -> None:
+    """S28: by whatever number it is asked for."""
+    for path in ("", "/edit", "/comments/new", "/comments/x"):
+        assert browser.get(f"/blog/{number}{path}").status_code == 404
+    assert browser.get(f"/blog/tags/{number * 40}").status_code == 404
+
+
+def test_a_page_shows_texts_as_texts(world: World, browser: Browser) -> None:
+    """S16: no new element or attribute, whatever a name or a comment says."""
+    written(world, 1)
+    said(world, 1, "plain", ADA)
+    plain = set(tags(browser.get("/blog/1").text))
+    for text in XSS:
+        said(world, 1, text, Author("c" * 16, text[:40]))
+
+    page = browser.get("/blog/1").text
+
+    assert set(tags(page)) == plain
+    for text in XSS:
+        assert text in html.unescape(page)
+    assert "49" not in re.sub(r'"[^"]*"', "", page.partition('class="comments"')[2])
+
+
+def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
+    """RFC 4287: each post with its id, times, author and address; HTML as text."""
+    with posts.context():
+        post = post_key(DEMO, 3).get()
+        post.title = "<b>&amp; 夏"
+        post.put()
+
+    response = browser.get("/blog/feed.atom")
+
+    assert response.headers["Content-Type"] == "application/atom+xml; charset=utf-8"
+    feed = ElementTree.fromstring(response.data)
+    entries = feed.findall(f"{ATOM}entry")
+    assert (entries[0].findtext(f"{ATOM}id") or "").endswith("blog/5")
+    assert entries[2].findtext(f"{ATOM}title") == "<b>&amp; 夏"
+    for each in (feed, *entries):
+        for name in ("id", "title", "updated"):
+            assert each.findtext(f"{ATOM}{name}")
+    assert entries[0].find(f"{ATOM}content").text.startswith("<p>They <em>begin</em>")
+    assert entries[0].find(f"{ATOM}link").get("href") == "http://localhost/blog/5"
+
+
+def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:
+    """As the meter counts it; by offset the last page costs more."""
+    page = browser.get("/blog?page_size=2").text
+    assert re.search(r'class="receipt">This page: <b>\d+ reads</b>, \d+ round trips', page)
+    assert "<b>5 reads</b>" in browser.get("/blog/cost").text
+
+
+def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) -> None:
+    """I3, S14: since the page was read, with the page's own token and no other."""
+    page = browser.get("/blog/1").text
+    address = html.unescape(re.findall(r'data-arrivals="([^"]+)"', page)[0])
+    assert "No new comments" in browser.get(address).text
+
+    said(posts, 1, "four", BOB)
+    said(posts, 1, "five", ADA)
+
+    found = browser.get(address).text
+    assert "2 new comments" in found
+    assert re.findall(r'<p class="comment-text">(\w+)</p>', found) == ["four", "five"]
+    token = address.partition("=")[2]
+    for wrong in ("", "x", token[:-1], "A" * 5000, "%00"):
+        assert browser.get(f"/blog/1/comments/new?since={wrong}").status_code == 400
+    assert browser.get(f"/blog/2/comments/new?since={token}").status_code == 400

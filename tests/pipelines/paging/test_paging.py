@@ -1,0 +1,380 @@
+"""Page tokens, page sizes, order keys and ranges: what they hold, and what they refuse."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import random
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+from pipelines.paging import (
+    BadPageSizeError,
+    BadPageTokenError,
+    Edge,
+    KeyRange,
+    Listing,
+    Merged,
+    PageTokens,
+    QueryRange,
+    order_key,
+)
+from pipelines.paging.listing import SharedPlaceError
+from pipelines.paging.order_keys import number_key, number_of
+from tests.pipelines.memory import offline
+from tests.pipelines.paging.model import KEY, TOKENS, MemoryStore
+from tests.world import World
+
+OTHER_KEY = "another-key-of-some-length-for-tests-9876543210"
+NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+
+
+def filled(rows: int = 9) -> MemoryStore:
+    store = MemoryStore(1)
+    for number in range(rows):
+        store.insert(0, f"{number:02d}")
+    return store
+
+
+def token_of(listing: Listing, tokens: PageTokens = TOKENS, **filters: str) -> str:
+    page = listing.page(tokens, filled().rows(), page_size=2, filters=filters)
+    assert page.next_page_token is not None
+    return page.next_page_token
+
+
+# Tokens
+
+
+def changed(token: str, at: int) -> str:
+    raw = bytearray(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    raw[at % len(raw)] ^= 1
+    return base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
+
+
+def test_a_token_with_any_bit_changed_is_refused() -> None:
+    """S14: at each byte of it, cut short or padded, and no row is read."""
+    listing = Listing("books")
+    token = token_of(listing)
+    forged = [changed(token, at) for at in range(len(token))]
+    forged += [token[:at] for at in range(1, len(token))]
+    forged += [token + "A", token + "=", token + "\n", " " + token, token.replace("A", "é")]
+    forged += ["x", "0", "é", "-", "A" * 22, "A" * 10**6, "../..", "\x00", "' or 1"]
+
+    for each in set(forged) - {token}:
+        with pytest.raises(BadPageTokenError):
+            listing.page(TOKENS, Unread(), page_token=each)
+
+
+class Unread(MemoryStore):
+    """A range that nobody may read."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("rows were read")
+
+
+def test_a_token_holds_for_one_list_one_filter_and_one_reader() -> None:
+    """S14: another list's, another filter's or another reader's token is refused."""
+    books, films = Listing("books"), Listing("films")
+    token = token_of(books, shelf="a", reader="ada")
+    others: list[tuple[Listing, dict[str, str]]] = [
+        (films, {"shelf": "a", "reader": "ada"}),
+        (books, {"shelf": "b", "reader": "ada"}),
+        (books, {"shelf": "a", "reader": "bob"}),
+        (books, {"shelf": "a"}),
+        (books, {"shelf": "a", "reader": "ada", "more": ""}),
+        (books, {}),
+    ]
+
+    assert books.page(
+        TOKENS, filled().rows(), page_token=token, filters={"reader": "ada", "shelf": "a"}
+    ).items
+    for listing, filters in others:
+        with pytest.raises(BadPageTokenError):
+            listing.page(TOKENS, Unread(), page_token=token, filters=filters)
+
+
+def test_a_token_holds_for_one_direction() -> None:
+    """S14: nothing in the address says which way to read; the token does."""
+    listing, store = Listing("books"), filled()
+    first = listing.page(TOKENS, store.rows(), page_size=2)
+    second = listing.page(TOKENS, store.rows(), page_size=2, page_token=first.next_page_token)
+
+    assert (first.previous_page_token, second.items) == (None, ["02", "03"])
+    back = listing.page(TOKENS, store.rows(), page_token=second.previous_page_token)
+    assert back.items == ["00", "01"]
+
+
+def test_a_key_is_replaced_while_its_tokens_are_in_use() -> None:
+    """The old key's tokens are read, the new key signs, and a stranger's is refused."""
+    listing = Listing("books")
+    token = token_of(listing)
+
+    both = PageTokens([OTHER_KEY, KEY])
+    page = listing.page(both, filled().rows(), page_token=token, page_size=2)
+
+    assert page.items == ["02", "03"]
+    with pytest.raises(BadPageTokenError):
+        listing.page(PageTokens([OTHER_KEY]), Unread(), page_token=token)
+    with pytest.raises(BadPageTokenError):
+        listing.page(TOKENS, Unread(), page_token=page.next_page_token)
+
+
+class OwnClock:
+    def __init__(self) -> None:
+        self.at = NOON
+
+    def now(self) -> datetime.datetime:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += datetime.timedelta(seconds=seconds)
+
+
+def test_a_token_may_expire() -> None:
+    """S14: it does where its list says so; one without a time is refused there."""
+    clock, listing = OwnClock(), Listing("books")
+    brief = PageTokens([KEY], max_age_s=60, clock=clock)
+    token = token_of(listing, brief)
+
+    clock.sleep(59)
+    assert listing.page(brief, filled().rows(), page_token=token).items
+    clock.sleep(1)
+    for each in (token, token_of(listing)):
+        with pytest.raises(BadPageTokenError, match="expired"):
+            listing.page(brief, Unread(), page_token=each)
+
+
+def test_keys_of_tokens_are_long() -> None:
+    """S22: no key and a short one are refused at once."""
+    for keys in ([], [""], ["short"], [KEY, "short"]):
+        with pytest.raises(ValueError, match="at least 32"):
+            PageTokens(keys)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        *((None, 20), ("", 20), ("0", 20), (0, 20), ("1", 1), (7, 7), ("007", 7)),
+        *(("100", 100), ("101", 100), ("1" + "0" * 9, 100), ("9" * 10**5, 100)),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_a_page_size_is_clamped(asked: Any, size: int) -> None:
+    """S15: never more rows than the list allows, however large the number."""
+    assert Listing("books").clamped(asked) == size
+
+
+@pytest.mark.parametrize("asked", ["-1", "NaN", "1e9", "９", "' or 1", " 5", "5 ", "+5", "0x5", -1])
+def test_what_is_no_page_size_is_refused(asked: Any) -> None:
+    """S15: a sentence for the caller, and no row is read."""
+    with pytest.raises(BadPageSizeError):
+        Listing("books").page(TOKENS, Unread(), page_size=asked)
+
+
+# Empty pages
+
+
+def test_an_empty_page_leads_back() -> None:
+    """The rows beyond are gone: the way back is there, and it begins with the last row seen."""
+    listing, store = Listing("books"), filled(4)
+    first = listing.page(TOKENS, store.rows(), page_size=2)
+    for row in ("02", "03"):
+        store.delete(0, row)
+
+    empty = listing.page(TOKENS, store.rows(), page_token=first.next_page_token)
+    back = listing.page(TOKENS, store.rows(), page_token=empty.previous_page_token)
+
+    assert (empty.items, empty.next_page_token) == ([], None)
+    assert back.items == ["00", "01"]
+    assert listing.page(TOKENS, MemoryStore(1).rows()).next_page_token is None
+
+
+# Order keys
+
+
+def test_order_keys_sort_as_their_parts_do() -> None:
+    """I1: by time, then user, then number, whatever a user is called and however long it is."""
+    chance = random.Random(1)
+    letters = '!"#/|~ aZ\x00\x1f0é花\U0001f600'
+    parts = [
+        (
+            NOON + datetime.timedelta(microseconds=chance.choice((-1, 0, 1, 10**9))),
+            "".join(chance.choice(letters) for _ in range(chance.randrange(4))),
+            chance.choice((0, 1, 9, 10, 10**16 - 1)),
+        )
+        for _ in range(600)
+    ]
+
+    keys = {each: order_key(*each) for each in parts}
+
+    assert sorted(keys, key=lambda each: keys[each].encode()) == sorted(keys)
+    assert len(set(keys.values())) == len(keys)
+
+
+@pytest.mark.parametrize("part", [-1, 10**16, NOON.replace(year=1969), "\ud800"])
+def test_what_has_no_place_in_an_order_key_is_refused(part: Any) -> None:
+    """A key that would sort elsewhere is an error where it is made."""
+    with pytest.raises(ValueError, match=r"no place|surrogates"):
+        order_key(part)
+
+
+@pytest.mark.parametrize("number", [-(2**63), -1, 0, 1, 2**63 - 1])
+def test_numbers_come_back(number: int) -> None:
+    """A property's value is found again, and its text has a fixed width."""
+    assert number_of(number_key(number)) == number
+    assert len(number_key(number)) == 20
+
+
+# Ranges
+
+
+class PagedBook(ndb.Model):
+    shelf = ndb.StringProperty()
+    year = ndb.IntegerProperty()
+    bought = ndb.DateTimeProperty()
+    labels = ndb.StringProperty(repeated=True)
+    note = ndb.JsonProperty()
+
+
+def books(*years: int, shelf: str = "a") -> None:
+    ndb.put_multi(
+        PagedBook(
+            id=f"{shelf}{year + 5000}",
+            shelf=shelf,
+            year=year,
+            bought=datetime.datetime(1970, 1, 1) + datetime.timedelta(days=year),  # noqa: DTZ001
+            labels=[f"{shelf}|{year + 5000}", f"z|{year + 5000}"],
+        )
+        for year in years
+    )
+
+
+@pytest.mark.parametrize("by", ["year", "bought"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_query_is_paged_by_a_number_or_a_time(world: World, by: str, descending: bool) -> None:
+    """I2: negative numbers and times before 1970 as well, among rows that a filter leaves out."""
+    years = [-300, -3, 0, 7, 12]
+    listing = Listing("books", page_size=2, descending=descending)
+    with world.context():
+        books(*years)
+        books(-5, 1, 8, shelf="b")
+        rows = QueryRange(PagedBook.query(PagedBook.shelf == "a"), getattr(PagedBook, by))
+
+        page = listing.page(TOKENS, rows)
+        seen = [*page.items]
+        while token := page.next_page_token:
+            page = listing.page(TOKENS, rows, page_token=token)
+            seen += page.items
+
+    assert [each.year for each in seen] == sorted(years, reverse=descending)
+
+
+def test_a_key_range_is_its_prefix_and_no_neighbour(world: World) -> None:
+    """Kinds, names before it and behind it are others' rows; a filter narrows it."""
+    with world.context():
+        books(1, 2)
+        books(3, shelf="b")
+        ndb.put_multi([PagedBook(id="a"), PagedBook(id="`x"), PagedBook(id="a5001x", shelf="q")])
+        keys = KeyRange(PagedBook, "a")
+        filtered = KeyRange(PagedBook, "a", PagedBook.shelf == "a")
+
+        def names(rows: Any, **how: Any) -> list[str]:
+            found = rows.start(how.get("edge"), 9, backward=how.get("backward", False))()
+            return [each.item.key.id() for each in found]
+
+        assert names(keys) == ["a", "a5001", "a5001x", "a5002"]
+        assert names(keys, backward=True) == ["a5002", "a5001x", "a5001", "a"]
+        assert names(filtered) == ["a5001", "a5002"]
+        assert names(keys, edge=Edge("5001")) == ["a5001x", "a5002"]
+        assert names(keys, edge=Edge("5001", inclusive=True), backward=True) == ["a5001", "a"]
+
+
+def test_rows_that_share_a_place_are_an_error() -> None:
+    """An order that cannot tell two rows apart would skip one between pages: it is refused."""
+    store = filled(3)
+    store.parts[0].positions = ["00", "01", "01"]
+    listing = Listing("books")
+
+    with pytest.raises(SharedPlaceError, match="'01'"):
+        listing.page(TOKENS, store.rows(), page_size=2)
+    assert listing.page(TOKENS, store.rows(), page_size=1).items == ["00"]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_of_two_ranges_may_share_a_place(descending: bool) -> None:
+    """Each is seen, on one page or on two."""
+    listing = Listing("books", descending=descending)
+    for size in range(1, 8):
+        store = MemoryStore(3)
+        for part, row in [(0, "1"), (1, "1"), (2, "1"), (0, "2"), (1, "2"), (2, "0")]:
+            store.insert(part, row)
+        page = listing.page(TOKENS, store.rows(), page_size=size)
+        pages = [page.items]
+        while token := page.next_page_token:
+            page = listing.page(TOKENS, store.rows(), page_size=size, page_token=token)
+            pages.append(page.items)
+        back = [page.items]
+        while token := page.previous_page_token:
+            page = listing.page(TOKENS, store.rows(), page_size=size, page_token=token)
+            back.append(page.items)
+
+        seen = [row for rows in pages for row in rows]
+        assert seen == sorted(["1", "1", "1", "2", "2", "0"], reverse=descending)
+        assert back == pages[::-1]
+
+
+def test_an_order_that_cannot_be_paged_is_refused_where_it_is_declared() -> None:
+    """No prefix for a repeated property or for keys, no such type, no range or too many."""
+    with offline():
+        query = PagedBook.query()
+        with pytest.raises(ValueError, match="a prefix says which"):
+            QueryRange(query, PagedBook.labels)
+        with pytest.raises(TypeError, match="orders nothing"):
+            QueryRange(query, PagedBook.note)
+        with pytest.raises(ValueError, match="at least one letter"):
+            KeyRange(PagedBook, "")
+    for count in (0, 101):
+        with pytest.raises(ValueError, match="1 to 100"):
+            Merged(*[MemoryStore(1).rows()] * count)
+
+
+# What a page costs
+
+
+def test_the_last_page_costs_what_the_first_one_costs(world: World) -> None:
+    """I2: one read more than it has rows, one call; of merged ranges a few more."""
+    listing = Listing("books", page_size=5, descending=True)
+    with world.context():
+        books(*range(0, 120, 2))
+        books(*range(1, 120, 2), shelf="b")
+        one = QueryRange(PagedBook.query(), PagedBook.labels, prefix="a|")
+        both = Merged(
+            *(QueryRange(PagedBook.query(), PagedBook.labels, prefix=f"{s}|") for s in "ab")
+        )
+
+        for rows, pages, at_most in ((one, 12, 6), (both, 24, 12)):
+            costs = cost_of_each(world, listing, rows)
+            assert len(costs) == pages
+            assert {reads for reads, _ in costs[:-1]} <= set(range(6, at_most + 1))
+            assert all(reads <= at_most and trips <= 2 for reads, trips in costs)
+
+
+def cost_of_each(world: World, listing: Listing, rows: Any) -> list[tuple[int, int]]:
+    """Return entity reads and calls of each page."""
+    costs, token = [], None
+    while True:
+        before = world.clients.meter.cost()
+        page = listing.page(TOKENS, rows, page_token=token)
+        spent = world.clients.meter.cost() - before
+        costs.append((spent.reads, spent.round_trips))
+        token = page.next_page_token
+        if token is None:
+            return costs
