@@ -100,9 +100,7 @@ class ExactIncrements:
             group.find_out(attempt, unknown)
             return unknown
         took_s = (self._clients.clock.now() - began).total_seconds()
-        is_lost = isinstance(error, rpc_errors.Aborted)
-        for layout in layouts.values():
-            self._observe(group, layout, took_s, is_lost=is_lost)
+        self._observe(group, list(layouts.values()), took_s, isinstance(error, rpc_errors.Aborted))
         return error
 
     def _pause(self, retry: int, error: Exception | None) -> None:
@@ -111,30 +109,37 @@ class ExactIncrements:
             longest_s = PAUSE_S * PAUSE_FACTOR**retry
             self._clients.clock.sleep(self._clients.random.uniform(longest_s / 3, longest_s))
 
-    def _observe(self, group: _Group, layout: Layout, took_s: float, *, is_lost: bool) -> None:
-        """Let the number of shards follow from how a commit went. Its errors are no caller's."""
-        is_contended = layout.contention.record(took_s, is_lost=is_lost)
-        if is_contended and not is_lost:
+    def _observe(
+        self, group: _Group, layouts: Sequence[Layout], took_s: float, is_lost: bool
+    ) -> None:
+        """Let the numbers of shards follow from how a commit went. Its errors are no caller's."""
+        contended = [layout.contention.record(took_s, is_lost=is_lost) for layout in layouts]
+        if any(contended) and not is_lost:
             group.conflicts += 1
-        if is_lost:
-            layout.first = self._clients.random.randrange(layout.shards)
-        verdict = layout.contention.verdict()
-        try:
-            self._follow(layout, verdict)
-        except rpc_errors.GoogleAPIError as error:
-            log.warning("the shards of %s stay as they are: %s", layout.key, error)
+        for layout in layouts:
+            if is_lost:
+                layout.first = self._clients.random.randrange(layout.shards)
+            try:
+                if self._follow(layout):
+                    return  # One for each commit: callers wait for it.
+            except rpc_errors.GoogleAPIError as error:
+                log.warning("the shards of %s stay as they are: %s", layout.key, error)
 
-    def _follow(self, layout: Layout, verdict: str | None) -> None:
-        max_shards = self._layouts.settings.max_shards
-        if layout.is_pinned or self._layouts.settings.min_shards == max_shards:
+    def _follow(self, layout: Layout) -> bool:
+        """Change the number of a counter's shards, if it is time; return whether it was."""
+        settings, verdict = self._layouts.settings, layout.contention.verdict()
+        if layout.is_pinned or settings.min_shards == settings.max_shards:
             verdict = None
-        if verdict in (GROW, RUSH) and layout.shards < max_shards:
+        if verdict in (GROW, RUSH) and layout.shards < settings.max_shards:
             self._resizer.grow(self._clients, layout, is_rush=verdict == RUSH)
         elif verdict in (BUSY, GROW, RUSH):
             self._resizer.keep(self._clients, layout)
         elif layout.due is not None and due_at(layout.due) <= naive_utc(self._clients.clock.now()):
             layout.due = None  # Told once; the sweep tells, too.
             self._wake(self._clients, layout)
+        else:
+            return False
+        return True
 
 
 class _Group:

@@ -111,6 +111,8 @@ class Layouts:
         now = naive_utc(clients.clock.now())
         with self._lock:
             before = self._known.get(key)
+            if before is not None and before.generation > row.generation:
+                return before  # What another thread has read since.
             layout = Layout(
                 key,
                 row.shards,

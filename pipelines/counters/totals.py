@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import TypeAdapter, ValidationError
 
 from models.counters import CounterConfig, CounterShard, config_key, shard_key
 from pipelines.counters.layouts import Layouts
 from pipelines.runtime import Clients
-from pipelines.tasks import Unavailable
 
 # The service looks up so many keys at a time.
 MAX_LOOKUP = 1000
@@ -65,7 +65,11 @@ class ShardReader:
         self._name = layouts.settings.name
 
     def read(self, keys: Sequence[str]) -> dict[str, Shards]:
-        """Return the shards of some counters."""
+        """Return the shards of some counters.
+
+        Raises:
+            google.api_core.exceptions.ServiceUnavailable: they change faster than they are read.
+        """
         believed = {key: self._layouts.known_shards(key) for key in keys}
         found: dict[str, Shards] = {}
         for _ in range(MAX_LOOKUPS):
@@ -73,7 +77,8 @@ class ShardReader:
                 found.update(self._look_up(group, believed))
             if not believed:
                 return found
-        raise Unavailable(f"the shards of {next(iter(believed))!r} change too fast to be read")
+        message = f"the shards of {next(iter(believed))!r:.80} change too fast to be read"
+        raise rpc_errors.ServiceUnavailable(message)  # type: ignore[no-untyped-call]
 
     def _look_up(self, group: Sequence[str], believed: dict[str, int]) -> dict[str, Shards]:
         """Read some counters at once; leave those of which there was more."""

@@ -1,0 +1,99 @@
+"""What a process remembers of counters: bounded, never younger than it is, a hint."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models.counters import CounterConfig
+from pipelines.counters import layouts as counter_layouts
+from pipelines.counters.contention import BUSY, CALM, GROW, RUSH, Contention
+from pipelines.counters.layouts import Layouts, ShardSettings
+from tests.pipelines.memory import offline
+
+NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def layouts() -> Layouts:
+    return Layouts(ShardSettings("likes", 1, 64, 60))
+
+
+@pytest.fixture
+def clients() -> Any:
+    return SimpleNamespace(clock=SimpleNamespace(now=lambda: NOON), random=random.Random(1))
+
+
+def row(shards: int, generation: int = 1, **how: Any) -> CounterConfig:
+    return CounterConfig(shards=shards, read_shards=shards, generation=generation, **how)
+
+
+def test_each_shard_is_written_in_its_turn(layouts: Layouts, clients: Any) -> None:
+    """A process comes back to a shard when it has been at all the others."""
+    with offline():
+        layout = layouts.learn(clients, "a", row(5))
+        again = layouts.learn(clients, "a", row(5))
+    turns = [layout.next_shard() for _ in range(5)] + [again.next_shard() for _ in range(5)]
+
+    assert sorted(turns[:5]) == sorted(turns[5:]) == list(range(5))
+    assert turns[:5] == turns[5:]
+
+
+def test_what_was_read_before_does_not_replace_what_was_read_since(
+    layouts: Layouts, clients: Any
+) -> None:
+    """Two threads: the slower one has read the older row. What is made anew is learned."""
+    with offline():
+        layouts.learn(clients, "a", row(8, generation=3))
+        assert layouts.learn(clients, "a", row(4, generation=2)).shards == 8
+        layouts.forget(["a"])
+        assert layouts.learn(clients, "a", row(1, generation=1)).shards == 1
+
+
+def test_what_is_remembered_is_bounded(
+    layouts: Layouts, clients: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counters that were met longest ago go first."""
+    monkeypatch.setattr(counter_layouts, "MAX_REMEMBERED", 3)
+    with offline():
+        for key in "abcd":
+            layouts.learn(clients, key, row(7))
+            layouts.found_shards(key, 9)
+
+    assert list(layouts._known) == list(layouts._read) == ["b", "c", "d"]
+    assert [layouts.known_shards(key) for key in "abz"] == [1, 9, 1]
+
+
+def commits(*seconds: float, lost: int = 0) -> str | None:
+    """Return the verdict on commits that took so long, and some that lost their race."""
+    contention = Contention()
+    for took_s in seconds:
+        contention.record(took_s)
+    for _ in range(lost):
+        contention.record(0.001, is_lost=True)
+    return contention.verdict()
+
+
+def test_verdicts_follow_from_lost_races_and_from_waits() -> None:
+    """Too few commits say nothing; a rush is seen in three."""
+    quick, slow = [0.004] * 100, [0.9]
+
+    assert commits(*quick[:19]) is None
+    assert commits(*quick) == CALM
+    assert commits(*quick, lost=2) == BUSY
+    assert commits(*quick, lost=5) == GROW
+    assert commits(*quick, *slow * 6) == GROW
+    assert commits(0.004, *slow * 3) == RUSH
+
+
+def test_a_service_that_is_slow_for_all_is_no_conflict() -> None:
+    """A commit waits when it takes much longer than others do."""
+    contention = Contention()
+    for i in range(200):
+        contention.record(0.004 * 1.02**i if i < 150 else 0.08)
+
+    assert contention.verdict() == CALM
