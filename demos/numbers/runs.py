@@ -115,7 +115,7 @@ def _machine(stack: str) -> dict[str, str]:
 
 
 def _delete_old() -> None:
-    ndb.delete_multi(newest_runs().fetch(MAX_RUNS, offset=MAX_RUNS, keys_only=True))
+    ndb.delete_multi(newest_runs().fetch(2 * MAX_RUNS, keys_only=True)[MAX_RUNS:])
 
 
 def newest() -> NumbersRun | None:

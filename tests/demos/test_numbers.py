@@ -67,7 +67,7 @@ def test_two_runs_do_not_measure_each_other(world: World) -> None:
     with world.context():
         assert runs.newest().key.id() == OTHER  # type: ignore[union-attr]
         assert runs.before(runs.newest()).key.id() == RUN  # type: ignore[union-attr, arg-type]
-        assert NumbersRun.query().count() == 2
+        assert len(NumbersRun.query().fetch(keys_only=True)) == 2
 
 
 def test_a_crash_at_the_start_leaves_no_run_without_its_tasks(world: World) -> None:
@@ -120,7 +120,7 @@ def test_old_runs_are_deleted_by_new_ones(world: World) -> None:
         )
     start(world)
     with world.context():
-        assert NumbersRun.query().count() == MAX_RUNS
+        assert len(NumbersRun.query().fetch(keys_only=True)) == MAX_RUNS
         assert numbers_run_key(f"{5:032x}").get() is None
         assert numbers_run_key(f"{6:032x}").get() is not None
 
