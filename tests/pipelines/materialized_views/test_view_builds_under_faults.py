@@ -95,10 +95,11 @@ def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
     world.order = chance
     waiting: list[ConsistencyToken] = []
     met = ConsistencyToken()
+    steps = 220 if services.datastore_kind == "datastore" else 130
     seen = saved = swaps = 0
     with world.context():
         live = SCHOOL.catalog().live(ByHouse)
-        for step in range(220):
+        for step in range(steps):
             if step % 100 == 10:
                 BUILDS.rebuild(world.clients, ByHouse)
             if step % 8 == 0:
@@ -116,5 +117,5 @@ def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
 
             assert reading.is_satisfied, step
             assert sum(row.count for row in reading.rows) >= seen, step
-    assert swaps >= 2
-    assert seen > 10
+    assert swaps >= steps // 110
+    assert seen > steps // 22
