@@ -15,8 +15,10 @@ class OnFirstUse:
 
     >>> made = []
     >>> text = OnFirstUse(lambda: made.append("made") or "text")
-    >>> made, text.upper(), text.title(), made
-    ([], 'TEXT', 'Text', ['made'])
+    >>> made
+    []
+    >>> text.upper(), text.title(), made
+    ('TEXT', 'Text', ['made'])
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
