@@ -38,6 +38,19 @@ class History:
             reason = reason_of(self._state.store.attempts.last_response(task.sequence))
         return reason.detail if reason and reason.detail else task.last_message
 
+    def last_duration_ms(self, task: TaskRecord) -> float | None:
+        """Return how long a task's newest attempt took, None if none has ended."""
+        with self._state.lock:
+            return self._state.store.attempts.last_duration_ms(task.sequence)
+
+    def holding(self, text: str, limit: int) -> tuple[list[TaskRecord], list[Any]]:
+        """Return the newest tasks whose request holds a text, and the rows of their attempts."""
+        with self._state.lock:
+            stored = self._state.store.tasks.newest(_ABOVE_ALL, limit, holding=text.encode())
+            tasks = [self._in_memory(task) for task in stored]
+            rows = self._state.store.attempts.of_tasks([task.sequence for task in tasks])
+            return tasks, rows
+
     def counts(self) -> dict[str, Counter[str]]:
         """Return how many tasks are in each state, by queue; ended ones as far as kept."""
         with self._state.lock:

@@ -28,6 +28,7 @@ from handlers.endpoints import (
     health,
     metrics,
     recovery,
+    runs,
     security,
     tasks,
 )
@@ -98,7 +99,7 @@ def mount(
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
 ) -> None:
-    """Mount tasks, cron, health and metrics, and guard every request of the app.
+    """Mount tasks, cron, health, metrics and runs, and guard every request of the app.
 
     Args:
         api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
@@ -119,7 +120,7 @@ def mount(
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     security.register(app, CSRFProtect(app), settings)
-    for endpoints in (tasks, cron, health, metrics):
+    for endpoints in (tasks, cron, health, metrics, runs):
         app.register_blueprint(endpoints.bp)
     errors.register(app, error_page)
     app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
-    "ContinuationRun": {"state", "untold", "pages_until"},
+    "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "DeadTask": {"resolved"},
     "OutboxTask": {"tag"},
     "Party": {"created"},
