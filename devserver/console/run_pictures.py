@@ -3,6 +3,8 @@
 Only coordinates are computed here; the templates draw them as SVG, with classes for colours.
 """
 
+import collections
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ LETTERS = {"d": "done", "s": "skipped", "f": "failed", "r": "retrying", ".": "wa
 # A cell that stands for several items shows the one that a person must see first.
 _URGENT = "fr.sd"
 WIDTH = 1000.0
-HEIGHT = 300.0
+HEIGHT = 190.0
 MAX_CELLS = 20_000
 MAX_LANES = 12
 MAX_BARS = 600
@@ -45,6 +47,7 @@ class Bar:
     y: float
     width: float
     kind: str  # done, failed, retrying (put off), running, copy
+    is_struck: bool  # By a fault.
     title: str
 
 
@@ -58,6 +61,7 @@ class TimeAxis:
     bars: list[Bar]
     height: float
     counts: dict[str, int]  # Attempts by kind.
+    faults: dict[str, int]  # How often each fault struck.
     is_cut: bool
 
     def mark(self, share: float) -> float:
@@ -93,7 +97,8 @@ def time_axis(details: RunDetails, attempts: Sequence[Any], now: float) -> TimeA
     """Return a run's time axis, None if nothing is known of its time.
 
     Args:
-        attempts: Rows of the emulator's attempts: kind, started_at, duration_ms, status, error.
+        attempts: Rows of the emulator's attempts: kind, started_at, duration_ms, status, error,
+            faults.
     """
     run = details.run
     if run.started is None:
@@ -105,16 +110,16 @@ def time_axis(details: RunDetails, attempts: Sequence[Any], now: float) -> TimeA
     seconds = max(ends) - run.started
     shown = [*attempts[-MAX_BARS:]]
     bars, lanes = _bars(shown, run.started, seconds, now)
-    counts: dict[str, int] = {}
-    for row in attempts:
-        counts[_kind(row)] = counts.get(_kind(row), 0) + 1
+    counts = collections.Counter(_kind(row) for row in attempts)
+    faults = collections.Counter(kind for row in attempts for kind in json.loads(row["faults"]))
     return TimeAxis(
         begins=run.started,
         seconds=seconds,
         curve=_curve(details, seconds),
         bars=bars,
         height=AXIS_HEIGHT + lanes * LANE_HEIGHT,
-        counts=counts,
+        counts=dict(counts),
+        faults=dict(faults),
         is_cut=len(attempts) > len(shown),
     )
 
@@ -163,14 +168,17 @@ def _bars(
         lane = min(lane, MAX_LANES - 1)
         free_at[lane] = start + took_ms / 1000
         x = max(0.0, (start - begins) / seconds * WIDTH)
-        kind = _kind(row)
+        kind, faults = _kind(row), json.loads(row["faults"])
         bars.append(
             Bar(
                 x=round(x, 1),
                 y=AXIS_HEIGHT + lane * LANE_HEIGHT + 2,
                 width=round(max(2.0, took_ms / 1000 / seconds * WIDTH), 1),
                 kind=kind,
-                title=f"{row['status'] or row['error'] or 'runs'}, {took_ms:.0f} ms",
+                is_struck=bool(faults),
+                title=", ".join(
+                    [str(row["status"] or row["error"] or "runs"), f"{took_ms:.0f} ms", *faults]
+                ),
             )
         )
     return bars, len(free_at)
