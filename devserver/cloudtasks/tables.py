@@ -121,15 +121,23 @@ class TaskTable:
         return _task(row) if row else None
 
     def newest(
-        self, below: int, limit: int, queue: str = "", state: str = "", holding: bytes = b""
+        self,
+        below: int,
+        limit: int,
+        queue: str = "",
+        state: str = "",
+        *,
+        above: int = 0,
+        holding: bytes = b"",
     ) -> list[TaskRecord]:
         """Return tasks with a sequence below this one, newest first.
 
         Args:
+            above: Only those with a sequence above this one.
             holding: Only those whose request holds these bytes.
         """
-        clauses = ["tasks.sequence < ?"]
-        values: list[int | str | bytes] = [below]
+        clauses = ["tasks.sequence < ?", "tasks.sequence > ?"]
+        values: list[int | str | bytes] = [below, above]
         for clause, value in (
             ("queue = ?", queue),
             ("state = ?", state),

@@ -1,13 +1,11 @@
 """The newest log records of all services."""
 
-from dataclasses import asdict
-from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
 
 from devserver.console.pages.frame import Route, Section, whole
-from devserver.log_tail import LEVELS, SERVICES, LogFilter, LogRecord
+from devserver.log_tail import LEVELS, SERVICES, LogFilter
 
 PAGE_RECORDS = 200
 
@@ -59,9 +57,3 @@ def filter_of(request: web.Request) -> LogFilter:
     if level and level not in LEVELS:
         raise web.HTTPBadRequest(text=f"There is no level “{level}”.")
     return LogFilter(service, level, text, task, whole(query.get("before", "")))
-
-
-def record_json(record: LogRecord) -> dict[str, Any]:
-    """Return a record for programs."""
-    fields = {name: value for name, value in asdict(record).items() if name[0] != "_"}
-    return {**fields, "lines": record.lines}

@@ -7,6 +7,7 @@ import pytest
 
 from devserver.log_tail import LogFilter
 from devserver.logs import Terminal, TerminalHandler
+from tests.devserver.conftest import ask
 from tests.devserver.console.conftest import EVIL, add_task, path_of
 
 
@@ -103,3 +104,20 @@ def test_what_the_platform_itself_logs_is_there(platform, capsys):
         "/tasks/work: 500 in 3 ms",
     )
     assert capsys.readouterr().err == "tasks      dispatching failed\n"
+
+
+def test_a_program_reads_the_same_records(console, tail):
+    """Filtered and in pages, as people do."""
+
+    def read(query):
+        return ask(console.address, "GET", f"/api/v1/logs?{query}")
+
+    first = read("limit=2").json()
+    rest = read(f"limit=2&before={first['next']}").json()
+
+    assert [record["service"] for record in first["records"] + rest["records"]] == [
+        *("cron", "mail", "app")
+    ]
+    assert rest["next"] is None
+    assert read("task=default/t7").json()["records"][0]["lines"] == [f"shop: {EVIL}"]
+    assert [read(bad).status for bad in ("limit=0", "limit=x", "level=odd")] == [400] * 3
