@@ -12,6 +12,7 @@ are sweeps, and the next one finds what this one would have.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +31,10 @@ SHOWN_RUNS = 3
 _DEADLINE_S = 600.0
 _MAX_SLEEP_S = 30.0  # the wall clock may jump meanwhile
 _KEPT_TEXT = 2000
+_READ_BYTES = 64 * 1024
 _USER_AGENT = "AppEngine-Google; (+http://code.google.com/appengine)"
+
+log = logging.getLogger(__name__)
 
 TokenMinter = Callable[[str], str]
 """Returns an OIDC token for an audience."""
@@ -228,9 +232,14 @@ class Cron:
         job.last_run = Run(started, duration_ms, status, said, by_hand)
         job.runs += 1
         job.failures += not job.last_run.ok
+        level = logging.INFO if job.last_run.ok else logging.WARNING
+        said = "no response" if status is None else status
+        log.log(level, "%s: %s in %.0f ms", job.url, said, duration_ms, extra={"is_quiet": True})
         return job.last_run
 
-    async def ask(self, url: str) -> tuple[int | None, str]:
+    async def ask(
+        self, url: str, *, method: str = "GET", max_bytes: int = _KEPT_TEXT
+    ) -> tuple[int | None, str]:
         """Ask the app as the scheduler does; return the status and the start of the text."""
         if self._session is None:
             raise DevserverError("Cron is not started.")
@@ -238,11 +247,15 @@ class Cron:
         if self.mint is not None:
             headers["Authorization"] = f"Bearer {self.mint(self.app_url)}"
         try:
-            async with self._session.get(
-                self.app_url + url, headers=headers, allow_redirects=False
+            async with self._session.request(
+                method, self.app_url + url, headers=headers, allow_redirects=False
             ) as response:
-                body = await response.content.read(_KEPT_TEXT)
-                return response.status, body.decode("utf-8", "replace")
+                body = bytearray()
+                async for chunk in response.content.iter_chunked(_READ_BYTES):
+                    body += chunk
+                    if len(body) >= max_bytes:
+                        break
+                return response.status, bytes(body[:max_bytes]).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return None, f"{type(error).__name__}: {error}"
 

@@ -1,23 +1,23 @@
 """The terminal's one stream: lines of all services, prefixed, the quiet ones left out.
 
 A line is shown if it is a warning or worse; lines that follow without a level of their
-own (a traceback) go with it. Everything is in .dev/logs/ anyway.
+own (a traceback) go with it. All of them are in .dev/logs/, and the newest on the console's page
+Logs.
 """
 
 import contextlib
-import json
 import logging
-import re
 import sys
 import threading
 from collections.abc import Callable
 from typing import TextIO
 
-_QUIET = {"DEBUG", "INFO", "NOTICE", "DEFAULT", "CONFIG", "FINE", "FINER", "FINEST"}
-_LOUD = {"WARNING", "WARN", "ERROR", "CRITICAL", "ALERT", "EMERGENCY", "SEVERE", "FATAL"}
-_LEVEL = re.compile(rf"(?:^|[\s\[])({'|'.join(_QUIET | _LOUD)})(?=[\]:\s])")
+from devserver.log_tail import LogTail, level_of
+
+_LOUD = ("WARNING", "ERROR")
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
+_PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a column.
 
 
 class LevelFilter:
@@ -28,7 +28,7 @@ class LevelFilter:
 
     def shows(self, line: str) -> bool:
         """Return whether this line is a warning or belongs to one."""
-        level = _level_of(line)
+        level = level_of(line)
         if level is not None:
             self._loud = level in _LOUD
         elif line.startswith("Traceback (most recent call last)"):
@@ -43,15 +43,25 @@ class Terminal:
         """Write to the stream, standard error if none is given."""
         self.stream = stream or sys.stderr
         self.verbose = verbose
+        self.tail = LogTail()
         self.colour = self.stream.isatty()
         self._lock = threading.Lock()
 
     def say(self, service: str, text: str) -> None:
         """Show a line of ours about a service."""
+        self.tail.note(service, "INFO", text)
+        self.show(service, text)
+
+    def show(self, service: str, text: str) -> None:
+        """Show the lines of a text, and keep none."""
+        for line in text.splitlines() or [""]:
+            self._show_line(service, line)
+
+    def _show_line(self, service: str, line: str) -> None:
         prefix = f"{service:<{_WIDTH}}"
         if self.colour:
             prefix = f"\x1b[{_COLOURS.get(service, 37)}m{prefix}\x1b[0m"
-        self.write(f"{prefix} {text}\n")
+        self.write(f"{prefix} {line}\n")
 
     def write(self, text: str) -> None:
         """Show text as it is. A terminal that is gone must not keep us from saving."""
@@ -68,33 +78,42 @@ class Terminal:
         levels = LevelFilter()
 
         def on_line(line: str) -> None:
+            self.tail.add(service, line)
             if self.verbose or levels.shows(line):
-                self.say(service, line)
+                self.show(service, line)
 
         return on_line
 
 
 class TerminalHandler(logging.Handler):
-    """Shows our own log records, by the service that they are about."""
+    """Keeps and shows our own log records, by the service that they are about.
+
+    A record may carry `task`, as queue/name, and `is_quiet`: it is for the page Logs alone.
+    """
 
     def __init__(self, terminal: Terminal) -> None:
         """Show warnings and worse; everything if the terminal is verbose."""
-        super().__init__(logging.INFO if terminal.verbose else logging.WARNING)
+        super().__init__(logging.INFO)
         self.terminal = terminal
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one record, with its traceback if it has one."""
-        service = "tasks" if ".cloudtasks" in record.name else "devserver"
-        for line in self.format(record).splitlines():
-            self.terminal.say(service, line)
+        """Keep one record, and show it, with its traceback if it has one."""
+        is_loud = record.levelno >= logging.WARNING
+        if not (is_loud or self.terminal.verbose or record.name.startswith("devserver.")):
+            return  # Libraries tell of every connection.
+        service = _service_of(record.name)
+        level = level_of(f"{record.levelname}:") or "INFO"
+        text = _PLAIN.format(record)
+        self.terminal.tail.note(service, level, text, task=getattr(record, "task", ""))
+        if self.terminal.verbose or (is_loud and not getattr(record, "is_quiet", False)):
+            self.terminal.show(service, self.format(record))
 
 
-def _level_of(line: str) -> str | None:
-    if line.startswith("{"):
-        try:
-            severity = json.loads(line).get("severity")
-        except (ValueError, AttributeError):
-            return None
-        return str(severity).upper() if severity else None
-    match = _LEVEL.search(line[:120])
-    return match.group(1) if match else None
+def _service_of(logger: str) -> str:
+    """Return which service a logger of ours is about.
+
+    >>> _service_of("devserver.cloudtasks.dispatcher"), _service_of("devserver.watch")
+    ('tasks', 'devserver')
+    """
+    part = logger.removeprefix("devserver.").partition(".")[0]
+    return {"cloudtasks": "tasks", "mail": "mail", "cron": "cron"}.get(part, "devserver")

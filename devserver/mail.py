@@ -12,6 +12,7 @@ mail server, a client that loses that answer may send the message again.
 import asyncio
 import email
 import email.policy
+import logging
 import random
 import sqlite3
 import threading
@@ -31,6 +32,10 @@ from devserver.errors import DevserverError, PortTakenError
 KEPT_MESSAGES = 20_000
 MESSAGE_LIMIT_BYTES = 10_000_000
 _START_S = 10.0
+
+log = logging.getLogger(__name__)
+
+_QUIET = {"is_quiet": True}  # For the console's page Logs, not for the terminal.
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS message (
@@ -293,6 +298,7 @@ class _Handler:
     ) -> str:
         """Accept or refuse one recipient."""
         if address.lower() in {refused.lower() for refused in self.server.faults.refused}:
+            log.warning("550 to %s: refused", address, extra=_QUIET)
             return "550 5.1.1 No such mailbox"
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
@@ -304,10 +310,12 @@ class _Handler:
         if faults.latency_ms:
             await asyncio.sleep(faults.latency_ms / 1000)
         if self.server._random.random() < faults.temporary_rate:
+            log.warning("451 to %s: put off", ", ".join(envelope.rcpt_tos), extra=_QUIET)
             return "451 4.3.0 Try again later"
         content = envelope.content or b""
         raw = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         self.server.store.add(envelope.mail_from or "", envelope.rcpt_tos, raw)
+        log.info("250 to %s: received", ", ".join(envelope.rcpt_tos), extra=_QUIET)
         return "250 OK"
 
 

@@ -33,6 +33,7 @@ from devserver.draining import drain
 from devserver.environment import Addresses
 from devserver.errors import BrokenAppError, DevserverError, PortTakenError
 from devserver.keeper import AppKeeper
+from devserver.log_tail import LogTail
 from devserver.logs import Terminal
 from devserver.mail import MailServer
 from devserver.probes import probes_of
@@ -140,6 +141,11 @@ class Stack:
     def mail(self) -> MailServer:
         """The mail server."""
         return self.backing.mail
+
+    @property
+    def log_tail(self) -> LogTail:
+        """The newest log records of all services."""
+        return self.terminal.tail
 
     @property
     def app_url(self) -> str:

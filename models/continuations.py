@@ -3,7 +3,7 @@
 ContinuationRun
     Key: the run's id, chosen by its caller (the same start, the same id).
     Queries: state = "running" and untold = true, by key: what the sweep walks; pages_until before
-    now: whose pages it deletes. Single-property indexes.
+    now: whose pages it deletes; by started: the newest are listed. Single-property indexes.
     Growth: one row a run, for ever: it proves that this was done.
 
 ContinuationPage
@@ -63,7 +63,7 @@ class ContinuationRun(ndb.Model):
     expected = ndb.IntegerProperty(indexed=False)
     retry_of = ndb.TextProperty()
     retried_by = ndb.TextProperty()
-    started = ndb.DateTimeProperty(indexed=False, required=True)
+    started = ndb.DateTimeProperty(required=True)
     ended = ndb.DateTimeProperty(indexed=False)
     totals = ndb.JsonProperty()  # Once ended: what its pages add up to.
     untold = ndb.BooleanProperty()  # It has finished, and has yet to tell its job.
@@ -169,6 +169,18 @@ def untold_runs(*, after: str = "") -> Any:
     query = ContinuationRun.query(ContinuationRun.untold == True)  # noqa: E712
     query = query.order(ContinuationRun._key)
     return query.filter(ContinuationRun._key > run_key(after)) if after else query
+
+
+def newest_runs(*, before: datetime.datetime | None = None) -> Any:
+    """Return the query for all runs, the newest first, those started before a time."""
+    started = ContinuationRun.started
+    query = ContinuationRun.query().order(-started)
+    return query.filter(started < before) if before else query
+
+
+def runs_started_at(at: datetime.datetime) -> Any:
+    """Return the query for the runs that were started at the very same time."""
+    return ContinuationRun.query(ContinuationRun.started == at).order(ContinuationRun._key)
 
 
 def expired_runs(now: datetime.datetime) -> Any:

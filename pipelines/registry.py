@@ -25,6 +25,7 @@ from pipelines.tasks import Task
 from pipelines.tasks.dead_tasks import replay_task
 from pipelines.tasks.errors import UnknownQueueError
 from pipelines.tasks.pattern import Gauge, Pattern, Tasks
+from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError, merged
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
 PATTERNS: tuple[Pattern[Any], ...] = (
@@ -109,6 +110,37 @@ class Registry:
         """Return the gauges of all patterns."""
         for pattern in self.patterns.values():
             yield from pattern.gauges(clients)
+
+    def runs(self, clients: Clients, query: RunQuery) -> RunList:
+        """Return the runs of all patterns, the newest first."""
+        lists = [
+            pattern.runs(clients, self._parts[name], query)
+            for name, pattern in self.patterns.items()
+        ]
+        return merged(lists, query.limit)
+
+    def run(self, clients: Clients, pattern: str, run_id: str) -> RunDetails:
+        """Return one run of a pattern, with its items.
+
+        Raises:
+            UnknownRunError: there is none.
+        """
+        return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
+
+    def control_run(self, clients: Clients, pattern: str, run_id: str, verb: RunVerb) -> str:
+        """Cancel, resume or retry a run; return the id of the run that goes on, or stands still.
+
+        Raises:
+            UnknownRunError: there is none.
+            RunRefusedError: not as it is now.
+        """
+        known = self._pattern_of_runs(pattern)
+        return known.control_run(clients, self._parts[pattern], run_id, verb)
+
+    def _pattern_of_runs(self, name: str) -> Pattern[Any]:
+        if name not in self.patterns:
+            raise UnknownRunError(f"there is no pattern {name}")
+        return self.patterns[name]
 
     def check_queues(self, existing: Iterable[str]) -> None:
         """Check that every task has a queue.

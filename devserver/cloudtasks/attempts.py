@@ -10,7 +10,7 @@ from devserver.cloudtasks.engine_state import EngineState
 from devserver.cloudtasks.faults import DEFAULT_DELAY_S
 from devserver.cloudtasks.names import queue_of_task
 from devserver.cloudtasks.outcomes import Outcomes
-from devserver.cloudtasks.outgoing import AppEngineApp, build_request
+from devserver.cloudtasks.outgoing import AppEngineApp, OutgoingRequest, build_request
 from devserver.cloudtasks.queue_state import QueueState, phase_of
 from devserver.cloudtasks.records import (
     DUPLICATE,
@@ -90,6 +90,22 @@ class Attempts:
             now = self._state.clock.now()
             times = [queue.wake_at(now) for queue in self._state.queues.values()]
             return min((at for at in times if at is not None), default=None)
+
+    def request_of(self, name: str) -> OutgoingRequest:
+        """Return the request that the next attempt of a task would send, whatever its state.
+
+        Raises:
+            Refused: NOT_FOUND: the task or its queue is unknown.
+        """
+        with self._state.lock:
+            queue = self._state.queue(queue_of_task(name))
+            task = queue.tasks.get(name) or self._state.store.tasks.by_name(name)
+            if task is None:
+                raise errors.entity_unknown()
+            spec = messages.Task.FromString(task.spec)
+            return build_request(
+                task, spec, queue.message, task.dispatch_count, self._app, self._tokens
+            )
 
     def _begin_next(self, queue: QueueState, now: float) -> Attempt | None:
         while queue.extras:

@@ -14,7 +14,9 @@ import aiohttp
 from yarl import URL
 
 from devserver.cloudtasks.engine import Engine
+from devserver.cloudtasks.names import short
 from devserver.cloudtasks.outcomes import MAX_BODY_KEPT_BYTES
+from devserver.cloudtasks.reasons import reason_of
 from devserver.cloudtasks.records import Attempt, Response
 from devserver.cloudtasks.statuses import DEADLINE_EXCEEDED
 from devserver.cloudtasks.validation import percent_encoded
@@ -176,7 +178,8 @@ class Dispatcher:
             response = Response(error=f"UNAVAILABLE: {error!r}")
         if self._is_held and response.status is None:
             return
-        self._engine.attempts.end(attempt.id, response)
+        if self._engine.attempts.end(attempt.id, response) is not None:
+            _tell(attempt)
 
     async def _send_by_deadline(self, attempt: Attempt) -> Response:
         """Send; on the deadline drop the connection."""
@@ -228,6 +231,28 @@ class Dispatcher:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
         return Response(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
+
+
+def _tell(attempt: Attempt) -> None:
+    """Log how an attempt ended, for the console: the terminal has what the app itself says."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    reason = reason_of(attempt.response_body)
+    why = attempt.error or (reason.detail if reason else "")
+    level = logging.INFO if attempt.has_succeeded else logging.ERROR
+    if attempt.status in (429, 503) and not attempt.error:
+        level = logging.WARNING
+    copy = f" ({attempt.kind})" if attempt.is_copy else ""
+    log.log(
+        level,
+        "%s%s: %s in %.0f ms%s",
+        attempt.task.path,
+        copy,
+        attempt.status or "no response",
+        attempt.duration_ms,
+        f", {why.splitlines()[0]}" if why else "",
+        extra={"task": f"{short(attempt.task.queue)}/{short(attempt.task.name)}", "is_quiet": True},
+    )
 
 
 def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | None:

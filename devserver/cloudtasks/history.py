@@ -9,6 +9,7 @@ from devserver.cloudtasks.queue_state import phase_of
 from devserver.cloudtasks.reasons import reason_of
 from devserver.cloudtasks.records import DELETED, DONE, FAILED, LIVE, TaskRecord
 
+_MAX_LOOKED_AT = 20_000
 _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
 
 
@@ -37,6 +38,26 @@ class History:
         with self._state.lock:
             reason = reason_of(self._state.store.attempts.last_response(task.sequence))
         return reason.detail if reason and reason.detail else task.last_message
+
+    def last_duration_ms(self, task: TaskRecord) -> float | None:
+        """Return how long a task's newest attempt took, None if none has ended."""
+        with self._state.lock:
+            return self._state.store.attempts.last_duration_ms(task.sequence)
+
+    def holding(self, text: str, limit: int) -> tuple[list[TaskRecord], list[Any]]:
+        """Return the newest tasks whose request holds a text, and the rows of their attempts.
+
+        Only the newest 20,000 tasks are looked at: nothing is dispatched meanwhile.
+        """
+        with self._state.lock:
+            newest = self._state.store.tasks.newest(_ABOVE_ALL, 1)
+            above = newest[0].sequence - _MAX_LOOKED_AT if newest else 0
+            stored = self._state.store.tasks.newest(
+                _ABOVE_ALL, limit, above=above, holding=text.encode()
+            )
+            tasks = [self._in_memory(task) for task in stored]
+            rows = self._state.store.attempts.of_tasks([task.sequence for task in tasks])
+            return tasks, rows
 
     def counts(self) -> dict[str, Counter[str]]:
         """Return how many tasks are in each state, by queue; ended ones as far as kept."""

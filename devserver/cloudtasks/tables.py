@@ -28,6 +28,8 @@ _INSERT_TASK = (
 _UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{c} = ?' for c in _PROGRESS)} WHERE sequence = ?"
 _SELECT_TASK = f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, spec FROM tasks JOIN specs"
 
+# A copy that comes late says nothing of how its task ended.
+_OWN = "kind NOT IN ('duplicate', 'overlap')"
 _LOST = "The emulator ended while this attempt was running."
 
 
@@ -118,13 +120,31 @@ class TaskTable:
         )
         return _task(row) if row else None
 
-    def newest(self, below: int, limit: int, queue: str = "", state: str = "") -> list[TaskRecord]:
-        """Return tasks with a sequence below this one, newest first."""
-        clauses = ["tasks.sequence < ?"]
-        values: list[int | str] = [below]
-        for column, value in (("queue", queue), ("state", state)):
+    def newest(
+        self,
+        below: int,
+        limit: int,
+        queue: str = "",
+        state: str = "",
+        *,
+        above: int = 0,
+        holding: bytes = b"",
+    ) -> list[TaskRecord]:
+        """Return tasks with a sequence below this one, newest first.
+
+        Args:
+            above: Only those with a sequence above this one.
+            holding: Only those whose request holds these bytes.
+        """
+        clauses = ["tasks.sequence < ?", "tasks.sequence > ?"]
+        values: list[int | str | bytes] = [below, above]
+        for clause, value in (
+            ("queue = ?", queue),
+            ("state = ?", state),
+            ("instr(spec, ?) > 0", holding),
+        ):
             if value:
-                clauses.append(f"{column} = ?")
+                clauses.append(clause)
                 values.append(value)
         rows = self._db.rows(
             f"{_SELECT_TASK} USING (sequence) WHERE {' AND '.join(clauses)} "
@@ -209,13 +229,32 @@ class AttemptTable:
         return rows.fetchall()
 
     def last_response(self, sequence: int) -> bytes | None:
-        """Return the body of the newest response to a task."""
+        """Return the body of the newest response to a task; copies do not speak for it."""
         body: bytes | None = self._db.value(
-            "SELECT response_body FROM attempts WHERE sequence = ? AND status IS NOT NULL "
-            "ORDER BY id DESC LIMIT 1",
+            f"SELECT response_body FROM attempts WHERE sequence = ? AND status IS NOT NULL "
+            f"AND {_OWN} ORDER BY id DESC LIMIT 1",
             (sequence,),
         )
         return body
+
+    def last_duration_ms(self, sequence: int) -> float | None:
+        """Return how long a task's newest attempt took that has ended; copies do not count."""
+        duration_ms: float | None = self._db.value(
+            f"SELECT duration_ms FROM attempts WHERE sequence = ? AND duration_ms IS NOT NULL "
+            f"AND {_OWN} ORDER BY id DESC LIMIT 1",
+            (sequence,),
+        )
+        return duration_ms
+
+    def of_tasks(self, sequences: Sequence[int]) -> list[sqlite3.Row]:
+        """Return the attempts of some tasks without their responses, oldest first."""
+        marks = ", ".join("?" * len(sequences))
+        rows = self._db.rows(
+            "SELECT id, sequence, kind, faults, started_at, duration_ms, status, error "
+            f"FROM attempts WHERE sequence IN ({marks}) ORDER BY id",
+            [*sequences],
+        )
+        return rows.fetchall()
 
     def close_lost(self) -> None:
         """End the attempts that a crash cut off."""

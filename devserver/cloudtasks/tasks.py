@@ -151,6 +151,12 @@ class Tasks:
         with self._state.change():
             return [_or_refusal(self.delete, name) for name in task_names]
 
+    def act_on_many(self, act: Callable[[str], Any], task_names: Iterable[str]) -> int:
+        """Run, retry or delete many tasks in one commit; return how many were not refused."""
+        with self._state.change():
+            ends = [_or_refusal(act, name) for name in task_names]
+            return sum(not isinstance(end, Refused) for end in ends)
+
     def delete_older(self) -> None:
         """Delete the tasks that have not succeeded within their retention."""
         state = self._state

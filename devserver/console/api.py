@@ -10,6 +10,7 @@ POST /api/v1/cron/run                 {name}: runs it and answers how it went
 POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goes on
 GET  /api/v1/services                 what runs where
 GET  /api/v1/shell                    {target, root, environment}: what `make shell` starts with
+GET  /api/v1/logs?service=&level=&q=&task=&before=&limit=   the newest log records
 """
 
 import json
@@ -18,12 +19,16 @@ from typing import Any
 
 from aiohttp import web
 
+from devserver.console.pages.frame import whole
+from devserver.console.pages.logs import filter_of
 from devserver.console.platform import Platform
 from devserver.cron import Job, Run, UnknownJobError
 from devserver.errors import DevserverError
+from devserver.log_tail import LogRecord
 from devserver.mail import MailFaults, ReceivedMail
 
 _PAGE_MAILS = 100
+_MAX_RECORDS = 1000
 _FAULT_FIELDS = set(MailFaults.__dataclass_fields__)
 
 
@@ -48,6 +53,7 @@ class Api:
             web.post("/api/v1/cron/pause", self.pause_cron),
             web.get("/api/v1/services", self.list_services),
             web.get("/api/v1/shell", self.show_shell),
+            web.get("/api/v1/logs", self.list_logs),
         ]
 
     async def kill_worker(self, request: web.Request) -> web.Response:
@@ -140,6 +146,39 @@ class Api:
                 "environment": self.platform.shell_environment(),
             }
         )
+
+    async def list_logs(self, request: web.Request) -> web.Response:
+        """Answer log records, the newest first; `next` continues the list."""
+        try:
+            limit = _limit(request.query.get("limit", "100"))
+            found = self.platform.log_tail.newest(filter_of(request), limit)
+        except web.HTTPBadRequest as error:
+            return _problem(400, error.text or "")
+        more = found[-1].number if len(found) == limit else None
+        return web.json_response({"records": [_record_json(each) for each in found], "next": more})
+
+
+def _limit(text: str) -> int:
+    """Return how many records are asked for.
+
+    Raises:
+        web.HTTPBadRequest: it is no number, or too many.
+    """
+    limit = whole(text)
+    if not 1 <= limit <= _MAX_RECORDS:
+        raise web.HTTPBadRequest(text=f"limit is a number from 1 to {_MAX_RECORDS}")
+    return limit
+
+
+def _record_json(record: LogRecord) -> dict[str, Any]:
+    return {
+        "number": record.number,
+        "at": record.at,
+        "service": record.service,
+        "level": record.level,
+        "task": record.task,
+        "lines": record.lines,
+    }
 
 
 def _checked_faults(fields: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ CALL_OPTIONS = {"timeout": 5.0, "retry": Retry(predicate=lambda error: False)}
 class DatastoreReader:
     """A client of the Datastore at whatever address it has by now."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, database: str = "") -> None:
         """Describe the connection; it is made when first used."""
         self.project = project
+        self.database = database
         self._lock = threading.Lock()
         self._client: Any = None
         self._address = ""
@@ -30,7 +31,9 @@ class DatastoreReader:
                 # for real ones when it is not.
                 inherits = bool(os.environ.get("DATASTORE_EMULATOR_HOST"))
                 credentials = None if inherits else AnonymousCredentials()
-                self._client = datastore.Client(project=self.project, credentials=credentials)
+                self._client = datastore.Client(
+                    project=self.project, database=self.database or None, credentials=credentials
+                )
                 self._client.base_url = f"http://{address}"
                 self._address = address
             return self._client

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from devserver.cloudtasks.emulator import Emulator
 from devserver.cron import Cron
+from devserver.log_tail import LogTail
 from devserver.mail import MailServer
 from devserver.settings import Settings
 
@@ -35,6 +36,8 @@ class Platform(Protocol):
     def cron(self) -> Cron: ...
     @property
     def mail(self) -> MailServer: ...
+    @property
+    def log_tail(self) -> LogTail: ...
     @property
     def datastore_address(self) -> str: ...
     @property

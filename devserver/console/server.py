@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import hashlib
+import re
 import time
+from http import HTTPStatus
 from pathlib import Path
 
 import jinja2
@@ -13,15 +16,26 @@ from devserver.console import pages, words
 from devserver.console.api import Api
 from devserver.console.datastore_reader import DatastoreReader
 from devserver.console.dead_tasks import DeadTasks
-from devserver.console.guards import Guards
+from devserver.console.entities import Entities
+from devserver.console.fault_words import FAULTS
+from devserver.console.guards import Guards, Handler
 from devserver.console.outbox import Outbox
 from devserver.console.platform import Context, Platform
 from devserver.console.work import Samples
 from devserver.errors import PortTakenError
 
 _HERE = Path(__file__).parent
+_THEME_SCRIPT = _HERE.parent.parent / "static" / "theme.js"
 _SAMPLE_S = 1.0
 _FORM_LIMIT_BYTES = 256 * 1024
+_TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")
+# Programs ask there, and browsers for files: they get a status and a line.
+_MACHINE_PREFIXES = ("/api/", "/static/", "/oauth2/", "/.well-known/")
+_MESSAGES = {
+    404: "There is no such page in the console.",
+    405: "This address takes forms only: go back to the page with the button.",
+    413: "This form is too large.",
+}
 
 
 class Console:
@@ -33,7 +47,9 @@ class Console:
         self.port = port
         self.guards = Guards()
         self.samples = Samples(platform.tasks.engine)
-        self._reader = DatastoreReader(platform.settings.project)
+        chosen = platform.settings
+        self._reader = DatastoreReader(chosen.project, chosen.datastore_database)
+        self.entities = Entities(self._reader)
         self.dead_tasks = DeadTasks(self._reader)
         self.outbox = Outbox(self._reader)
         self._templates = _templates()
@@ -90,14 +106,39 @@ class Console:
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
+        outermost, *checks = self.guards.middlewares
         app = web.Application(
-            middlewares=self.guards.middlewares, client_max_size=_FORM_LIMIT_BYTES
+            middlewares=[outermost, self._show_errors, *checks], client_max_size=_FORM_LIMIT_BYTES
         )
         app.add_routes(pages.routes(self))
         app.add_routes(Api(self.platform).routes())
         app.add_routes(self.platform.tasks.routes())
+        app.add_routes([web.get("/static/theme.js", _theme_script)])
         app.add_routes([web.static("/static", _HERE / "static")])
         return app
+
+    @web.middleware
+    async def _show_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Show a person what went wrong as a page of the console."""
+        try:
+            return await handler(request)
+        except web.HTTPClientError as error:
+            if request.path.startswith(_MACHINE_PREFIXES):
+                raise
+            text = error.text if error.text != f"{error.status}: {error.reason}" else ""
+            page = self.error_page(request, error.status, text or "")
+            if "Allow" in error.headers:
+                page.headers["Allow"] = error.headers["Allow"]
+            return page
+
+    def error_page(self, request: web.Request, status: int, message: str) -> web.Response:
+        """Return a page that says why not."""
+        title = HTTPStatus(status).phrase
+        message = message or _MESSAGES.get(status, "This did not work.")
+        shown = {"notice": "", "code": status, "title": title, "message": message}
+        page = self.render(request, "error.html", **shown)
+        page.set_status(status)
+        return page
 
     def render(self, request: web.Request, template: str, **context: object) -> web.Response:
         """Return a page."""
@@ -112,12 +153,34 @@ class Console:
         html = self._templates.get_template(template).render(known | context)
         # A mail or a body may hold half a character, which is none in UTF-8.
         content = html.encode(errors="replace")
-        return web.Response(body=content, content_type="text/html", charset="utf-8")
+        tag = etag_of(content)
+        if request.method == "GET" and request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        return web.Response(
+            body=content, content_type="text/html", charset="utf-8", headers={"ETag": tag}
+        )
 
     async def _sample(self) -> None:
         while True:
             self.samples.take()
             await asyncio.sleep(_SAMPLE_S)
+
+
+def etag_of(page: bytes) -> str:
+    """Return the ETag of a page: the same as long as only its relative times have changed.
+
+    The script writes those anew by itself; so a page at rest costs a 304.
+
+    >>> etag_of(b'<time x="1">1 s ago</time>') == etag_of(b'<time x="1">2 s ago</time>')
+    True
+    """
+    digest = hashlib.sha256(_TIME.sub(rb"\1", page)).hexdigest()
+    return f'W/"{digest[:32]}"'
+
+
+async def _theme_script(request: web.Request) -> web.FileResponse:
+    """Serve the app's own script: one switch, in both."""
+    return web.FileResponse(_THEME_SCRIPT)
 
 
 def _templates() -> jinja2.Environment:
@@ -129,11 +192,22 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        when=words.when, stamp=words.stamp, duration=words.duration, size=words.size
+        when=words.when,
+        stamp=words.stamp,
+        duration=words.duration,
+        size=words.size,
+        span=words.span,
+        clock=words.clock,
+        late=words.late,
+        counted=words.counted,
     )
     environment.globals.update(
         STATES=words.STATES,
         SERVICE_STATES=words.SERVICE_STATES,
+        RUN_STATES=words.RUN_STATES,
+        OUTCOMES=words.OUTCOMES,
+        FAULTS=FAULTS,
+        MENU=pages.MENU,
         sparkline=words.sparkline,
         header_value=words.header_value,
     )

@@ -28,7 +28,19 @@ STATES = {
     "retrying": StateWord("↻", "Retrying", "retrying"),
     "done": StateWord("✓", "Done", "done"),
     "failed": StateWord("✕", "Failed", "failed"),
-    "deleted": StateWord("⊘", "Cancelled", "cancelled"),
+    "deleted": StateWord("⊘", "Deleted", "cancelled"),
+}
+RUN_STATES = {
+    "running": STATES["running"],
+    "finished": StateWord("✓", "Finished", "done"),
+    "cancelled": StateWord("⊘", "Cancelled", "cancelled"),
+}
+OUTCOMES = {
+    "done": STATES["done"],
+    "skipped": StateWord("⊘", "Skipped", "cancelled"),
+    "failed": STATES["failed"],
+    "retrying": STATES["retrying"],
+    "waiting": StateWord("○", "Waiting", "queued"),
 }
 SERVICE_STATES = {
     "running": StateWord("✓", "Running", "done"),
@@ -92,6 +104,39 @@ def duration(ms: float | None) -> str:
     if ms < 10:
         return f"{ms:.1f} ms"
     return f"{ms:.0f} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+
+
+def late(moment: float, now: float) -> Markup:
+    """Return for how long something has been due."""
+    iso = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    parts = (escape(iso), escape(exact(moment)), escape(age(now - moment)))
+    return Markup('<time datetime="{}" title="{}" data-as="age">{}</time>').format(*parts)
+
+
+def span(seconds: float | None) -> str:
+    """Return seconds as people say them.
+
+    >>> span(0.034), span(7.21), span(75), span(7500), span(None)
+    ('34 ms', '7.2 s', '1 min 15 s', '2 h 5 min', '–')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(moment: float) -> Markup:
+    """Return a <time> element with the local time of day, to the millisecond."""
+    at = datetime.fromtimestamp(moment, UTC)
+    local = at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    parts = (escape(at.isoformat(timespec="milliseconds")), escape(exact(moment)), local)
+    return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(*parts)
 
 
 def size(count: int) -> str:

@@ -46,25 +46,35 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, int]:
     return {state: sum(row["counts"][state] for row in rows) for state in views.STATES}
 
 
-def find_tasks(
-    engine: Engine, *, queue: str = "", state: str = "", text: str = "", before: int = 0
-) -> tuple[list[dict[str, Any]], int]:
-    """Return a page of tasks, newest first, and where the next one begins (0: nowhere).
+@dataclass(frozen=True)
+class TaskFilter:
+    """Which tasks to show, or to act on; an empty field lets all pass.
 
-    Args:
-        queue: The short id of a queue; "" for all.
-        state: One of views.STATES; "" for all.
-        text: Only tasks with this in name, path, last error or body.
+    Attributes:
+        queue: The short id of a queue.
+        state: One of views.STATES.
+        text: In name, path, last error or body.
         before: Only tasks created before the one with this sequence.
     """
-    queue_name = engine.place.queue_name(queue) if queue else ""
-    if not text:
-        found = engine.history.newest(queue_name, state, before, PAGE_TASKS + 1)
-    else:
-        found = list(_matching(engine, queue_name, state, text, before))
-    page = found[:PAGE_TASKS]
-    next_before = page[-1].sequence if len(found) > PAGE_TASKS else 0
-    return [views.task_json(engine, task) for task in page], next_before
+
+    queue: str = ""
+    state: str = ""
+    text: str = ""
+    before: int = 0
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of an address that ask for the same, without `before`."""
+        given = {"queue": self.queue, "state": self.state, "q": self.text}
+        return {name: value for name, value in given.items() if value}
+
+
+def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> list[TaskRecord]:
+    """Return tasks, newest first; a text is looked for in the newest 5000."""
+    queue_name = engine.place.queue_name(chosen.queue) if chosen.queue else ""
+    if not chosen.text:
+        return engine.history.newest(queue_name, chosen.state, chosen.before, limit)
+    return list(_matching(engine, queue_name, chosen, limit))
 
 
 def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
@@ -128,17 +138,17 @@ def _overdue_s(engine: Engine, tasks: Any) -> float:
 
 
 def _matching(
-    engine: Engine, queue_name: str, state: str, text: str, before: int
+    engine: Engine, queue_name: str, chosen: TaskFilter, limit: int
 ) -> Iterator[TaskRecord]:
-    """Yield a page of tasks that hold the text, and one more if there is one."""
-    wanted, found = text.lower(), 0
+    """Yield as many tasks that hold the text."""
+    wanted, found, before = chosen.text.lower(), 0, chosen.before
     for _ in range(_MAX_SCANNED // _SCAN_PAGE):
-        tasks = engine.history.newest(queue_name, state, before, _SCAN_PAGE)
+        tasks = engine.history.newest(queue_name, chosen.state, before, _SCAN_PAGE)
         for task in tasks:
             if _holds(engine, task, wanted):
                 yield task
                 found += 1
-                if found > PAGE_TASKS:
+                if found == limit:
                     return
         if len(tasks) < _SCAN_PAGE:
             return

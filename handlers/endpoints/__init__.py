@@ -1,4 +1,4 @@
-"""What any app on the patterns mounts: tasks, cron, health, metrics, and who may call them.
+"""What any app on the patterns mounts: tasks, cron, health, metrics, runs; and who may call them.
 
     def serve() -> Flask:
         app = Flask(__name__)
@@ -8,7 +8,8 @@
     python -m devserver --target shop:serve
 
 Routes: POST /tasks/<path>; GET /cron/sweep, /cron/<pattern>/sweep, /metrics, /health/live and
-/health/ready. Forms of the app's own pages need a CSRF token (`csrf_token()` in a template).
+/health/ready; /control/runs. Forms of the app's own pages need a CSRF token (`csrf_token()` in a
+template).
 """
 
 from handlers.endpoints.app import mount, open_clients, serve, start

@@ -28,6 +28,7 @@ from handlers.endpoints import (
     metrics,
     pull_queues,
     recovery,
+    runs,
     security,
     tasks,
 )
@@ -115,7 +116,7 @@ def mount(
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
 ) -> None:
-    """Mount tasks, cron, health and metrics, and guard every request of the app.
+    """Mount tasks, cron, health, metrics and runs, and guard every request of the app.
 
     Args:
         api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
@@ -134,7 +135,7 @@ def mount(
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     security.register(app, settings)
-    for endpoints in (tasks, cron, health, metrics):
+    for endpoints in (tasks, cron, health, metrics, runs):
         app.register_blueprint(endpoints.bp)
     if registry.parts(PullQueues.name):
         app.register_blueprint(pull_queues.bp)

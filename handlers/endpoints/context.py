@@ -11,11 +11,13 @@ from handlers.endpoints.settings import Settings
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 
-MACHINE_PREFIXES = ("/tasks/", "/cron/")
+MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
 # An app may have routes of its own under the same prefixes.
 API_BLUEPRINTS = ("rollforward_pull_queues",)
-MACHINE_BLUEPRINTS = ("rollforward_tasks", "rollforward_cron", "rollforward_metrics")
+MACHINE_BLUEPRINTS = (
+    *("rollforward_tasks", "rollforward_cron", "rollforward_metrics", "rollforward_runs"),
+)
 
 
 @dataclass(frozen=True)

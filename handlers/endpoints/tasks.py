@@ -72,7 +72,7 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
     failures = attempts.begin(clients(), delivery)
     if failures >= task.max_attempts:
         return _dead_letter(delivery, f"{failures} deliveries failed, or ended without a word")
-    with delivery_log.kept() as lines:
+    with delivery_log.kept(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
@@ -89,8 +89,14 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
             log.exception("%s failed", task.path)
             return _failed(task, delivery, error, lines)
     attempts.end_well(delivery)
-    lines.end()
+    delivery_log.end(lines)
     return _response(200, "", log=lines) if lines.kept else ("", 204)
+
+
+def _task_of(delivery: Delivery) -> str:
+    """Return the task's short name with its queue; the service sends its long one, or that."""
+    queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
+    return f"{queue}/{name}" if name else ""
 
 
 def _failed(
@@ -114,7 +120,7 @@ def _response(
     if not settings().is_local:
         return "", status
     if log is not None:
-        log.end()
+        delivery_log.end(log)
     body = {
         "detail": detail[:MAX_DETAIL_CHARS],
         "traceback": stack[-MAX_STACK_CHARS:],

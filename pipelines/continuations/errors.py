@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipelines.tasks.runs import UnknownRunError as UnknownRunError
+
 
 class NotEndedError(Exception):
     """The run has not finished."""
@@ -13,7 +15,3 @@ class PagesGoneError(Exception):
 
 class OtherJobError(ValueError):
     """The run of this id is of another job."""
-
-
-class UnknownRunError(LookupError):
-    """There is no run of this id."""

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.continuations import sweep
+from pipelines.continuations import listing, sweep
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.jobs import LEASE_S, Job
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Task
 from pipelines.tasks.pattern import Pattern
+from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
 
@@ -38,3 +39,18 @@ class Continuations(Pattern[Job[Any, Any]]):
 
     def delete_expired(self, clients: Clients) -> int:
         return sweep.delete_expired(clients)
+
+    def runs(self, clients: Clients, parts: Sequence[Job[Any, Any]], query: RunQuery) -> RunList:
+        return listing.list_runs(_by_name(parts), query)
+
+    def run(self, clients: Clients, parts: Sequence[Job[Any, Any]], run_id: str) -> RunDetails:
+        return listing.run_details(_by_name(parts), run_id)
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[Job[Any, Any]], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.control(clients, _by_name(parts), run_id, verb)
+
+
+def _by_name(parts: Sequence[Job[Any, Any]]) -> listing.Jobs:
+    return {job.name: job for job in parts}

@@ -1,4 +1,4 @@
-"""What a pattern tells an app: which parts it takes, their tasks, its sweep and its gauges.
+"""What a pattern tells an app: which parts it takes, their tasks, its sweep, gauges and runs.
 
 The registry asks each pattern; no handler names one. A new pattern subclasses `Pattern` in its own
 package and is added to `PATTERNS` in pipelines/registry.py.
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from pipelines.runtime.clients import Clients
 from pipelines.tasks import dead_tasks
 from pipelines.tasks.declaration import Task
+from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
 
 P = TypeVar("P")
 
@@ -80,6 +81,27 @@ class Pattern(Generic[P]):
     def gauges(self, clients: Clients) -> Sequence[Gauge]:
         """Return what somebody who watches the app wants to know."""
         return ()
+
+    def runs(self, clients: Clients, parts: Sequence[P], query: RunQuery) -> RunList:
+        """Return runs, the newest first, at a bounded cost; its tasks carry their `run_id`."""
+        return RunList()
+
+    def run(self, clients: Clients, parts: Sequence[P], run_id: str) -> RunDetails:
+        """Return one run, with its items.
+
+        Raises:
+            UnknownRunError: there is none.
+        """
+        raise UnknownRunError(run_id)
+
+    def control_run(self, clients: Clients, parts: Sequence[P], run_id: str, verb: RunVerb) -> str:
+        """Cancel, resume or retry a run; return the id of the run that goes on, or stands still.
+
+        Raises:
+            UnknownRunError: there is none.
+            RunRefusedError: not as it is now.
+        """
+        raise UnknownRunError(run_id)
 
     @property
     def is_swept(self) -> bool:

@@ -113,7 +113,7 @@ def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     """In the middle of a load, with every fifth task delivered twice."""
     open_sum(page, stack, "broken")
     before = both_sides(page)["folded"]
-    press(page, page.get_by_role("switch", name="Duplicates"))
+    press(page, page.get_by_role("switch", name="Overlaps"))
     start_load(page, rate=60, writers=6, seconds=5)
     page.wait_for_timeout(1000)
     press(page, page.get_by_role("button", name="Flush memcached"))
@@ -123,7 +123,7 @@ def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     stack.control("/api/v1/workers/kill", {})
     keep(page, "sums-broken")
     expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
-    press(page, page.get_by_role("switch", name="Duplicates"))
+    press(page, page.get_by_role("switch", name="Overlaps"))
     stack.control("/api/v1/cron/run", {"name": "/cron/fork-join/sweep"})
 
     expect(page.locator(".sum-up")).to_contain_text(

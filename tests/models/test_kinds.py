@@ -28,7 +28,7 @@ from tests.pipelines.memory import offline
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
     "Comment": {"thread"},
-    "ContinuationRun": {"state", "untold", "pages_until"},
+    "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "CounterConfig": {"due"},
     "CounterReceipt": {"expires"},
     "DeadTask": {"resolved"},

@@ -4,8 +4,11 @@
 | /         | services, load, what needs attention      |                             |
 | /queues   | state, load and limits of each queue      | pause, resume, purge        |
 | /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
+| /runs     | the app's runs, one with its items        | cancel, resume, retry       |
 | /outbox   | tasks committed and not created yet       | sweep now                   |
-| /dead     | what the app parked                       | replay                      |
+| /dead     | dead tasks                                | replay                      |
+| /data     | what is stored, by kind and key           |                             |
+| /logs     | the newest lines of all services          |                             |
 | /mail     | received mail                             | clear                       |
 | /cron     | schedules and last results                | run now, pause, resume      |
 | /faults   | fault rules, mail faults                  | add, remove, kill a worker  |
@@ -15,25 +18,47 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from devserver.console.pages.bulk import BulkActions
 from devserver.console.pages.cron import CronJobs
+from devserver.console.pages.data import Data
 from devserver.console.pages.dead_tasks import DeadTasks
 from devserver.console.pages.faults import Faults
 from devserver.console.pages.frame import Section
+from devserver.console.pages.logs import Logs
 from devserver.console.pages.mail import Mail
 from devserver.console.pages.outbox import Outbox
 from devserver.console.pages.overview import Overview
 from devserver.console.pages.queues import Queues
+from devserver.console.pages.runs import RunPages
 from devserver.console.pages.tasks import Tasks
 
 if TYPE_CHECKING:
     from devserver.console.server import Console
 
+MENU = [
+    ("/", "Overview"),
+    ("/queues", "Queues"),
+    ("/tasks", "Tasks"),
+    ("/runs", "Runs"),
+    ("/dead", "Dead tasks"),
+    ("/outbox", "Outbox"),
+    ("/data", "Data"),
+    ("/logs", "Logs"),
+    ("/mail", "Mail"),
+    ("/cron", "Cron"),
+    ("/faults", "Faults"),
+]
+
 _SECTIONS: list[type[Section]] = [
     Overview,
     Queues,
     Tasks,
-    Outbox,
+    BulkActions,
+    RunPages,
     DeadTasks,
+    Outbox,
+    Data,
+    Logs,
     Mail,
     CronJobs,
     Faults,

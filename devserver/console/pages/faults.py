@@ -1,23 +1,20 @@
 """The faults of queues, workers and mail: switched on and off."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
-from devserver.cloudtasks.faults import KINDS, FaultRuleError
+from devserver.cloudtasks.faults import KINDS
 from devserver.console import work
+from devserver.console.fault_words import FAULTS
 from devserver.console.pages.frame import Route, Section, back
 from devserver.errors import DevserverError
+from devserver.mail import MailFaults
 
-FAULT_WORDS = {
-    "duplicate": "A task that succeeded is delivered once more",
-    "overlap": "A task is delivered twice at the same time",
-    "delay": "A dispatch is held back by some seconds",
-    "reorder": "Any due task may come next, not the oldest",
-    "lose_response": "The handler runs, but its answer is lost",
-    "error": "The answer is 500, and the handler never runs",
-    "kill_worker": "The worker is killed some seconds into the attempt",
-}
+_SECONDS_OF = ("delay", "kill_worker")
+_NO_MAIL_FAULTS = MailFaults()
 
 
 class Faults(Section):
@@ -30,22 +27,23 @@ class Faults(Section):
             ("POST", "/faults", self.add_fault),
             ("POST", "/faults/remove", self.remove_fault),
             ("POST", "/faults/mail", self.set_mail_faults),
+            ("POST", "/faults/mail/remove", self.remove_mail_fault),
             ("POST", "/faults/kill-worker", self.kill_worker),
         ]
 
     async def faults(self, request: web.Request) -> web.Response:
         """Show the faults that are on, and the forms for more."""
-        return self._faults_page(request, "")
+        return self._faults_page(request)
 
     async def add_fault(self, request: web.Request) -> web.Response:
         """Switch a fault on."""
-        fields = {key: str(value).strip() for key, value in (await request.post()).items()}
+        fields = await _fields(request)
         try:
-            rule = _rule(fields)
+            rule = _rule(fields, {row["id"] for row in work.queue_rows(self.engine)})
             with self.engine.lock:
                 self.engine.faults.add(**rule)
         except ValueError as error:
-            return self._faults_page(request, str(error))
+            return self._faults_page(request, task_problem=str(error), task_fields=fields)
         raise await back(request, "/faults", "fault-on")
 
     async def remove_fault(self, request: web.Request) -> web.Response:
@@ -57,64 +55,114 @@ class Faults(Section):
 
     async def set_mail_faults(self, request: web.Request) -> web.Response:
         """Change how the mail server misbehaves."""
-        fields = await request.post()
+        fields = await _fields(request)
         try:
-            percent, latency_ms = (
-                _decimal(str(fields.get(name, "")), label)
-                for name, label in (("percent", "Temporary errors"), ("latency_ms", "Latency"))
-            )
-            refused = tuple(str(fields.get("refused", "")).replace(",", " ").split())
+            percent = _decimal(fields.get("percent", ""), "Share of messages", most=100)
+            latency_ms = _decimal(fields.get("latency_ms", ""), "Time for each message", most=60000)
+            refused = tuple(fields.get("refused", "").replace(",", " ").split())
             self.platform.mail.set_faults(
                 temporary_rate=percent / 100, latency_ms=latency_ms, refused=refused
             )
         except (ValueError, DevserverError) as error:
-            return self._faults_page(request, str(error))
+            return self._faults_page(request, mail_problem=str(error), mail_fields=fields)
         raise await back(request, "/faults", "mail-faults")
+
+    async def remove_mail_fault(self, request: web.Request) -> web.Response:
+        """Take one fault of the mail server back."""
+        name = (await _fields(request)).get("rule", "")
+        if name in MailFaults.__dataclass_fields__:
+            usual = getattr(_NO_MAIL_FAULTS, name)
+            self.platform.mail.faults = replace(self.platform.mail.faults, **{name: usual})
+        raise await back(request, "/faults", "fault-off")
 
     async def kill_worker(self, request: web.Request) -> web.Response:
         """Kill one of the app's workers."""
         notice = "killed" if self.platform.kill_worker() is not None else "no-worker"
         raise await back(request, "/faults", notice)
 
-    def _faults_page(self, request: web.Request, problem: str) -> web.Response:
+    def _faults_page(
+        self,
+        request: web.Request,
+        *,
+        task_problem: str = "",
+        mail_problem: str = "",
+        task_fields: Mapping[str, str] | None = None,
+        mail_fields: Mapping[str, str] | None = None,
+    ) -> web.Response:
+        """Show the page; what was typed into a form that was refused stays in it."""
         with self.engine.lock:
             rules = self.engine.faults.all()
+        mail = self.platform.mail.faults
         page = self.page(
             request,
             "faults.html",
             rules=rules,
-            kinds=[(kind, FAULT_WORDS.get(kind, kind)) for kind in KINDS],
-            mail=self.platform.mail.faults,
+            mail_rules=_mail_rules(mail),
+            kinds=[(kind, FAULTS[kind]) for kind in KINDS],
             queue_ids=[row["id"] for row in work.queue_rows(self.engine)],
-            problem=problem,
+            task_problem=task_problem,
+            mail_problem=mail_problem,
+            typed={"kind": "error", "percent": "10", **(task_fields or {})},
+            mail_typed={
+                "percent": f"{mail.temporary_rate * 100:g}",
+                "refused": "\n".join(mail.refused),
+                "latency_ms": f"{mail.latency_ms:g}",
+                **(mail_fields or {}),
+            },
         )
-        page.set_status(400 if problem else 200)
+        if task_problem or mail_problem:
+            page.set_status(400)
         return page
 
 
-def _rule(fields: dict[str, str]) -> dict[str, Any]:
+def _mail_rules(mail: MailFaults) -> list[tuple[str, str, str]]:
+    """Return the faults of the mail server that are on: field, name, and how much."""
+    found = []
+    if mail.temporary_rate:
+        share = f"{mail.temporary_rate * 100:g} % of messages are answered “try again later” (451)"
+        found.append(("temporary_rate", "Put off", share))
+    if mail.refused:
+        found.append(("refused", "Refused addresses", ", ".join(mail.refused) + " (550)"))
+    if mail.latency_ms:
+        found.append(("latency_ms", "Latency", f"{mail.latency_ms:g} ms for each message"))
+    return found
+
+
+async def _fields(request: web.Request) -> dict[str, str]:
+    return {key: str(value).strip() for key, value in (await request.post()).items()}
+
+
+def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
     """Return a fault rule from the form's fields.
 
     Raises:
-        ValueError: a field is no number.
+        ValueError: a field cannot be; the text names it as the form does.
     """
-    rule: dict[str, Any] = {"kind": fields.get("kind", "")}
-    rule["rate"] = _decimal(fields.get("percent", ""), "Share") / 100
-    rule |= {name: fields.get(name, "") for name in ("queue", "path")}
+    kind, queue = fields.get("kind", ""), fields.get("queue", "")
+    if kind not in KINDS:
+        raise ValueError(f"What happens: there is no fault “{kind}”.")
+    if queue and queue not in queue_ids:
+        raise ValueError(f"Queue: there is no queue “{queue}”.")
+    share = _decimal(fields.get("percent", ""), "Share of deliveries", most=100)
+    rule: dict[str, Any] = {"kind": kind, "rate": share / 100}
+    rule |= {"queue": queue, "path": fields.get("path", "")}
     if fields.get("param"):
-        rule["param"] = _decimal(fields["param"], "Seconds")
-    if fields.get("max_count"):
-        if not fields["max_count"].isdecimal():
-            raise FaultRuleError("At most: a whole number.")
-        rule["max_count"] = int(fields["max_count"])
+        if kind not in _SECONDS_OF:
+            names = " and ".join(FAULTS[each].name for each in _SECONDS_OF)
+            raise ValueError(f"Seconds: only for {names}.")
+        rule["param"] = _decimal(fields["param"], "Seconds", most=86400)
+    if count := fields.get("max_count"):
+        if not count.isdecimal() or not 1 <= int(count[:12]) < 10**9:
+            raise ValueError(f"At most, times: a whole number from 1, not “{count}”.")
+        rule["max_count"] = int(count)
     return rule
 
 
-def _decimal(text: str, label: str) -> float:
+def _decimal(text: str, label: str, *, most: float) -> float:
     try:
         value = float(text or 0)
     except ValueError:
         raise ValueError(f"{label}: a number, not “{text}”.") from None
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{label}: 0 or more.")
+    if not 0 <= value <= most:
+        raise ValueError(f"{label}: a number from 0 to {most:g}, not “{text}”.")
     return value

@@ -11,6 +11,7 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
 from devserver.cloudtasks.errors import Refused
+from devserver.console.words import counted
 from devserver.errors import DevserverError
 
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ NOTICES = {
     "no-worker": "The app has no worker now: nothing was killed.",
     "cron-ok": "The job ran well.",
     "cron-failed": "The job ran and failed: see its last result.",
+    "cancel": "Cancelled: what was done stays, and it can be resumed.",
+    "resume": "Resumed.",
+    "retry": "Its failed items are worked on again, in this run.",
+}
+# The same of an action on many tasks; the address holds the number, too.
+NOTICES_OF_MANY = {
+    "all-run": "{} dispatched now, whatever the rate and load of their queues.",
+    "all-retry": "{} due again at once.",
+    "all-delete": "{} deleted.",
 }
 
 # No control characters: a browser leaves out a tab, and the next slash is another site's.
@@ -69,7 +79,11 @@ class Section(ABC):
 
     def page(self, request: web.Request, template: str, **context: object) -> web.Response:
         """Return a page, with the notice that its address asks for."""
-        notice = NOTICES.get(request.query.get("said", ""), "")
+        said = request.query.get("said", "")
+        notice = NOTICES.get(said, "")
+        if said in NOTICES_OF_MANY:
+            many = counted(whole(request.query.get("count", "")), "task")
+            notice = NOTICES_OF_MANY[said].format(many)
         return self.console.render(request, template, notice=notice, **context)
 
     def _with_errors(self, handler: Handler) -> Handler:
@@ -90,9 +104,7 @@ class Section(ABC):
 
     def error(self, request: web.Request, status: int, message: str) -> web.Response:
         """Return a page that says why not."""
-        page = self.page(request, "error.html", status=status, message=message)
-        page.set_status(status)
-        return page
+        return self.console.error_page(request, status, message)
 
     def queue_name(self, request: web.Request) -> str:
         """Return the full name of the queue in the address."""
@@ -107,14 +119,20 @@ async def in_time(reading: Awaitable[T]) -> T | None:
         return None
 
 
-async def back(request: web.Request, usual: str, notice: str) -> web.HTTPSeeOther:
-    """Return the way back to the page whose form was sent."""
+async def back(
+    request: web.Request, usual: str, notice: str, *, count: int | None = None
+) -> web.HTTPSeeOther:
+    """Return the way back to the page whose form was sent, which then says the notice."""
     place = str((await request.post()).get("back", "")) or usual
     if not _OWN_PATH.fullmatch(place):
         place = usual
     path, _, query = place.partition("?")
-    kept = [part for part in query.split("&") if part and not part.startswith("said=")]
-    return web.HTTPSeeOther(f"{path}?{'&'.join([*kept, 'said=' + quote(notice)])}")
+    said = ("said=", "count=")
+    kept = [part for part in query.split("&") if part and not part.startswith(said)]
+    kept.append("said=" + quote(notice))
+    if count is not None:
+        kept.append(f"count={count}")
+    return web.HTTPSeeOther(f"{path}?{'&'.join(kept)}")
 
 
 def whole(text: str) -> int:

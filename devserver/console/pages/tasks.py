@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from devserver.cloudtasks import views
-from devserver.console import words, work
+from devserver.console import task_rows, words, work
 from devserver.console.pages.frame import Route, Section, back, whole
+from devserver.console.work import PAGE_TASKS, TaskFilter
 
 
 class Tasks(Section):
@@ -25,38 +26,38 @@ class Tasks(Section):
 
     async def tasks(self, request: web.Request) -> web.Response:
         """Show tasks, newest first, as the address filters them."""
-        query = request.query
-        queue, state, text = (query.get(name, "").strip() for name in ("queue", "state", "q"))
-        if state and state not in views.STATES:
-            raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
-        before = whole(query.get("before", ""))
-        rows, next_before = work.find_tasks(
-            self.engine, queue=queue, state=state, text=text, before=before
-        )
-        kept = {"queue": queue, "state": state, "q": text}
-        older = urlencode({k: v for k, v in kept.items() if v} | {"before": str(next_before)})
+        chosen = filter_of(request)
+        found = work.find_tasks(self.engine, chosen, PAGE_TASKS + 1)
+        page = found[:PAGE_TASKS]
+        older = ""
+        if len(found) > PAGE_TASKS:
+            older = "/tasks?" + urlencode(chosen.fields | {"before": str(page[-1].sequence)})
         return self.page(
             request,
             "tasks.html",
-            rows=rows,
-            older=f"/tasks?{older}" if next_before else "",
-            is_first=not before,
+            rows=[task_rows.row_of(self.engine, task) for task in page],
+            older=older,
+            is_first=not chosen.before,
             queue_ids=[row["id"] for row in work.queue_rows(self.engine)],
-            **{"queue": queue, "state": state, "text": text},
+            chosen=chosen,
+            filter_query=urlencode(chosen.fields),
         )
 
     async def task(self, request: web.Request) -> web.Response:
         """Show one task with all its attempts, the latest first."""
-        shown = views.task_with_attempts_json(self.engine, self._task_name(request))
-        for attempt in shown["attempts"]:
-            answer = attempt["response"]
-            attempt["answer"] = words.body(_bytes(answer["body"])) if answer else None
+        name = self._task_name(request)
+        shown = views.task_with_attempts_json(self.engine, name)
+        body = _bytes(shown["request"]["body"])
         return self.page(
             request,
             "task.html",
             task=shown,
-            body=words.body(_bytes(shown["request"]["body"])),
-            attempts=list(reversed(shown["attempts"])),
+            words=task_rows.words_of(shown["path"], body),
+            overdue_s=task_rows.overdue_s(shown, self.engine.clock.now()),
+            held_back=self._held_back(shown["queue"]),
+            body=words.body(body),
+            curl=task_rows.as_curl(self.engine.attempts.request_of(name)),
+            attempts=_told(shown["attempts"]),
             is_live=shown["ended_at"] is None,
         )
 
@@ -74,6 +75,48 @@ class Tasks(Section):
 
     def _task_name(self, request: web.Request) -> str:
         return f"{self.queue_name(request)}/tasks/{request.match_info['task']}"
+
+    def _held_back(self, queue_id: str) -> str:
+        """Return why tasks of a queue begin late, "" if nothing is known of it."""
+        row = next((row for row in work.queue_rows(self.engine) if row["id"] == queue_id), None)
+        if row is None:
+            return "its queue is gone"
+        if row["state"] != "running":
+            return f"its queue is {row['state']}"
+        if row["speed_factor"] < 1:
+            return f"its queue is slowed to {row['speed_factor']:.0%} by 429 or 503 responses"
+        if row["running"] >= row["max_concurrent"]:
+            return "its queue runs as many tasks as it may"
+        return "others are ahead of it, at the rate of its queue" if row["waiting"] > 1 else ""
+
+
+def filter_of(request: web.Request) -> TaskFilter:
+    """Return what the address of a list asks for.
+
+    Raises:
+        web.HTTPBadRequest: there is no such state.
+    """
+    query = request.query
+    queue, state, text = (query.get(name, "").strip() for name in ("queue", "state", "q"))
+    if state and state not in views.STATES:
+        raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
+    return TaskFilter(queue, state, text, whole(query.get("before", "")))
+
+
+def _told(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return attempts, the latest first: each with its place, its body, and whose copy it is."""
+    own = 0
+    for attempt in attempts:
+        own += not attempt["is_copy"]
+        attempt["place"] = max(own, 1)
+        response = attempt["response"]
+        attempt["answer"] = words.body(_bytes(response["body"])) if response else None
+        ended_at = attempt["started_at"] + (attempt["duration_ms"] or 0) / 1000
+        retry_at = attempt["next_retry_at"]
+        attempt["backoff_s"] = None if retry_at is None else max(0.0, retry_at - ended_at)
+        is_good = response is not None and 200 <= response["status"] <= 299
+        attempt["is_good"] = is_good and not attempt["error"]
+    return attempts[::-1]
 
 
 def _bytes(body: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const PERIOD_MS = 2000;
+  const IDLE_MS = 5000;
   const SLOWEST_MS = 15000;
   const toggle = document.querySelector("[data-live-toggle]");
   const status = document.querySelector("[data-live-status]");
@@ -11,6 +12,23 @@
   let paused = sessionStorage.getItem("paused") === "yes";
   let waitMs = PERIOD_MS;
   let timer = 0;
+  let tag = "";
+
+  // As the server writes them (words.py): what only grows older needs no new page.
+  const age = (seconds) => {
+    const s = Math.abs(seconds);
+    if (s < 60) return `${Math.floor(s)} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} min`;
+    return s < 86400 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+  };
+  const relative = (s) => (Math.abs(s) < 1 ? "now" : s > 0 ? `${age(s)} ago` : `in ${age(s)}`);
+  const grow = () => {
+    for (const time of document.querySelectorAll("time[datetime]:not(.clock)")) {
+      const seconds = (Date.now() - Date.parse(time.dateTime)) / 1000;
+      const text = time.dataset.as === "age" ? age(seconds) : relative(seconds);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
 
   const show = (word) => {
     status.textContent = word;
@@ -50,8 +68,18 @@
 
   const refresh = async () => {
     try {
-      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (!response.ok) throw new Error(String(response.status));
+      const headers = { Accept: "text/html" };
+      if (tag) headers["If-None-Match"] = tag;
+      const response = await fetch(location.href, { headers });
+      const isSame = response.status === 304;
+      if (!response.ok && !isSame) throw new Error(String(response.status));
+      if (isSame) {
+        waitMs = Math.min(waitMs * 1.25, IDLE_MS);
+        if (!paused) show("Live");
+        if (!paused) grow();
+        return;
+      }
+      tag = response.headers.get("ETag") || "";
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       for (const part of document.querySelectorAll("[data-live]")) {
         const fresh = page.getElementById(part.id);

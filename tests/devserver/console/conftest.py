@@ -13,6 +13,7 @@ from devserver.cloudtasks.emulator import Emulator, EmulatorSettings
 from devserver.console import guards
 from devserver.console.server import Console
 from devserver.cron import Cron
+from devserver.log_tail import LogTail
 from devserver.mail import MailServer
 from devserver.service_table import ServiceState
 from tests.devserver.conftest import QUEUE_YAML, ask
@@ -23,8 +24,11 @@ PAGES = [
     "/",
     "/queues",
     "/tasks",
-    "/outbox",
+    "/runs",
     "/dead",
+    "/outbox",
+    "/data",
+    "/logs",
     "/mail",
     "/cron",
     "/faults",
@@ -43,6 +47,7 @@ class FakePlatform:
     mail: MailServer
     app_url: str
     datastore_address: str = "127.0.0.1:1"
+    log_tail: LogTail = field(default_factory=LogTail)
     killed: list[int] = field(default_factory=list)
 
     def services(self):

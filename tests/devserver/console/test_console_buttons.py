@@ -94,7 +94,35 @@ def test_a_bad_fault_is_refused_with_its_reason(browser, engine, fields):
 
     assert answer.status == 400
     assert 'role="alert"' in answer.text
+    assert f'name="percent" inputmode="decimal" value="{fields["percent"]}"' in answer.text
     assert engine.faults.all() == []
+
+
+def test_an_error_speaks_of_the_field_as_the_form_does(browser):
+    """In percent, as it was typed, and not of a rate from 0 to 1."""
+    fields = {"kind": "delay", "percent": "400", "queue": "mails", "path": "/a", "param": "2"}
+
+    page = browser.post("/faults", fields).text
+
+    assert "Share of deliveries: a number from 0 to 100, not “400”." in page
+    for part in ('value="400"', 'value="delay" selected', "<option selected>mails", 'value="/a"'):
+        assert part in page
+
+
+def test_mail_faults_are_listed_with_the_others_and_switched_off(browser, platform):
+    """One row each; the others stay."""
+    platform.mail.set_faults(temporary_rate=0.25, latency_ms=7, refused=("ada@example.com",))
+
+    page = browser.get("/faults").text
+    browser.post("/faults/mail/remove", {"rule": "temporary_rate"})
+    browser.post("/faults/mail/remove", {"rule": "__class__"})
+
+    on = page.partition("Switched on")[2].partition("</section>")[0]
+    for part in ("25 % of messages", "7 ms for each message", "ada@example.com (550)"):
+        assert part in on
+    faults = platform.mail.faults
+    assert (faults.temporary_rate, faults.latency_ms) == (0.0, 7.0)
+    assert faults.refused == ("ada@example.com",)
 
 
 def test_mail_faults_are_set_in_the_form(browser, platform):

@@ -6,7 +6,10 @@ import re
 import pytest
 
 from devserver.cloudtasks import messages
+from devserver.cloudtasks.faults import KINDS
+from devserver.console.fault_words import FAULTS
 from tests.devserver.console.conftest import (
+    CONSOLE,
     EVIL,
     PAGES,
     add_task,
@@ -98,7 +101,7 @@ def test_tasks_are_filtered_by_the_address(browser, engine):
     engine.end_attempt(engine.begin_attempt(done).id, status=204)
 
     def listed(query):
-        return re.findall(r">/tasks/(first|second|third)<", browser.get(f"/tasks?{query}").text)
+        return re.findall(r">(first|second|third)<", browser.get(f"/tasks?{query}").text)
 
     assert listed("") == ["third", "second", "first"]
     assert listed("queue=mails") == ["third", "second"]
@@ -115,7 +118,7 @@ def test_pages_of_tasks_show_each_task_once(browser, engine, text):
     seen, path = [], f"/tasks?{text}"
     while path:
         page = browser.get(path).text
-        seen += re.findall(r'<span class="sub mono">(\d+)</span>', page)
+        seen += re.findall(r'data-key="(\d+)"', page)
         older = re.search(r'<a href="([^"]+)" rel="next"', page)
         path = older[1].replace("&amp;", "&") if older else ""
 
@@ -151,3 +154,74 @@ def test_the_overview_says_what_needs_attention(browser, engine, platform):
         "Faults are switched on",
     ):
         assert part in page
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/tasks/all/explode/confirm", 404),
+        ("GET", "/mail/99", 404),
+    ],
+)
+def test_an_error_is_a_page_of_the_console(browser, method, path, status):
+    """With a title, its menu, and a way back."""
+    page = browser.get(path)
+
+    assert page.status == status
+    for part in (
+        "<title>404 Not Found",
+        '<html lang="en">',
+        'aria-label="Console"',
+        'role="alert"',
+    ):
+        assert part in page.text
+
+
+def test_a_form_of_an_earlier_console_gets_a_page_too(browser):
+    """And changes nothing: see the guards."""
+    answer = browser.post("/queues/default/pause", token="0" * 64)
+
+    assert answer.status == 403
+    assert "earlier run of the console" in answer.text
+    assert 'aria-label="Console"' in answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothing", "/static/nothing.css"])
+def test_programs_get_no_page(browser, path):
+    """A line is all that they want."""
+    answer = browser.get(path)
+
+    assert answer.status == 404
+    assert "<html" not in answer.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_without_javascript_there_is_a_link_to_refresh(browser, path):
+    """And the switch of the theme waits for its script, which is the app's own."""
+    page = browser.get(path).text
+
+    assert f'<noscript><a class="button small" href="{path}">Refresh</a></noscript>' in page
+    assert "data-theme-toggle hidden" in page
+    assert "data-theme-toggle" in browser.get("/static/theme.js").text
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/queues"])
+def test_a_page_on_which_only_time_passes_is_not_sent_again(browser, engine, path):
+    """Its relative times are written by the script."""
+    add_task(engine)
+    engine.pause_queue(engine.place.queue_name("default"))
+    first = browser.get(path).headers["etag"]
+
+    assert browser.get(path, **{"If-None-Match": first}).status == 304
+    add_task(engine, "mails")
+    assert browser.get(path, **{"If-None-Match": first}).status == 200
+
+
+def test_a_fault_has_one_name_everywhere():
+    """Every kind of the API has its name, and the words of the docs are those."""
+    readme = (CONSOLE.parent.parent / "README.md").read_text()
+
+    assert set(FAULTS) == set(KINDS)
+    for word in re.findall(r"\*(Errors|Lost [a-z]+|Duplicates|Overlaps)\*", readme):
+        assert word in {words.name for words in FAULTS.values()}

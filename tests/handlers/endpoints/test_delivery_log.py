@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import threading
@@ -97,6 +98,40 @@ def test_a_line_is_what_ends_with_a_newline(queue: Queue, work: Work) -> None:
         lines.end()
 
     assert lines.kept == ["Hello, world 7", "no end"]
+
+
+def test_the_apps_own_output_says_of_which_task_each_line_is(queue: Queue, work: Work) -> None:
+    """By that the local platform shows a task's lines, also of a worker that died over it."""
+    out, log = io.StringIO(), io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        with on_a_laptop():
+            sys.stdout._stream = out  # type: ignore[attr-defined]
+            queue.deliver(PATH, task_name="t7")
+            print("of no task")  # noqa: T201
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+    assert "3 lamps [task default/t7]\n" in log.getvalue()
+    assert "elsewhere\n" in log.getvalue()
+    assert out.getvalue() == "a print [task default/t7]\nof no task\n"
+
+
+def test_a_traceback_has_its_task_in_the_first_line(queue: Queue, work: Work) -> None:
+    """What follows belongs to it."""
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    work.raises = KeyError("bug")
+    try:
+        with on_a_laptop():
+            queue.deliver(PATH, task_name="t7")
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+    first, second, *_ = log.getvalue().partition(f"{PATH} failed")[2].splitlines()
+    assert (first, second) == (" [task default/t7]", "Traceback (most recent call last):")
 
 
 def test_a_log_call_with_wrong_arguments_fails_no_task(

@@ -1,0 +1,25 @@
+"""The names of faults: the same in the console, on the app's pages, in the API and in the docs.
+
+A kind is what the API takes (devserver/cloudtasks/faults.py); its name is what people read.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FaultWords:
+    """How a kind of fault is called, and what happens."""
+
+    name: str
+    text: str
+
+
+FAULTS = {
+    "error": FaultWords("Errors", "The response is 500, and the handler never runs"),
+    "lose_response": FaultWords("Lost responses", "The handler runs, and its response is lost"),
+    "duplicate": FaultWords("Duplicates", "A task that succeeded is delivered once more"),
+    "overlap": FaultWords("Overlaps", "A task is delivered twice, at the same time"),
+    "delay": FaultWords("Delays", "A delivery is held back by some seconds"),
+    "reorder": FaultWords("Reordering", "Any task that is due may come next, not the oldest"),
+    "kill_worker": FaultWords("Worker kills", "The worker is killed some seconds into a delivery"),
+}

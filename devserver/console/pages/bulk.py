@@ -1,0 +1,77 @@
+"""One action on all the tasks that a filter finds: shown with its count, confirmed, done."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from devserver.cloudtasks import views
+from devserver.cloudtasks.records import DELETED, LIVE, TaskRecord
+from devserver.console import task_rows, work
+from devserver.console.pages.frame import Route, Section, back, whole
+from devserver.console.pages.tasks import filter_of
+from devserver.console.work import TaskFilter
+
+MAX_TASKS = 5000
+_SHOWN = 5
+
+
+class BulkActions(Section):
+    """Retry, run now or delete all the tasks of a filter."""
+
+    def table(self) -> list[Route]:
+        """Return method, path and handler of each route."""
+        return [
+            ("GET", "/tasks/all/{verb:run|retry|delete}/confirm", self.confirm),
+            ("POST", "/tasks/all/{verb:run|retry|delete}/confirm", self.act),
+        ]
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        """Say how many tasks it would be, and ask."""
+        verb, chosen = request.match_info["verb"], filter_of(request)
+        found = self._eligible(chosen, verb)
+        return self.page(
+            request,
+            "bulk.html",
+            verb=verb,
+            count=len(found),
+            is_cut=len(found) == MAX_TASKS,
+            rows=[task_rows.row_of(self.engine, task) for task in found[:_SHOWN]],
+            chosen=chosen,
+            list_url="/tasks?" + urlencode(chosen.fields),
+            # What is created while the person reads is not meant.
+            before=found[0].sequence + 1 if found else 0,
+        )
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Do it to the tasks that were there when the count was shown."""
+        fields = await request.post()
+        state = str(fields.get("state", ""))
+        if state and state not in views.STATES:
+            raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
+        chosen = TaskFilter(str(fields.get("queue", "")), state, str(fields.get("q", "")).strip())
+        before = whole(str(fields.get("before", "")))
+        if not before:
+            raise web.HTTPBadRequest(text="Which tasks are meant? Go back to the list.")
+        verb = request.match_info["verb"]
+        names = [task.name for task in self._eligible(replace(chosen, before=before), verb)]
+        verbs: dict[str, Callable[[str], Any]] = {
+            "run": self.engine.tasks.run,
+            "retry": self.engine.tasks.retry,
+            "delete": self.engine.tasks.delete,
+        }
+        done = self.engine.tasks.act_on_many(verbs[verb], names)
+        raise await back(request, "/tasks", f"all-{verb}", count=done)
+
+    def _eligible(self, chosen: TaskFilter, verb: str) -> list[TaskRecord]:
+        found = work.find_tasks(self.engine, chosen, MAX_TASKS)
+        return [task for task in found if _may(task, verb)]
+
+
+def _may(task: TaskRecord, verb: str) -> bool:
+    """Return whether a task can be acted upon: one that runs is not retried, and so on."""
+    if verb == "retry":
+        return task.state != DELETED and not task.running
+    return task.state == LIVE

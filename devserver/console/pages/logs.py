@@ -1,0 +1,59 @@
+"""The newest log records of all services."""
+
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from devserver.console.pages.frame import Route, Section, whole
+from devserver.log_tail import LEVELS, SERVICES, LogFilter
+
+PAGE_RECORDS = 200
+
+
+class Logs(Section):
+    """The merged tail of all services, as the address filters it."""
+
+    def table(self) -> list[Route]:
+        """Return method, path and handler of each route."""
+        return [
+            ("GET", "/logs", self.logs),
+        ]
+
+    async def logs(self, request: web.Request) -> web.Response:
+        """Show records, the newest first."""
+        chosen = filter_of(request)
+        found = self.platform.log_tail.newest(chosen, PAGE_RECORDS + 1)
+        page = found[:PAGE_RECORDS]
+        kept = {"service": chosen.service, "level": chosen.level, "task": chosen.task}
+        kept["q"] = chosen.text
+        older = ""
+        if len(found) > PAGE_RECORDS:
+            given = {name: value for name, value in kept.items() if value}
+            older = "/logs?" + urlencode(given | {"before": str(page[-1].number)})
+        return self.page(
+            request,
+            "logs.html",
+            rows=page,
+            chosen=chosen,
+            older=older,
+            is_first=not chosen.before,
+            services=SERVICES,
+            levels=LEVELS,
+        )
+
+
+def filter_of(request: web.Request) -> LogFilter:
+    """Return what an address asks for.
+
+    Raises:
+        web.HTTPBadRequest: there is no such service or level.
+    """
+    query = request.query
+    service, level, text, task = (
+        query.get(name, "").strip() for name in ("service", "level", "q", "task")
+    )
+    if service and service not in SERVICES:
+        raise web.HTTPBadRequest(text=f"There is no service “{service}”.")
+    if level and level not in LEVELS:
+        raise web.HTTPBadRequest(text=f"There is no level “{level}”.")
+    return LogFilter(service, level, text, task, whole(query.get("before", "")))

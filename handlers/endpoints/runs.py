@@ -1,0 +1,112 @@
+"""Runs of all patterns, for an operator's program: the console of the local platform, or a script.
+
+    GET  /control/runs?state=&name=&before=&limit=   {"runs": [...], "next_before": ...}
+    GET  /control/runs/<pattern>/<id>                a run with its items
+    POST /control/runs/<pattern>/<id>:<verb>         cancel, resume, retry: {"id": ...}
+
+Times are ISO 8601 in UTC. The caller proves itself as the scheduler does. Errors are problem
+details (RFC 9457). The verb follows a colon, as in Google's APIs (AIP-136): no id has one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, request
+from flask.typing import ResponseReturnValue
+
+from handlers.endpoints.auth import cron_only
+from handlers.endpoints.context import clients, registry
+from handlers.endpoints.problems import problem
+from handlers.endpoints.tasks import ANY_METHOD
+from pipelines.tasks.runs import (
+    MAX_LISTED,
+    STATES,
+    VERBS,
+    RunQuery,
+    RunRefusedError,
+    UnknownRunError,
+)
+
+bp = Blueprint("rollforward_runs", __name__, url_prefix="/control")
+
+
+@bp.get("/runs", provide_automatic_options=False)
+@cron_only
+def list_runs() -> ResponseReturnValue:
+    """Return runs, the newest first."""
+    try:
+        query = _query()
+    except ValueError as error:
+        return problem(400, str(error))
+    found = registry().runs(clients(), query)
+    return _json({"runs": [asdict(run) for run in found.runs], "next_before": found.next_before})
+
+
+@bp.get("/runs/<pattern>/<path:run_id>", provide_automatic_options=False)
+@cron_only
+def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
+    """Return one run, with its items."""
+    try:
+        return _json(asdict(registry().run(clients(), pattern, run_id)))
+    except UnknownRunError:
+        return problem(404, "There is no such run.")
+
+
+@bp.post("/runs/<pattern>/<path:target>", provide_automatic_options=False)
+@cron_only
+def control_run(pattern: str, target: str) -> ResponseReturnValue:
+    """Cancel, resume or retry a run; return the id of the run to look at."""
+    run_id, _, wanted = target.rpartition(":")
+    verb = next((verb for verb in VERBS if verb == wanted), None)
+    if verb is None or not run_id:
+        return problem(404, f"A run is told what to do by {', '.join(f':{v}' for v in VERBS)}.")
+    try:
+        return jsonify({"id": registry().control_run(clients(), pattern, run_id, verb)})
+    except UnknownRunError:
+        return problem(404, "There is no such run.")
+    except RunRefusedError as error:
+        return problem(409, f"This run cannot be told to {verb}: {error}.")
+
+
+@bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
+@cron_only
+def unknown(rest: str) -> ResponseReturnValue:
+    """Say that there is nothing here, to those who may ask: a stranger learns no route."""
+    return "", 404
+
+
+def _query() -> RunQuery:
+    """Return what the address asks for.
+
+    Raises:
+        ValueError: it cannot be understood; the text says which part.
+    """
+    state, limit = request.args.get("state", ""), request.args.get("limit", "20")
+    if state not in ("", *STATES):
+        raise ValueError(f"state is one of {', '.join(STATES)}.")
+    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:9]) <= MAX_LISTED:
+        raise ValueError(f"limit is a number from 1 to {MAX_LISTED}.")
+    return RunQuery(_before(), state, request.args.get("name", ""), int(limit))
+
+
+def _before() -> datetime.datetime | None:
+    text = request.args.get("before", "")
+    if not text:
+        return None
+    try:
+        before = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("before is a time, as next_before of a list.") from None
+    if before.tzinfo is None:
+        raise ValueError("before is a time with its zone, as next_before of a list.")
+    return before
+
+
+def _json(value: dict[str, Any]) -> Response:
+    """Return JSON with times as ISO 8601; Flask would write those of HTTP headers."""
+    text = json.dumps(value, default=datetime.datetime.isoformat)
+    return Response(text, content_type="application/json")

@@ -1,0 +1,186 @@
+"""Runs of all jobs, as an operator sees them: listed, looked at, controlled."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from models.continuations import (
+    CANCELLED,
+    FINISHED,
+    RUNNING,
+    ContinuationPage,
+    ContinuationRun,
+    newest_runs,
+    pages_of,
+    runs_started_at,
+)
+from pipelines.continuations import runs
+from pipelines.continuations.errors import NotEndedError, PagesGoneError
+from pipelines.continuations.jobs import Job
+from pipelines.continuations.progress import OUTCOMES, Totals, run_of
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.runs import (
+    Run,
+    RunDetails,
+    RunIssue,
+    RunList,
+    RunPart,
+    RunQuery,
+    RunRefusedError,
+    RunVerb,
+)
+
+PATTERN = "continuations"
+# A list that is filtered looks at so many runs at a time.
+MAX_SCANNED = 200
+# Of each run that has not finished a list counts so many pages, and a run's own page so many.
+MAX_PAGES_IN_LIST = 50
+MAX_PAGES = 500
+MAX_ISSUES = 200
+
+Jobs = Mapping[str, Job[Any, Any]]
+
+
+def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
+    """Return runs, the newest first: about `limit`, of those that were looked at."""
+    before = naive_utc(query.before) if query.before else None
+    most = query.limit if not (query.state or query.name) else MAX_SCANNED
+    rows = newest_runs(before=before).fetch(most + 1)
+    next_before = None
+    if len(rows) > most:
+        next_before = rows[most - 1].started
+        # Of runs that were started together none is left out, nor listed twice.
+        rows = [row for row in rows if row.started > next_before]
+        rows += runs_started_at(next_before).fetch()
+    shown = [row for row in rows if _is_asked_for(row, query)]
+    if len(shown) > query.limit:
+        last = shown[query.limit - 1].started
+        shown, next_before = [row for row in shown if row.started >= last], last
+    return RunList([_listed(jobs, row) for row in shown], _aware(next_before))
+
+
+def run_details(jobs: Jobs, run_id: str) -> RunDetails:
+    """Return a run with its pages, as many as can be shown.
+
+    Raises:
+        UnknownRunError: there is no such run.
+    """
+    row = run_of(run_id)
+    pages = pages_of(run_id).fetch(MAX_PAGES + 1)
+    is_partial = len(pages) > MAX_PAGES
+    totals = Totals.kept(row) if row.totals else Totals.of(pages[:MAX_PAGES], len(row.spans))
+    return RunDetails(
+        run=_run(jobs, row, totals, is_partial=is_partial and not row.totals),
+        parts=[_part(page) for page in pages[:MAX_PAGES]],
+        issues=list(itertools.islice(_issues(pages), MAX_ISSUES)),
+        cost=asdict(totals.cost),
+    )
+
+
+def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
+    """Cancel, resume or retry a run; return the id of the run to look at.
+
+    Raises:
+        UnknownRunError: there is no such run.
+        RunRefusedError: not as it is now; the text says why.
+    """
+    row = run_of(run_id)
+    if verb not in _verbs(jobs, row):
+        raise RunRefusedError(_why_not(jobs, row, verb))
+    if verb == "cancel":
+        runs.cancel(run_id)
+    elif verb == "resume":
+        runs.resume(clients, jobs, run_id)
+    else:
+        try:
+            return runs.retry_failed(clients, jobs, run_id)
+        except (NotEndedError, PagesGoneError) as error:
+            raise RunRefusedError(str(error)) from error
+    return run_id
+
+
+def _is_asked_for(row: ContinuationRun, query: RunQuery) -> bool:
+    return query.state in ("", row.state) and query.name in ("", row.job)
+
+
+def _listed(jobs: Jobs, row: ContinuationRun) -> Run:
+    """Return a run as a list shows it: what it adds up to costs a few reads, whatever its size."""
+    if row.totals:
+        return _run(jobs, row, Totals.kept(row))
+    pages = pages_of(row.key.id()).fetch(MAX_PAGES_IN_LIST + 1)
+    totals = Totals.of(pages[:MAX_PAGES_IN_LIST], len(row.spans))
+    return _run(jobs, row, totals, is_partial=len(pages) > MAX_PAGES_IN_LIST)
+
+
+def _run(jobs: Jobs, row: ContinuationRun, totals: Totals, *, is_partial: bool = False) -> Run:
+    is_over = row.state == FINISHED
+    expected = totals.known if is_over else max(totals.known, row.expected or 0)
+    return Run(
+        pattern=PATTERN,
+        id=row.key.id(),
+        name=row.job,
+        state=row.state,
+        args=row.args,
+        started=row.started.replace(tzinfo=datetime.UTC),
+        ended=_aware(row.ended),
+        counts={
+            "done": totals.done,
+            "skipped": totals.skipped,
+            "failed": totals.failed,
+            "retrying": totals.retrying,
+            "waiting": expected - totals.ended - totals.retrying,
+        },
+        expected=expected,
+        is_partial=is_partial,
+        retry_of=row.retry_of,
+        retried_by=row.retried_by,
+        verbs=_verbs(jobs, row),
+    )
+
+
+def _verbs(jobs: Jobs, row: ContinuationRun) -> Sequence[RunVerb]:
+    if row.state == RUNNING:
+        return ("cancel",)
+    if row.job not in jobs:
+        return ()
+    if row.state == CANCELLED:
+        return ("resume",)
+    has_failed = row.totals is not None and Totals.kept(row).failed > 0
+    can_retry = has_failed and not row.retried_by and not row.pages_gone
+    return ("retry",) if can_retry else ()
+
+
+def _why_not(jobs: Jobs, row: ContinuationRun, verb: RunVerb) -> str:
+    if row.job not in jobs and row.state != RUNNING:
+        return f"no job of this app is called {row.job}"
+    if verb == "retry" and row.state == FINISHED:
+        if row.retried_by:
+            return f"it was retried already, as {row.retried_by}"
+        return "its items are kept no more" if row.pages_gone else "none of its items failed"
+    return f"it is {row.state}"
+
+
+def _part(page: ContinuationPage) -> RunPart:
+    return RunPart(
+        label=f"chain {page.chain}, page {page.number}",
+        items=page.receipts,
+        attempts=page.attempts,
+        progressed=page.progressed_at.replace(tzinfo=datetime.UTC),
+    )
+
+
+def _issues(pages: Sequence[ContinuationPage]) -> Any:
+    """Yield what did not go well, in the order of the items."""
+    for page in pages:
+        for position in sorted(map(int, page.reasons)):
+            outcome = OUTCOMES[page.receipts[position]]
+            yield RunIssue(page.items[position], outcome, page.reasons[str(position)])
+
+
+def _aware(at: datetime.datetime | None) -> datetime.datetime | None:
+    return None if at is None else at.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,138 @@
+"""Runs: work of many items, as any pattern shows it to somebody who operates the app.
+
+A pattern that has runs overrides `runs`, `run` and `control_run` of `Pattern`. `GET /control/runs`
+lists those of all patterns (handlers/endpoints/runs.py), and the console of the local platform
+shows them without knowing the app.
+
+A task that works for a run has the field `run_id` in its arguments: so the run is found from the
+task, and its attempts from the run.
+
+Source: the list of workflows of Temporal's web UI; batches in Oban's.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+RunState = Literal["running", "finished", "cancelled"]
+RunVerb = Literal["cancel", "resume", "retry"]
+
+STATES: tuple[RunState, ...] = ("running", "finished", "cancelled")
+VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry")
+# What may become of an item, and its letter in `RunPart.items`.
+OUTCOMES = {"done": "d", "skipped": "s", "failed": "f", "retrying": "r", "waiting": "."}
+
+MAX_LISTED = 100
+
+
+class UnknownRunError(LookupError):
+    """There is no run of this id."""
+
+
+class RunRefusedError(Exception):
+    """This cannot be done to a run as it is now; the text says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as a list shows it.
+
+    Attributes:
+        pattern: The name of its pattern.
+        name: What kind of work it is: of a job, its name.
+        args: What it was started with, as JSON.
+        counts: How many items there are of each of OUTCOMES.
+        expected: How many items there will be, as far as is known.
+        is_partial: Whether there are more items than were counted, to keep the list quick.
+        verbs: What can be done to it now.
+    """
+
+    pattern: str
+    id: str
+    name: str
+    state: RunState
+    args: str
+    started: datetime.datetime
+    ended: datetime.datetime | None
+    counts: Mapping[str, int]
+    expected: int
+    is_partial: bool = False
+    retry_of: str | None = None
+    retried_by: str | None = None
+    verbs: Sequence[RunVerb] = ()
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """Items that one task works on: a letter of OUTCOMES for each, and when it last got on."""
+
+    label: str
+    items: str
+    attempts: int
+    progressed: datetime.datetime
+
+
+@dataclass(frozen=True)
+class RunIssue:
+    """An item that was not simply done, and why."""
+
+    item: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """A run with its parts in order, the first of its issues, and what it has cost so far."""
+
+    run: Run
+    parts: Sequence[RunPart]
+    issues: Sequence[RunIssue]
+    cost: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """Which runs to list, the newest first.
+
+    Attributes:
+        before: Only those that were started earlier.
+        state: One of STATES; "" for all.
+        name: Of one kind of work; "" for all.
+        limit: How many, about: runs of the same instant are never torn apart.
+    """
+
+    before: datetime.datetime | None = None
+    state: str = ""
+    name: str = ""
+    limit: int = 20
+
+
+@dataclass(frozen=True)
+class RunList:
+    """Runs, the newest first, and where the next list begins; None: there are no more."""
+
+    runs: Sequence[Run] = ()
+    next_before: datetime.datetime | None = None
+
+
+def merged(lists: Sequence[RunList], limit: int) -> RunList:
+    """Return the newest runs of several lists as one.
+
+    Each list is whole down to its `next_before`: what is older than the youngest of these may be
+    missing a neighbour, and is left to the next list.
+    """
+    ends = [each.next_before for each in lists if each.next_before is not None]
+    whole_until = max(ends, default=None)
+    runs = sorted((run for each in lists for run in each.runs), key=lambda run: run.id)
+    runs.sort(key=lambda run: run.started, reverse=True)
+    if whole_until is not None:
+        runs = [run for run in runs if run.started >= whole_until]
+    if len(runs) <= limit:
+        return RunList(runs, whole_until)
+    last = runs[limit - 1].started
+    shown = [run for run in runs if run.started >= last]
+    return RunList(shown, last if len(shown) < len(runs) else whole_until)

@@ -1,0 +1,120 @@
+"""The console in a real browser: axe finds nothing, targets and letters are large enough."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import requests
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.stack import Stack, until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+MIN_TARGET_PX = 24
+MIN_TEXT_PX = 13
+PAGES = (
+    *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm", "/runs"),
+    *("/dead", "/outbox", "/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
+    *("/faults", "/nothing"),
+)
+# Links within a sentence may be as small as its letters (WCAG 2.5.8).
+TOO_SMALL = """([minTarget, minText]) => {
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !element.checkVisibility()) continue;
+    if (element.closest(".unseen, noscript")) continue;
+    const size = parseFloat(getComputedStyle(element).fontSize);
+    if (size < minText) found.push(`${size} px: ${texts.currentNode.textContent.trim()}`);
+  }
+  for (const element of document.querySelectorAll("a, button, input, select, textarea, summary")) {
+    const { width, height } = element.getBoundingClientRect();
+    if (!width || element.matches(".skip") || element.closest("p a:not(.button)")) continue;
+    if (Math.min(width, height) < minTarget - 0.5) {
+      found.push(`${width} x ${height}: ${element.outerHTML.slice(0, 80)}`);
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="session")
+def busy(stack: Stack) -> Stack:
+    """A stack that has worked: a run with its tasks, mails and lines."""
+    page = stack.visitor.get(f"{stack.app}/invitations", timeout=30).text
+    csrf, form_id = (
+        re.search(rf'name="{n}" value="([^"]+)"', page)[1] for n in ("csrf_token", "id")
+    )  # type: ignore[index]
+    party = {"title": "T", "host": "H", "place": "P", "when": "2030-05-01T19:30", "note": ""}
+    stack.visitor.post(
+        f"{stack.app}/invitations", data={"csrf_token": csrf, "id": form_id, **party}, timeout=30
+    )
+    url = f"{stack.app}/invitations/{form_id}"
+    stack.post(f"{url}/guests", page=url, pasted="name,email\nAda,ada@example.com\nNo,nothing")
+    until(
+        lambda: "/runs/continuations/" in requests.get(f"{stack.console}/runs", timeout=30).text, 60
+    )
+    return stack
+
+
+def links(stack: Stack, path: str, pattern: str) -> list[str]:
+    text = requests.get(stack.console + path, timeout=30).text
+    return [link.replace("&amp;", "&") for link in re.findall(rf'href="({pattern})"', text)]
+
+
+def check(page: Page, problems: list[str], where: str) -> None:
+    """Open all that is folded, and look at what axe and the ruler say."""
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    found: Any = Axe().run(page)
+    small = page.evaluate(TOO_SMALL, [MIN_TARGET_PX, MIN_TEXT_PX])
+    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    problems += [
+        f"{where}: {each['id']} {each['nodes'][0]['html']}" for each in found.response["violations"]
+    ]
+    problems += [f"{where}: {each}" for each in small]
+    problems += [f"{where} is wider than the window"] if width > 0 else []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_is_accessible(busy: Stack, browser: Browser, scheme: Any, width: int) -> None:
+    """No violation of WCAG 2.2 AA nor of axe's best practice, in both themes, on a phone too."""
+    paths = [
+        *PAGES,
+        *links(busy, "/runs", '/runs/continuations/[^"]+')[:1],
+        *links(busy, "/tasks?state=done", '/tasks/imports/[^"]+')[:1],
+        *links(busy, "/data/kind/ContinuationPage", '/data/entity[^"]+')[:1],
+    ]
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    page, problems = context.new_page(), []
+    for path in paths:
+        page.goto(busy.console + path)
+        check(page, problems, path)
+    context.close()
+
+    assert problems == []
+    assert len(paths) == len(PAGES) + 3
+
+
+def test_the_theme_is_switched_and_kept(page: Page, stack: Stack) -> None:
+    """On the next page as well; pressed again, the system's choice holds."""
+    page.goto(stack.console)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+
+    page.get_by_role("button", name="Dark").click()
+    dark = page.evaluate(ground)
+    page.goto(f"{stack.console}/logs")
+
+    assert dark != light
+    assert page.evaluate(ground) == dark
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate(ground) == light
+    expect(page.get_by_role("button", name="Dark")).to_be_visible()
