@@ -10,9 +10,11 @@
   const randomId = () => [...crypto.getRandomValues(new Uint8Array(16))]
     .map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
+  const underWay = new Set();
   const send = async (form, button) => {
     const fields = new FormData(form, button);
     const began = performance.now();
+    underWay.add(form);
     root.dataset.busy = "";
     try {
       // A redirect says that it was done. The worker that would have said so may be the one killed.
@@ -31,7 +33,8 @@
       await window.live?.refresh();
       if (form.hasAttribute("data-timed")) window.live?.waited(performance.now() - began);
     } finally {
-      delete root.dataset.busy;
+      underWay.delete(form);
+      if (!underWay.size) delete root.dataset.busy;
     }
   };
 
@@ -39,7 +42,7 @@
     const form = event.target;
     if (!form.matches("[data-in-place]") || !window.live) return;
     event.preventDefault();
-    if (!("busy" in root.dataset)) send(form, event.submitter);
+    if (!underWay.has(form)) send(form, event.submitter);
   });
 
   // Tabs.
@@ -65,6 +68,7 @@
   // The canvas: a box for each page, a dot for each item. A page that was struck has a broken,
   // hatched frame until all in it is done; then a whole one, and how often it was struck.
   const MAX_DOT = 9;
+  const MAX_ASPECT = 2.2;
   const GLOW_MS = 450;
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -101,11 +105,14 @@
       const inW = cellW - gap - 2 * pad;
       const inH = cellH - gap - 2 * pad;
       if (inW < 1 || inH < 1) continue;
+      // Long, thin boxes hold larger dots, and look like stripes.
+      const shape = Math.max(cellW / cellH, cellH / cellW) > MAX_ASPECT ? 0.5 : 1;
       for (let across = 1; across <= size; across += 1) {
         const down = Math.ceil(size / across);
         const pitch = Math.min(inW / across, inH / down, 3 * MAX_DOT);
-        if (!best || pitch > best.pitch) {
-          best = { columns, rows, cellW, cellH, gap, pad, across, down, pitch };
+        if (!best || pitch * shape > best.score) {
+          const score = pitch * shape;
+          best = { columns, cellW, cellH, gap, across, down, pitch, score };
         }
       }
     }
@@ -208,18 +215,18 @@
       pen.stroke();
       pen.setLineDash([]);
       if (!box.hits) return;
-      // The count in a corner: struck so often.
-      const text = `↻${box.hits > 1 ? box.hits : ""}`;
-      const size = Math.max(9, Math.min(13, h * 0.3));
-      pen.font = `600 ${size}px system-ui, sans-serif`;
-      const wide = pen.measureText(text).width + 4;
-      pen.fillStyle = ink.retrying;
+      // A badge on the corner: struck so often.
+      const radius = Math.max(3, Math.min(8, w * 0.2, h * 0.2));
       pen.beginPath();
-      pen.roundRect(x + w - wide, y, wide, size + 2, [0, round, 0, 4]);
+      pen.arc(x + w - 1, y + 1, radius, 0, 7);
+      pen.fillStyle = ink.retrying;
       pen.fill();
+      if (radius < 6 || box.hits < 2) return;
       pen.fillStyle = ink.surface;
-      pen.textBaseline = "top";
-      pen.fillText(text, x + w - wide + 2, y + 1);
+      pen.font = `700 ${Math.round(radius * 1.5)}px system-ui, sans-serif`;
+      pen.textAlign = "center";
+      pen.textBaseline = "middle";
+      pen.fillText(String(box.hits), x + w - 1, y + 1.5);
     };
 
     const dot = (pen, letter, x, y, pitch, ink, age) => {

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers.pages import faults, formatting, grades, home, invitations, sums, sums_api
+from handlers.pages import (
+    demo_runs,
+    faults,
+    formatting,
+    grades,
+    home,
+    invitations,
+    sums,
+    sums_api,
+)
 
 
 def register(app: Flask) -> None:
@@ -15,4 +24,5 @@ def register(app: Flask) -> None:
     app.register_blueprint(sums.bp)
     app.register_blueprint(sums_api.bp)
     app.register_blueprint(faults.bp)
+    demo_runs.register(app)
     formatting.register(app)

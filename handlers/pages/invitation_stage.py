@@ -71,10 +71,10 @@ def time_left(run: Progress, stage: Stage) -> float | None:
 
 
 def page_name(delivery: Delivery) -> str:
-    """Return what the page of a delivery is called; both numbers count from 1."""
+    """Return what the page of a delivery is called: its chain and its number in it, from 1."""
     body = delivery.body or {}
     try:
-        return f"chain {int(body['chain']) + 1}, page {int(body['number']) + 1}"
+        return f"page {int(body['chain']) + 1}.{int(body['number']) + 1}"
     except (KeyError, TypeError, ValueError):
         return delivery.task[:12]
 
@@ -174,7 +174,7 @@ def _cost(send: SendProgress, again: int | None) -> list[Cell]:
         ),
         *(_each(label, name, cost, mails, is_over) for label, name in _COUNTED),
         Cell(
-            "Sent twice",
+            "Twice",
             number(send.in_doubt) if again is None else number(again),
             really if again is not None else "at most",
             is_doubtful=bool(send.in_doubt),
@@ -185,7 +185,7 @@ def _cost(send: SendProgress, again: int | None) -> list[Cell]:
 _COUNTED = (
     ("Reads", "reads"),
     ("Writes", "writes"),
-    ("Round trips", "round_trips"),
+    ("Calls", "round_trips"),
 )
 
 

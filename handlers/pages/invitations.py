@@ -21,7 +21,7 @@ from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.invitation_stage import as_data, party_stage, time_left, waiting_canvas
 from handlers.pages.live import live_part
-from handlers.pages.party_form import form_of, read_details, sample_form
+from handlers.pages.party_form import form_of, made_up_guests, read_details, sample_form
 from handlers.settings import demo_settings
 from models.continuations import CANCELLED, RUNNING
 from models.demos.invitations import Guest, GuestImport, Party, newest_parties
@@ -108,7 +108,7 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     count = request.form.get("count", 0, type=int)
     if count not in SAMPLE_SIZES:
         abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
-    return _import(found, _made_up(count).encode(), f"{count} made-up guests.csv")
+    return _import(found, made_up_guests(count).encode(), f"{count} made-up guests.csv")
 
 
 def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
@@ -123,12 +123,6 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
     except ForeignImportError:
         abort(400, "This form belongs to another party. Reload the page and try again.")
     return _to_party(party_id)
-
-
-def _made_up(count: int) -> str:
-    names = ("Ada", "Grace", "佐藤 花子", "Linus", "Barbara", "鈴木 一郎", "Edsger", "Frances")
-    rows = (f"{names[i % len(names)]} {i},guest{i}@example.com" for i in range(1, count + 1))
-    return "name,email\n" + "\n".join(rows) + "\n"
 
 
 @bp.post("/<party_id>/send")

@@ -84,7 +84,7 @@ class Stage:
     Attributes:
         hit, repaired, lost: Deliveries that were struck; whose tasks are done; that are given up.
         kills: How many workers were killed while the run lasted.
-        said: What the last kill or flush led to.
+        said: What the last kill or flush led to; `said_of` are the deliveries it means.
         switches: The names of the switches that are on.
         closing: All of it in one line.
         now: Where the run is on its axis, in percent; None when it is over.
@@ -99,6 +99,7 @@ class Stage:
     kills: int = 0
     struck: Sequence[Struck] = ()
     said: str = ""
+    said_of: str = ""
     slowed: Sequence[Slowed] = ()
     switches: frozenset[str] = field(default_factory=frozenset)
     closing: str = ""
@@ -159,8 +160,10 @@ def stage_of(
     """
     slowed = _slowed(found, now)
     if time is None:
-        return Stage(switches=switches, slowed=slowed, said=_said(found, None, name))
+        said, said_of = _said(found, None, name)
+        return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of)
     hits = [each for each in found.deliveries if each.is_hit]
+    said, said_of = _said(found, time, name)
     stage = Stage(
         flags=_placed(_flags(time, hits, found), time.length_s),
         ticks=_ticks(time.length_s),
@@ -170,7 +173,8 @@ def stage_of(
         lost=sum(each.task_state == "failed" for each in hits),
         kills=sum(mark.kind == "kill" and time.has(mark.at) for mark in found.marks),
         struck=[_struck(time, each, name) for each in reversed(hits)][:STRUCK_SHOWN],
-        said=_said(found, time, name),
+        said=said,
+        said_of=said_of,
         slowed=slowed,
         switches=switches,
         cost=cost,
@@ -197,24 +201,27 @@ def victims(mark: Mark, found: Incidents) -> list[Delivery]:
     ]
 
 
-def _said(found: Incidents, time: Timeline | None, name: Callable[[Delivery], str]) -> str:
-    """Return what the last kill or flush led to."""
+def _said(
+    found: Incidents, time: Timeline | None, name: Callable[[Delivery], str]
+) -> tuple[str, str]:
+    """Return what the last kill or flush led to, and which deliveries that was about."""
     if not found.marks:
-        return ""
+        return "", ""
     mark = found.marks[-1]
     when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
     if mark.kind == "flush":
-        return f"memcached was flushed{when}."
+        return f"memcached was flushed{when}.", ""
     lost = victims(mark, found)
     if not lost:
-        return f"Worker {mark.text} was killed{when}: no delivery of this run was in it."
-    names = sorted({name(each) for each in lost})
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
     again = sum(each.is_repaired for each in lost)
     state = "all are done" if again == len(lost) else f"{again} of them are done"
+    came = plural(len(lost), "delivery", "deliveries")
+    names = list(dict.fromkeys(name(each) for each in lost))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (
-        f"Worker {mark.text} was killed{when}. {plural(len(lost), 'delivery', 'deliveries')} came "
-        f"again ({', '.join(names[:NAMED])}{more}): {state}."
+        f"Worker {mark.text} was killed{when}. {came} came again, {state}.",
+        f"{', '.join(names[:NAMED])}{more}",
     )
 
 
