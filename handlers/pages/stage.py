@@ -28,6 +28,8 @@ SAME_FLAG = 0.02
 LENGTHS_S = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 3600, 7200)
 STRUCK_SHOWN = 60
 NAMED = 4
+# What was done while no run went on is told for so long.
+TOLD_FOR_S = 30.0
 # A worker's deliveries fail as soon as it is gone.
 DIES_WITHIN_S = 3.0
 # The label of a flag, in percent of the axis for each character.
@@ -160,10 +162,10 @@ def stage_of(
     """
     slowed = _slowed(found, now)
     if time is None:
-        said, said_of = _said(found, None, name)
+        said, said_of = _said(found, None, name, now)
         return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of)
     hits = [each for each in found.deliveries if each.is_hit]
-    said, said_of = _said(found, time, name)
+    said, said_of = _said(found, time, name, now)
     stage = Stage(
         flags=_placed(_flags(time, hits, found), time.length_s),
         ticks=_ticks(time.length_s),
@@ -202,12 +204,17 @@ def victims(mark: Mark, found: Incidents) -> list[Delivery]:
 
 
 def _said(
-    found: Incidents, time: Timeline | None, name: Callable[[Delivery], str]
+    found: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
 ) -> tuple[str, str]:
     """Return what the last kill or flush led to, and which deliveries that was about."""
-    if not found.marks:
+    told = [
+        mark
+        for mark in found.marks
+        if now - mark.at < TOLD_FOR_S or (time is not None and time.has(mark.at))
+    ]
+    if not told:
         return "", ""
-    mark = found.marks[-1]
+    mark = told[-1]
     when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from demos.sums.load import LoadStatus
 
-WRITERS_HIGH = 130
+WRITERS_HIGH = 110
 MIN_LANE, MAX_LANE = 3.0, 16.0
 BATCH_HIGH = 22
 GAP = 26  # Above the writers and above the batches: for their captions.
