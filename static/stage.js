@@ -102,14 +102,14 @@
       const cellH = height / rows;
       const gap = Math.max(2, Math.min(8, cellW * 0.09));
       const pad = Math.max(1, gap * 0.6);
-      const inW = cellW - gap - 2 * pad;
-      const inH = cellH - gap - 2 * pad;
-      if (inW < 1 || inH < 1) continue;
+      const roomX = cellW - gap - 2 * pad;
+      const roomY = cellH - gap - 2 * pad;
+      if (roomX < 1 || roomY < 1) continue;
       // Long, thin boxes hold larger dots, and look like stripes.
       const shape = Math.max(cellW / cellH, cellH / cellW) > MAX_ASPECT ? 0.5 : 1;
       for (let across = 1; across <= size; across += 1) {
         const down = Math.ceil(size / across);
-        const pitch = Math.min(inW / across, inH / down, 3 * MAX_DOT);
+        const pitch = Math.min(roomX / across, roomY / down, 3 * MAX_DOT);
         if (!best || pitch * shape > best.score) {
           const score = pitch * shape;
           best = { columns, cellW, cellH, gap, across, down, pitch, score };

@@ -57,7 +57,13 @@ def create() -> ResponseReturnValue:
 
 
 def _list(name: str, errors: dict[str, str], status: int) -> ResponseReturnValue:
-    html = render_template("sums/sums.html", sums=sums.listed(), name=name, errors=errors)
+    html = render_template(
+        "sums/sums.html",
+        sums=sums.listed(),
+        name=name,
+        errors=errors,
+        new_id=clients().new_id(),
+    )
     return html, status
 
 
