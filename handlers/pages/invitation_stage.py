@@ -21,6 +21,8 @@ from pipelines.runtime import Cost
 TASKS = "/tasks/continuations/tell-guests"
 # A struck page comes back within a lease of 6 s and a retry's wait, mostly much sooner.
 STRUCK_S = 4.0
+# The first mails say nothing of the rate: workers still open their connections.
+EARLY_S, EARLY_SHARE = 5.0, 0.05
 # Of the first few mails, an average would say nothing.
 ENOUGH = 50
 
@@ -64,7 +66,8 @@ def time_left(run: Progress, stage: Stage) -> float | None:
 
     While something strikes, a page may always have to wait for a lease and a retry.
     """
-    if run.left_s is None:
+    is_early = run.elapsed_s < EARLY_S and run.totals.ended < EARLY_SHARE * run.expected
+    if run.left_s is None or is_early:
         return None
     is_struck = bool(stage.switches or stage.kills or stage.repaired < stage.hit)
     return max(run.left_s, STRUCK_S) if is_struck else run.left_s

@@ -33,7 +33,7 @@ TOLD_FOR_S = 30.0
 # A worker's deliveries fail as soon as it is gone.
 DIES_WITHIN_S = 3.0
 # The label of a flag, in percent of the axis for each character.
-CHARACTER = 0.62
+CHARACTER = 0.74
 LABEL_ROWS = 2
 
 
@@ -304,8 +304,9 @@ def _placed(flags: Sequence[Flag], length_s: float) -> list[Flag]:
 
 
 def _ticks(length_s: float) -> list[tuple[float, str]]:
-    step = next((s for s in (1, 2, 5, 10, 20, 60, 300, 600, 3600) if length_s / s <= 8), 7200)
+    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 300, 600, 3600) if length_s / s <= 8), 7200)
+    is_long = length_s > 90
     return [
-        (round(100 * s / length_s, 2), duration(s) if s % 60 == 0 and s else f"{s} s")
+        (round(100 * s / length_s, 2), f"{s // 60}:{s % 60:02d}" if is_long else f"{s} s")
         for s in range(0, int(length_s) + 1, step)
     ]
