@@ -45,6 +45,18 @@
     if (!underWay.has(form)) send(form, event.submitter);
   });
 
+  // Forms marked data-stay lead back to this page: to where it was scrolled to, as well.
+  try {
+    const [path, top] = (sessionStorage.getItem("place") || "").split(" ");
+    sessionStorage.removeItem("place");
+    if (path === location.pathname && !location.hash) scrollTo(0, Number(top));
+    document.addEventListener("submit", (event) => {
+      if (event.target.matches("[data-stay]")) {
+        sessionStorage.setItem("place", `${location.pathname} ${scrollY}`);
+      }
+    });
+  } catch { /* No storage: the page starts at its top. */ }
+
   // Tabs.
   document.addEventListener("click", async (event) => {
     const link = event.target.closest("a[data-tab]");

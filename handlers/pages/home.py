@@ -13,6 +13,7 @@ from demos.invitations.send_progress import latest_send
 from demos.sums import sums
 from handlers.endpoints.context import clients
 from handlers.endpoints.health import service_states
+from handlers.pages.charts import page_bars
 from handlers.pages.grade_charts import bars
 from handlers.pages.incidents import Incidents
 from handlers.pages.invitation_stage import as_data, canvas_of, waiting_canvas
@@ -62,6 +63,7 @@ def _pictures(parties: list[Any]) -> dict[str, Any]:
         "party": party,
         "send": send,
         "picture": as_data(canvas),
+        "still": page_bars(canvas),
         "bars": bars(reading, []),
         "count": sum(row.count for row in reading.rows),
         "sum_name": name,
