@@ -234,6 +234,8 @@ def _samples() -> Sequence[str]:
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
     school = _school_or_404()
     tab, more = _tabs(errors)
+    if school != DEMO and tab != TABS[0]:
+        abort(404)  # A sample school has a chart alone.
     # Before the roster and all else: then everything on the page is at least as new.
     is_satisfied = GRADES.wait(clients(), _token_in_address(), WAIT_S)
     roster, more_students = _roster(school) if tab == "roster" else ([], None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from handlers.pages.formatting import duration, plural
 from handlers.pages.incidents import Delivery, Incidents, Mark
@@ -181,7 +181,7 @@ def stage_of(
         switches=switches,
         cost=cost,
     )
-    return Stage(**{**stage.__dict__, "closing": closing(stage)})
+    return replace(stage, closing=closing(stage))
 
 
 def _struck(time: Timeline, delivery: Delivery, name: Callable[[Delivery], str]) -> Struck:

@@ -19,6 +19,8 @@ WINDOWS = {
     "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}},
 }
+# A run that is watched, on a machine that does other things as well.
+RUN_MS = 150_000
 MIN_TARGET_PX = 24
 MIN_TEXT_PX = 13
 AXE = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -60,7 +62,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
         found.append(page.url.partition("#")[0])
-    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=TIMEOUT_MS)
+    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=RUN_MS)
     party = found[-1]
     context.close()
     return [
@@ -120,19 +122,17 @@ def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: st
     kill = page.get_by_role("button", name="Kill a worker")
     kill.focus()
     press(page, kill)
-    expect(page.locator(".said")).to_contain_text(re.compile(r"Worker \d+ was killed"))
+    killed = re.compile(r"Worker \d+ was killed")
+    expect(page.locator(".said")).to_contain_text(killed, timeout=TIMEOUT_MS)
     expect(kill).to_be_focused()
     assert page.evaluate("scrollY") == 0
     assert bottom(page) <= height
 
     press(page, errors)
-    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=TIMEOUT_MS)
+    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=RUN_MS)
     expect(page.locator(".closing")).to_contain_text("1 worker killed")
-    hit = re.match(
-        r"(\d+) faults? hit, (\d+) repaired, 0 lost", page.locator("#story").inner_text()
-    )
-    assert hit is not None
-    assert int(hit[1]) == int(hit[2]) >= 1
+    healed = re.compile(r"^(?!0)(\d+) faults? hit, \1 repaired, 0 lost")
+    expect(page.locator("#story summary")).to_have_text(healed, timeout=TIMEOUT_MS)
     assert bottom(page) <= height
     assert page.evaluate("performance.timeOrigin") == loaded
     context.close()

@@ -79,7 +79,12 @@ def play(world: World, dice: random.Random, told: list[tuple[float, float]]) -> 
             with world.context():
                 if progress("run").state == FINISHED:
                     return world.clock.time_s
-            world.clock.sleep(max(0.01, (world.engine.wake_at() or 0) - world.clock.time_s))
+            wake_at = world.engine.wake_at()
+            if wake_at is None:
+                world.clock.sleep(60)
+                world.sweep()
+            else:
+                world.clock.sleep(max(0.01, wake_at - world.clock.time_s))
             continue
         with world.context():
             left_s = progress("run", now=world.clock.now()).left_s
