@@ -148,6 +148,19 @@ class MailStore:
             row = self._db.execute(f"SELECT count(*) FROM message{where}", arguments).fetchone()
         return int(row[0])
 
+    def repeats(self, text: str = "", *, since: float = 0.0, until: float = 1e12) -> int:
+        """Return how many messages came again: with the Message-ID of one before them.
+
+        Args:
+            since, until: Only of messages received then, in seconds since the epoch.
+        """
+        where, arguments = _matching(text)
+        where += (" AND" if where else " WHERE") + " received BETWEEN ? AND ? AND message_id != ''"
+        query = f"SELECT count(*) - count(DISTINCT message_id) FROM message{where}"
+        with self._lock:
+            row = self._db.execute(query, [*arguments, since, until]).fetchone()
+        return int(row[0])
+
     def list(
         self, *, text: str = "", before_id: int | None = None, limit: int | None = 50
     ) -> "list[ReceivedMail]":

@@ -255,6 +255,7 @@ class Stack:
         victim = self.app.kill_worker()
         if victim is not None:
             self.terminal.say("app", f"worker {victim} killed on request")
+            self.tasks.engine.incidents.mark("kill", str(victim))
         return victim
 
     async def _kill_worker(self, attempt: Attempt) -> None:

@@ -1,13 +1,13 @@
 // Keeps the element marked data-live fresh while something changes in it: asks the server for
-// it again and puts the parts that differ in place. Without this script there is a link.
+// it again and puts the parts that differ in place. What has not changed is answered by a 304.
+// Without this script there is a link.
 "use strict";
 (() => {
   const FAST_MS = 400;
-  const SLOW_MS = 5000;
+  const SLOW_MS = 15000;
   const LOST_MS = 3000;
   const STILL_POLLS = 20; // After so many without a change it stops, until the page is looked at again.
 
-  keepPlace();
   const live = document.querySelector("[data-live]");
   const toggle = document.querySelector("[data-live-toggle]");
   const status = document.querySelector("[data-live-status]");
@@ -18,10 +18,12 @@
   const isMoving = () => live.dataset.moving === "yes";
   let paused = false;
   let lost = false;
+  let acting = false; // A form has just acted in place.
   let pressed = false; // A button that is held down must not be swapped away.
   let still = 0;
   let timer = 0;
   let asking = null;
+  let tag = ""; // Of the part that stands on the page.
 
   const show = () => {
     const word = paused ? "Paused" : lost ? "Reconnecting" : still < STILL_POLLS ? "Live" : "Idle";
@@ -51,16 +53,40 @@
       const twin = fresh.querySelector("#" + CSS.escape(details.id));
       if (twin) twin.open = details.open;
     }
+    for (const choice of old.querySelectorAll("select[id]")) {
+      const twin = fresh.querySelector("#" + CSS.escape(choice.id));
+      if (twin) twin.value = choice.value;
+    }
+    keepCanvases(old, fresh);
     const scrolled = [...old.querySelectorAll(".scroll")].map((box) => box.scrollTop);
-    const reachable = "a, button, summary, [tabindex]";
-    const place = [...old.querySelectorAll(reachable)].indexOf(document.activeElement);
+    const reachable = "a, button, select, summary, [tabindex]";
+    const focused = document.activeElement;
+    const place = [...old.querySelectorAll(reachable)].indexOf(focused);
+    const name = nameOf(focused);
     old.replaceWith(fresh);
     fresh.querySelectorAll(".scroll").forEach((box, i) => { box.scrollTop = scrolled[i] || 0; });
     if (place < 0) return;
-    const twins = fresh.querySelectorAll(reachable);
-    const next = twins[Math.min(place, twins.length - 1)] || document.getElementById("now");
+    const twins = [...fresh.querySelectorAll(reachable)];
+    const next = twins.find((twin) => nameOf(twin) === name) || twins[Math.min(place, twins.length - 1)] || document.getElementById("now");
     if (next) next.focus({ preventScroll: true });
   };
+
+  // What a control is called: the same word is the same control.
+  const nameOf = (control) => `${control.tagName} ${control.textContent.trim()}`;
+
+  // A canvas stays, and draws what the fresh one would.
+  const keepCanvases = (old, fresh) => {
+    const drawn = [...old.querySelectorAll("canvas[data-picture]")];
+    fresh.querySelectorAll("canvas[data-picture]").forEach((twin, i) => {
+      if (!drawn[i]) return;
+      drawn[i].dataset.picture = twin.dataset.picture;
+      drawn[i].setAttribute("aria-label", twin.getAttribute("aria-label"));
+      twin.replaceWith(drawn[i]);
+    });
+  };
+
+  // What an action said stays until the next one.
+  const isOver = (fresh) => fresh.dataset.part === "notices" && !fresh.children.length && !acting;
 
   const take = (fresh) => {
     const changed = fresh.dataset.milestone !== live.dataset.milestone;
@@ -69,21 +95,28 @@
     const names = (of) => parts(of).map((part) => part.dataset.part).join();
     if (names(live) === names(fresh)) {
       const newer = parts(fresh);
-      parts(live).forEach((part, i) => swap(part, newer[i]));
+      parts(live).forEach((part, i) => { if (!isOver(newer[i])) swap(part, newer[i]); });
     } else {
       live.replaceChildren(...fresh.childNodes);
     }
+    window.stage?.start(live);
+    showWaited();
     if (changed && live.dataset.say) announcer.textContent = live.dataset.say;
     return changed;
   };
 
-  const page = async (url) => {
+  // The page at an address; null: it is as it was.
+  const page = async (url, known = "") => {
     asking = new AbortController();
     const limit = setTimeout(() => asking.abort(), 10000);
     try {
-      const response = await fetch(url, { signal: asking.signal });
+      const headers = known ? { "If-None-Match": known } : {};
+      const response = await fetch(url, { signal: asking.signal, headers, cache: "no-store" });
+      if (response.status === 304) return null;
       if (!response.ok) throw new Error(String(response.status));
-      return new DOMParser().parseFromString(await response.text(), "text/html");
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      fresh.tag = response.headers.get("ETag") || "";
+      return fresh;
     } finally {
       clearTimeout(limit);
     }
@@ -102,13 +135,17 @@
     const wasMoving = isMoving();
     const asked = performance.now();
     try {
-      const fresh = (await page(live.dataset.live)).getElementById("live");
-      if (!fresh) throw new Error("no part to update");
+      const answer = await page(live.dataset.live, tag);
+      const fresh = answer && answer.getElementById("live");
+      if (answer && !fresh) throw new Error("no part to update");
       lost = false;
-      if (!paused && !isInUse()) {
+      if (!fresh) {
+        still = isMoving() ? 0 : still + 1;
+      } else if (acting || (!paused && !isInUse())) {
         const changed = take(fresh);
+        tag = answer.tag;
         still = isMoving() || changed ? 0 : still + 1;
-        if (wasMoving && !isMoving()) await refreshLists();
+        if ((wasMoving || acting) && !isMoving()) await refreshLists();
       }
     } catch {
       lost = true;
@@ -150,17 +187,42 @@
   document.querySelector("[data-live-refresh]").hidden = true;
   next();
 
-  // Forms marked data-stay lead back to this page: to where it was scrolled to, as well.
-  function keepPlace() {
-    try {
-      const [path, top] = (sessionStorage.getItem("place") || "").split(" ");
-      sessionStorage.removeItem("place");
-      if (path === location.pathname && !location.hash) scrollTo(0, Number(top));
-      document.addEventListener("submit", (event) => {
-        if (event.target.matches("[data-stay]")) {
-          sessionStorage.setItem("place", `${location.pathname} ${scrollY}`);
-        }
-      });
-    } catch { /* No storage: the page starts at its top. */ }
+  // How long a visitor waited for what they pressed, from the press to what the stage shows. Kept
+  // for the run, in this window.
+  function showWaited() {
+    for (const place of live.querySelectorAll("[data-waited]")) {
+      const text = kept(place.dataset.waited);
+      if (!text) continue;
+      place.textContent = text;
+      place.parentNode.querySelector("[data-waited-label]").textContent = "you waited";
+    }
   }
+
+  function kept(run, text) {
+    try {
+      if (text) sessionStorage.setItem("waited", `${run} ${text}`);
+      const [of, ...rest] = (sessionStorage.getItem("waited") || "").split(" ");
+      return of === run ? rest.join(" ") : "";
+    } catch {
+      return "";
+    }
+  }
+
+  window.live = {
+    refresh: async () => {
+      clearTimeout(timer);
+      timer = 0;
+      acting = true;
+      still = 0;
+      try { await refresh(); } finally { acting = false; }
+      next();
+    },
+    waited: (ms) => {
+      const place = live.querySelector("[data-waited]");
+      if (!place) return;
+      kept(place.dataset.waited, ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
+      showWaited();
+    },
+  };
+  showWaited();
 })();

@@ -8,6 +8,7 @@ Lost on failure: nothing. See pipelines/continuations/attempt.py.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from google.cloud import ndb
 
 from demos.invitations.guest_lists import GuestColumns, GuestRow, columns_of, guest_rows
-from demos.invitations.parties import is_saved_here, party_of, save_party
-from models.continuations import RUNNING, run_key
+from demos.invitations.parties import is_running, is_saved_here, party_of, save_party
+from demos.invitations.sending import NobodyInvitedError, Pace, send
+from models.continuations import run_key
 from models.demos.invitations import Guest, GuestImport, Party, guest_key
 from models.transactions import transact
 from models.uploads import put_upload, read_upload
@@ -44,12 +46,22 @@ class ImportArgs:
     import_number: int
     columns: GuestColumns
     upload_id: str
+    then_send: Pace | None = None  # All guests are told as soon as the list is read.
 
 
 def import_guests(
-    clients: Clients, party_id: str, import_id: str, content: bytes, file_name: str
+    clients: Clients,
+    party_id: str,
+    import_id: str,
+    content: bytes,
+    file_name: str,
+    *,
+    then_send: Pace | None = None,
 ) -> bool:
     """Store a file and start reading it, once per import_id; True if this call did.
+
+    Args:
+        then_send: Tell all guests when the file is read, at this pace.
 
     Raises:
         pipelines.continuations.csv_source.BadFileError: it is no guest list; nothing was stored.
@@ -69,7 +81,7 @@ def import_guests(
     upload_id = f"{import_id}-{hashlib.sha256(content).hexdigest()[:16]}"
     put_upload(upload_id, content, now)
     number = len(party.imports) + 1
-    args = ImportArgs(party_id, import_id, number, columns, upload_id)
+    args = ImportArgs(party_id, import_id, number, columns, upload_id, then_send)
     lines = content.count(b"\n")
     run = runs.new_run(clients, IMPORT_GUESTS, args, run_id=import_id, expected=lines)
     row = GuestImport(
@@ -98,17 +110,17 @@ def import_guests(
     return is_new
 
 
+def sends_then(import_id: str) -> bool:
+    """Return whether the guests are told as soon as their list is read."""
+    run = run_key(import_id).get()
+    return run is not None and IMPORT_GUESTS.load(run.args).then_send is not None
+
+
 def _check_no_import_goes_on(party: Party) -> None:
     if len(party.imports) >= MAX_IMPORTS:
         raise ImportGoingOnError(f"a party takes at most {MAX_IMPORTS} files")
     if party.imports and is_running(party.imports[-1]):
         raise ImportGoingOnError(party.key.id())
-
-
-def is_running(run_id: str) -> bool:
-    """Return whether a run has begun and has not ended."""
-    run = run_key(run_id).get()
-    return run is not None and run.state == RUNNING
 
 
 def _rows(args: ImportArgs) -> CsvSource[GuestRow]:
@@ -152,11 +164,19 @@ def _repeat_of(args: ImportArgs, row: GuestRow, guest: Guest) -> ItemError | Non
     return None  # This very row, applied by an attempt before.
 
 
+def _send_when_read(clients: Clients, args: ImportArgs) -> None:
+    """Press Send for whoever asked for that; pressing it twice is as good as once."""
+    if args.then_send is not None and party_of(args.party_id).imports[-1] == args.import_id:
+        with contextlib.suppress(NobodyInvitedError):
+            send(clients, args.party_id, pace=args.then_send)
+
+
 IMPORT_GUESTS = Job(
     name="import-guests",
     queue="imports",
     args=ImportArgs,
     source=_rows,
     apply=_invite,
+    on_finished=_send_when_read,
     page_size=250,
 )

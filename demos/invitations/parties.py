@@ -14,6 +14,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from models.continuations import RUNNING, run_key
 from models.demos.invitations import Guest, Party, guests_of, party_key
 from models.transactions import current_transaction, transact
 from pipelines.runtime import Clients, naive_utc
@@ -83,6 +84,12 @@ def party_of(party_id: str) -> Party:
     if party is None:
         raise UnknownPartyError(party_id)
     return party  # type: ignore[no-any-return]
+
+
+def is_running(run_id: str) -> bool:
+    """Return whether a run has begun and has not ended."""
+    run = run_key(run_id).get()
+    return run is not None and run.state == RUNNING
 
 
 def details_of(party: Party) -> PartyDetails:

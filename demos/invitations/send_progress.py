@@ -18,6 +18,7 @@ class SendProgress:
 
     change: int
     guests: int
+    imports: int  # How many lists its guests are from.
     runs: Sequence[Progress]
 
     @property
@@ -59,7 +60,7 @@ def latest_send(party: Party, now: datetime.datetime) -> SendProgress | None:
         return None
     last = party.sends[-1]
     runs = [progress(run_id, now=now) for run_id in lineage(last["run_id"])]
-    return SendProgress(last["change"], last["guests"], runs)
+    return SendProgress(last["change"], last["guests"], last["imports"], runs)
 
 
 def lineage(run_id: str) -> list[str]:

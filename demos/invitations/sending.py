@@ -18,16 +18,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from google.api_core import exceptions as rpc_errors
 
 from demos.invitations import mail
-from demos.invitations.imports import is_running
 from demos.invitations.message import TellArgs, message_for
 from demos.invitations.parties import (
     PartyDetails,
     details_of,
+    is_running,
     is_saved_here,
     party_of,
     save_party,
@@ -43,6 +43,10 @@ from pipelines.tasks import hashed_name
 # Of the widest letters, each some 6 KB as JSON.
 MAX_SENDS_KEPT = 50
 SEND_ATTEMPTS = 5
+# "Watch it" lasts so long, in so many pages: enough to see each of them.
+WATCHED_S = 15.0
+WATCHED_PAGES = 100
+Pace = Literal["fast", "watch"]
 LABELS = {"title": "What", "host": "Host", "place": "Where", "when": "When", "note": "Note"}
 
 
@@ -79,11 +83,14 @@ class SendPlan:
         return hashed_name("tell", args.party_id, args.change, args.after_import, args.to_import)
 
 
-def send(clients: Clients, party_id: str, *, page_size: int | None = None) -> SendResult:
+def send(
+    clients: Clients, party_id: str, *, page_size: int | None = None, pace: Pace = "fast"
+) -> SendResult:
     """Tell every guest about the party's last change, once.
 
     Args:
-        page_size: Guests per task; None leaves it to the job.
+        page_size: Guests per task; None leaves it to the job, or to the pace.
+        pace: "fast" as fast as it goes; "watch" limits the rate, so that it lasts 15 s at least.
 
     Raises:
         NobodyInvitedError: no import has ended with a guest.
@@ -96,7 +103,8 @@ def send(clients: Clients, party_id: str, *, page_size: int | None = None) -> Se
             if plan.last_run_id is None:
                 raise NobodyInvitedError(party_id)
             return SendResult(plan.last_run_id, False, 0)
-        if (result := _begin(clients, party, plan, page_size)) is not None:
+        limits = _limits(plan.guests, page_size, pace)
+        if (result := _begin(clients, party, plan, limits)) is not None:
             runs.launch(clients, TELL_GUESTS, result.run_id)
             return result
     raise rpc_errors.Aborted(  # type: ignore[no-untyped-call]
@@ -122,8 +130,20 @@ def _plan(party: Party) -> SendPlan:
     return SendPlan(args, _count_guests(party.imports[after:to]), last_run_id)
 
 
+def _limits(guests: int, page_size: int | None, pace: Pace) -> dict[str, Any]:
+    """Return the size of a run's pages, and how many mails a second it may send.
+
+    >>> _limits(1000, None, "watch")
+    {'page_size': 10, 'max_rate': 66.66666666666667}
+    """
+    if pace == "fast":
+        return {"page_size": page_size}
+    size = max(1, min(TELL_GUESTS.page_size, guests // WATCHED_PAGES))
+    return {"page_size": page_size or size, "max_rate": guests / WATCHED_S}
+
+
 def _begin(
-    clients: Clients, seen: Party, plan: SendPlan, page_size: int | None
+    clients: Clients, seen: Party, plan: SendPlan, limits: dict[str, Any]
 ) -> SendResult | None:
     """Store a plan and its run; None: the party has changed since it was read."""
     run = runs.new_run(
@@ -132,7 +152,7 @@ def _begin(
         plan.args,
         run_id=plan.run_id,
         expected=_count_guests(seen.imports[: plan.args.to_import]),
-        page_size=page_size,
+        **limits,
     )
 
     def begin() -> SendResult | None:

@@ -190,7 +190,8 @@ class Attempts:
         if attempt.is_copy:
             attempt.faults.append(attempt.kind)
             return
-        if faults.fires("lose_response", task):
+        # A handler that is not called sends no response that could be lost.
+        if not attempt.answers_500 and faults.fires("lose_response", task):
             attempt.loses_response = True
             attempt.faults.append("lose_response")
         if faults.fires("overlap", task):

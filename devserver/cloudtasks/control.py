@@ -8,6 +8,8 @@
     GET    /api/v1/faults                                rules, and how often each fired
     POST   /api/v1/faults                                {kind, rate, queue, path, task, ...}
     DELETE /api/v1/faults, /api/v1/faults/<id>
+    GET    /api/v1/incidents?since=&until=&path=&text=   deliveries struck, repeated or failed
+    POST   /api/v1/marks                                 {kind, text}: kill, flush
     POST   /api/v1/reset                                 {queue?}
     POST   /api/v1/wait-idle                             {timeout_s, queue?, ...}
     POST   /api/v1/clock/advance                         {seconds}
@@ -23,6 +25,7 @@ import functools
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +40,7 @@ from devserver.cloudtasks.faults import FaultRuleError
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500
 MAX_SECONDS = 10**9
+MAX_TIME_S = 10**12
 
 _POLL_S = 0.01
 _HTTP_OF_CODE = {"NOT_FOUND": 404, "FAILED_PRECONDITION": 409, "PERMISSION_DENIED": 403}
@@ -57,6 +61,8 @@ def routes(engine: Engine, kill_worker: KillWorker | None = None) -> list[web.Ro
         ("POST", "/api/v1/faults", control.add_fault),
         ("DELETE", "/api/v1/faults", control.clear_faults),
         ("DELETE", "/api/v1/faults/{rule}", control.remove_fault),
+        ("GET", "/api/v1/incidents", control.list_incidents),
+        ("POST", "/api/v1/marks", control.mark),
         ("POST", "/api/v1/reset", control.reset),
         ("POST", "/api/v1/wait-idle", control.wait_idle),
         ("POST", "/api/v1/clock/advance", control.advance_clock),
@@ -154,6 +160,15 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:  # The store counts in 64 bits.
         raise ValueError(f"{text:.20} is no whole number, or too large")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 <= (at := float(text)) <= MAX_TIME_S:
+            return at
+    except ValueError:
+        pass
+    raise ValueError(f"{text:.20} is no time in seconds since 1970")
 
 
 class Control:
@@ -258,6 +273,27 @@ class Control:
         with self._engine.lock:
             was_there = self._engine.faults.remove(request.match_info["rule"])
         return web.json_response({}) if was_there else _problem(404, "No such fault rule.")
+
+    # --- what happened ----------------------------------------------------
+
+    async def list_incidents(self, request: web.Request) -> web.Response:
+        """Answer the deliveries that were struck, repeated or failed, and what people did."""
+        query = request.query
+        until = query.get("until")
+        found = self._engine.incidents.to_json(
+            _seconds(query.get("since", "0")),
+            None if until is None else _seconds(until),
+            query.get("path", ""),
+            query.get("text", ""),
+        )
+        return web.json_response(found)
+
+    async def mark(self, request: web.Request) -> web.Response:
+        """Note that something was done to the app."""
+        fields = await _fields(request, "kind", "text")
+        with self._engine.lock:
+            mark = self._engine.incidents.mark(str(fields.get("kind")), str(fields.get("text", "")))
+        return web.json_response(asdict(mark), status=201)
 
     # --- reset, idle, clock -----------------------------------------------
 

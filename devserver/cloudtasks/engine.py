@@ -10,8 +10,8 @@ what is due(), begins any of it in any order, and says how it ended.
 3. end_attempt takes the response: the task is done, or waits for its retry, or
    is out of retries and gone. Its name stays blocked for a while.
 
-`queues`, `tasks` and `attempts` change one EngineState, under one lock; `history` and
-`operations` keep what the service hides or returns later.
+`queues`, `tasks` and `attempts` change one EngineState, under one lock; `history`, `incidents`
+and `operations` keep what the service hides or returns later.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
@@ -29,6 +29,7 @@ from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.engine_state import EngineState, Retention
 from devserver.cloudtasks.faults import FaultBook
 from devserver.cloudtasks.history import History
+from devserver.cloudtasks.incidents import Incidents
 from devserver.cloudtasks.names import Place
 from devserver.cloudtasks.operations import Operations
 from devserver.cloudtasks.outgoing import AppEngineApp
@@ -90,6 +91,7 @@ class Engine:
             self.tasks = Tasks(state, page_tokens, last_sequence)
             self.attempts = Attempts(state, app, self.tokens, last_attempt_id)
             self.history = History(state)
+            self.incidents = Incidents(state)
             self.operations = Operations(state)
             self.clock.offset_s += float(store.meta("clock_offset_s") or 0.0)
             state.load()
@@ -189,6 +191,7 @@ class Engine:
                 self.queues.restart(queue)
             if not queue_name:
                 self.faults.clear()
+                self.incidents.clear()
                 self.clock.offset_s = 0.0
                 state.store.set_meta("clock_offset_s", 0.0)
         for listener in self.reset_listeners:

@@ -9,6 +9,7 @@ either, and nothing is made up here: other failures bring the backoff alone.
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
 """
 
+import math
 from dataclasses import dataclass
 
 SLOW_STEP_S = 1.0
@@ -38,6 +39,12 @@ class Throttle:
             self.changed_at = now
         # A worker that names a time is not asked for more before that time.
         self.calm_from = max(self.calm_from, now + max(retry_after_s, RECOVERY_STEP_S))
+
+    @property
+    def full_speed_at(self) -> float:
+        """When the whole rate is back, if no answer asks for less again."""
+        steps = round(-math.log2(self.factor))
+        return self.calm_from + max(0, steps - 1) * RECOVERY_STEP_S
 
     def recover(self, now: float) -> None:
         """Take one step back for each calm step since the last answer like that."""

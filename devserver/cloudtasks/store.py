@@ -8,6 +8,7 @@ from typing import Any
 
 from devserver.cloudtasks.database import Database
 from devserver.cloudtasks.tables import (
+    INCIDENT,
     AttemptTable,
     NameTable,
     OperationTable,
@@ -15,7 +16,7 @@ from devserver.cloudtasks.tables import (
     TaskTable,
 )
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS queues (
     name TEXT PRIMARY KEY, spec BLOB NOT NULL, from_yaml INTEGER NOT NULL
@@ -43,6 +44,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     status INTEGER, error TEXT, response_headers TEXT, response_body BLOB, next_retry_at REAL
 );
 CREATE INDEX IF NOT EXISTS attempts_by_task ON attempts (sequence);
+CREATE INDEX IF NOT EXISTS attempts_incidents ON attempts (started_at) WHERE {INCIDENT};
 CREATE TABLE IF NOT EXISTS operations (
     name TEXT PRIMARY KEY, created_at REAL NOT NULL, message BLOB NOT NULL
 ) WITHOUT ROWID;

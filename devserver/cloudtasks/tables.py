@@ -30,6 +30,10 @@ _SELECT_TASK = f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, spec FROM t
 
 # A copy that comes late says nothing of how its task ended.
 _OWN = "kind NOT IN ('duplicate', 'overlap')"
+
+# What an index of its own holds: attempts that were struck, repeated, or failed.
+INCIDENT = "(faults != '[]' OR error IS NOT NULL OR status < 200 OR status > 299)"
+
 _LOST = "The emulator ended while this attempt was running."
 
 
@@ -253,6 +257,20 @@ class AttemptTable:
             "SELECT id, sequence, kind, faults, started_at, duration_ms, status, error "
             f"FROM attempts WHERE sequence IN ({marks}) ORDER BY id",
             [*sequences],
+        )
+        return rows.fetchall()
+
+    def incidents(
+        self, since: float, until: float, path: str, text: str, limit: int
+    ) -> list[sqlite3.Row]:
+        """Return attempts that were struck, repeated or failed, oldest first, with their tasks."""
+        rows = self._db.rows(
+            "SELECT attempts.*, tasks.name, tasks.queue, tasks.path, tasks.state, "
+            "tasks.ended_at AS task_ended_at, spec "
+            "FROM attempts JOIN tasks USING (sequence) JOIN specs USING (sequence) "
+            f"WHERE {INCIDENT} AND started_at >= ? AND started_at <= ? "
+            "AND instr(path, ?) AND instr(spec, CAST(? AS BLOB)) ORDER BY started_at LIMIT ?",
+            (since, until, path, text, limit),
         )
         return rows.fetchall()
 

@@ -1,7 +1,8 @@
 """JSON of the console itself, next to the Cloud Tasks emulator's control API.
 
-POST /api/v1/workers/kill             {pid} of the worker that was killed
+POST /api/v1/workers/kill             {pid} of the worker that was killed; {after_s}: not yet
 GET  /api/v1/mail?text=&before=       newest first, and how many there are
+GET  /api/v1/mail/repeats?text=&since=&until=   how many messages came more than once
 GET  /api/v1/mail/<id>                one message with headers and text
 POST /api/v1/mail/clear
 GET  /api/v1/mail/faults, POST        {temporary_rate, refused, latency_ms}
@@ -13,6 +14,7 @@ GET  /api/v1/shell                    {target, root, environment}: what `make sh
 GET  /api/v1/logs?service=&level=&q=&task=&before=&limit=   the newest log records
 """
 
+import asyncio
 import json
 from dataclasses import asdict
 from typing import Any
@@ -27,6 +29,7 @@ from devserver.errors import DevserverError
 from devserver.log_tail import LogRecord
 from devserver.mail import MailFaults, ReceivedMail
 
+MAX_KILL_AFTER_S = 10
 _PAGE_MAILS = 100
 _MAX_RECORDS = 1000
 _FAULT_FIELDS = set(MailFaults.__dataclass_fields__)
@@ -44,6 +47,7 @@ class Api:
         return [
             web.post("/api/v1/workers/kill", self.kill_worker),
             web.get("/api/v1/mail", self.list_mail),
+            web.get("/api/v1/mail/repeats", self.count_repeats),
             web.get("/api/v1/mail/faults", self.show_mail_faults),
             web.post("/api/v1/mail/faults", self.set_mail_faults),
             web.post("/api/v1/mail/clear", self.clear_mail),
@@ -57,7 +61,20 @@ class Api:
         ]
 
     async def kill_worker(self, request: web.Request) -> web.Response:
-        """Kill one of the app's workers."""
+        """Kill one of the app's workers, at once or in some seconds.
+
+        The app itself asks for some: the worker that is killed may be the one that asks, and its
+        visitor's browser would take the lost response for a reason to ask again.
+        """
+        try:
+            after_s = (await _fields(request, {"after_s"})).get("after_s", 0)
+        except ValueError as error:
+            return _problem(400, str(error))
+        if not isinstance(after_s, int | float) or not 0 <= after_s <= MAX_KILL_AFTER_S:
+            return _problem(400, f"after_s is a number from 0 to {MAX_KILL_AFTER_S}")
+        if after_s:
+            asyncio.get_running_loop().call_later(after_s, self.platform.kill_worker)
+            return web.json_response({"pid": None}, status=202)
         pid = self.platform.kill_worker()
         if pid is None:
             return _problem(409, "The app has no worker now.")
@@ -73,6 +90,16 @@ class Api:
         more = found[-1].id if len(found) == _PAGE_MAILS else None
         shown = [_mail_json(mail) for mail in found]
         return web.json_response({"count": store.count(text), "messages": shown, "next": more})
+
+    async def count_repeats(self, request: web.Request) -> web.Response:
+        """Answer how many messages came again."""
+        query = request.query
+        try:
+            since, until = float(query.get("since", "0")), float(query.get("until", "1e12"))
+        except ValueError:
+            return _problem(400, "since and until are seconds since 1970")
+        repeats = self.platform.mail.store.repeats(query.get("text", ""), since=since, until=until)
+        return web.json_response({"repeats": repeats})
 
     async def show_mail(self, request: web.Request) -> web.Response:
         """Answer one message."""

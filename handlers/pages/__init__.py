@@ -8,6 +8,7 @@ from handlers.pages import (
     blog,
     blog_writing,
     counters,
+    demo_runs,
     faults,
     formatting,
     grades,
@@ -31,4 +32,5 @@ def register(app: Flask) -> None:
     app.register_blueprint(blog.bp)
     app.register_blueprint(blog_writing.bp)
     app.register_blueprint(faults.bp)
+    demo_runs.register(app)
     formatting.register(app)

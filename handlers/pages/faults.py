@@ -5,7 +5,9 @@ The platform listens on this machine alone; in a deployed app these routes are 4
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import requests
@@ -19,7 +21,15 @@ from handlers.endpoints.context import settings
 bp = Blueprint("faults", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
+KILL_AFTER_S = 0.3
 PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}")
+# What the deliveries of a page's runs are asked for: a switch strikes at least one of them.
+PATHS = {
+    "/invitations": "/tasks/continuations/tell-guests",
+    "/grades": "/tasks/",
+    "/counters": "/tasks/counters-demo/click",
+    "/sums": "/tasks/sums/write",
+}
 # What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
@@ -34,16 +44,38 @@ def toggle(switch: str, to: str) -> ResponseReturnValue:
     rule = SWITCHES.get(switch) or abort(404)
     if to == "on":
         ask_platform("POST", "/api/v1/faults", rule)
+        _strike_once(switch, _path_of(_back()))
     else:
-        ask_platform("DELETE", f"/api/v1/faults/{rule['id']}", {})
+        for rule_id in (rule["id"], f"{rule['id']}-once"):
+            ask_platform("DELETE", f"/api/v1/faults/{rule_id}", {})
     return redirect(_back(), 303)
 
 
 @bp.post("/worker/kill")
 def kill_worker() -> ResponseReturnValue:
-    """Kill one of this app's workers, maybe the one that handles this request."""
-    ask_platform("POST", "/api/v1/workers/kill", {})
+    """Kill one of this app's workers, maybe the one that handles this request: once it is over."""
+    ask_platform("POST", "/api/v1/workers/kill", {"after_s": KILL_AFTER_S})
     return redirect(_back(), 303)
+
+
+def strike_once_each(page: str) -> None:
+    """Let each switch that is on strike one delivery of the run that begins, for certain.
+
+    A run of few tasks might otherwise meet none. A platform that does not answer strikes nothing.
+    """
+    for switch in active_switches():
+        with contextlib.suppress(requests.RequestException):
+            _strike_once(switch, _path_of(page))
+
+
+def _strike_once(switch: str, path: str) -> None:
+    rule = SWITCHES[switch]
+    once = {"id": f"{rule['id']}-once", "kind": rule["kind"], "path": path, "max_count": 1}
+    ask_platform("POST", "/api/v1/faults", once)
+
+
+def _path_of(page: str) -> str:
+    return next((path for start, path in PATHS.items() if page.startswith(start)), "/tasks/")
 
 
 @bp.post("/memcached/flush")
@@ -55,6 +87,7 @@ def flush_memcached() -> ResponseReturnValue:
     client = Client(host, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, default_noreply=False)
     try:
         client.flush_all()
+        ask_platform("POST", "/api/v1/marks", {"kind": "flush"})
     except (OSError, MemcacheError):
         flash("memcached does not answer, so it holds nothing.")
     finally:
@@ -62,16 +95,21 @@ def flush_memcached() -> ResponseReturnValue:
     return redirect(_back(), 303)
 
 
-def active_switches() -> set[str]:
+def active_switches() -> frozenset[str]:
     """Return which switches are on; none when the platform does not answer."""
     if not settings().devserver_url:
-        return set()
+        return frozenset()
     try:
         rules = ask_platform("GET", "/api/v1/faults", None)["faults"]
     except (requests.RequestException, KeyError, ValueError):
-        return set()
-    ids = {rule["id"] for rule in rules}
-    return {name for name, rule in SWITCHES.items() if rule["id"] in ids}
+        return frozenset()
+    return switches_of({rule["id"] for rule in rules})
+
+
+def switches_of(rules: Iterable[str]) -> frozenset[str]:
+    """Return the names of the switches whose rules are in force."""
+    ids = set(rules)
+    return frozenset(name for name, rule in SWITCHES.items() if rule["id"] in ids)
 
 
 def ask_platform(method: str, path: str, body: dict[str, Any] | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from demos.grades import comparison, imports, students, verification
-from demos.grades.comparison import SAMPLES, ComparisonStatus
+from demos.grades.comparison import SAMPLES
 from demos.grades.imports import ListGoingOnError
 from demos.grades.student_lists import GRADES_TAUGHT, BadStudentError, details_of
 from demos.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
@@ -25,8 +25,11 @@ from demos.grades.views import (
 )
 from handlers.endpoints.context import clients, settings
 from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
-from handlers.pages.faults import active_switches
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.faults import strike_once_each
 from handlers.pages.grade_charts import Chip, bars, class_sizes
+from handlers.pages.grade_stage import costs, school_stage
+from handlers.pages.live import live_part
 from models.continuations import RUNNING
 from models.demos.grades import School, Student, Teacher, school_key, student_key, teachers_of
 from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
@@ -50,20 +53,27 @@ MADE_UP = 1000
 WAIT_S = 0.3
 # The Datastore emulator ran out of 6 GB of memory between 50,000 and 60,000 students.
 MAX_IN_EMULATOR = 30_000
+# With fewer students than this, counting them may be as fast as reading a view.
+PAYS_FROM = 1000
+TABS = ("chart", "roster", "compare")
+MORE = ("how", "code", "table", "teachers")
+FILLED_IN = {"name": "佐藤 花子", "grade": "7", "points": "92"}
 FIELDS = ("name", "grade", "points")
 LIST_GOES_ON = "another list is still being added; try again when it is done"
 
 
 @bp.get("")
 def page() -> ResponseReturnValue:
-    """Show a school: its roster, what is on its way, and its bars."""
+    """Show a school: its chart, its roster, or what counting would cost instead."""
     return _page({}, {}, 200)
 
 
 @bp.get("/live")
 def live() -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
-    return render_template("grades/_live.html", **_live(_school_or_404()))
+    if request.args.get("tab") == "compare":
+        return live_part("grades/_compare_live.html", **_compared())
+    return live_part("grades/_live.html", made_up=MADE_UP, **_live(_school_or_404()))
 
 
 # One student, one teacher
@@ -165,6 +175,7 @@ def upload() -> ResponseReturnValue:
     """Take a file of students, or text pasted into the form, and start to add them."""
     form_id = id_in_form()
     content, name = uploaded_list()
+    strike_once_each(request.path)
     try:
         imports.import_students(clients(), DEMO, form_id, content, name)
     except BadFileError as error:
@@ -177,6 +188,7 @@ def upload() -> ResponseReturnValue:
 @bp.post("/made-up")
 def make_up() -> ResponseReturnValue:
     """Add made-up students: a continuation, a hundred in each commit."""
+    strike_once_each(request.path)
     try:
         imports.add_many(clients(), DEMO, id_in_form(), MADE_UP)
     except ListGoingOnError:
@@ -206,12 +218,14 @@ def compare(school: str) -> ResponseReturnValue:
     if school not in _samples():
         abort(404)
     comparison.compare(clients(), school, id_in_form())
-    return redirect(url_for(".page", _anchor="compare"), 303)
+    return redirect(url_for(".page", tab="compare", _anchor="compare"), 303)
 
 
 def _samples() -> Sequence[str]:
+    """Return the sample schools, first those for which a view pays."""
     limit = MAX_IN_EMULATOR if settings().is_local else max(SAMPLES.values())
-    return [school for school, size in SAMPLES.items() if size <= limit]
+    schools = [school for school, size in SAMPLES.items() if size <= limit]
+    return sorted(schools, key=lambda school: SAMPLES[school] < PAYS_FROM)
 
 
 # What the page is made of
@@ -219,24 +233,48 @@ def _samples() -> Sequence[str]:
 
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
     school = _school_or_404()
+    tab, more = _tabs(errors)
+    if school != DEMO and tab != TABS[0]:
+        abort(404)  # A sample school has a chart alone.
     # Before the roster and all else: then everything on the page is at least as new.
     is_satisfied = GRADES.wait(clients(), _token_in_address(), WAIT_S)
-    roster, more = _roster(school)
+    roster, more_students = _roster(school) if tab == "roster" else ([], None)
+    shown = _compared() if tab == "compare" else _live(school)
     html = render_template(
         "grades/page.html",
-        form=form,
+        form=form or FILLED_IN,
         errors=errors,
-        fields=FIELDS,
+        tab=tab,
+        more=more,
+        excerpts=_code() if more == "code" else [],
         students=roster,
-        more_students=more,
+        more_students=more_students,
         taught=GRADES_TAUGHT,
         made_up=MADE_UP,
         max_mib=MAX_BYTES // 2**20,
-        switches=active_switches(),
         is_satisfied=is_satisfied,
-        **_live(school),
+        **shown,
     )
     return html, status
+
+
+def _tabs(errors: Mapping[str, str]) -> tuple[str, str]:
+    """Return which tab is open, and which one below the chart."""
+    if request.method != "GET":
+        return "roster" if "roster" in errors else "chart", MORE[0]
+    tab = request.args.get("tab", "roster" if "after" in request.args else TABS[0])
+    more = request.args.get("more", MORE[0])
+    if tab not in TABS or more not in MORE:
+        abort(404)
+    return tab, more
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.grades.views", "StudentsByGrade", "What a student adds to which bar"),
+        excerpt("demos.grades.students", "add_student", "What saves a student, and their bar"),
+    ]
 
 
 def _roster(school: str) -> tuple[list[Student], str | None]:
@@ -254,35 +292,49 @@ def _roster(school: str) -> tuple[list[Student], str | None]:
 
 
 def _live(school: str) -> dict[str, Any]:
-    before, started = clients().meter.cost(), time.perf_counter()
+    before = clients().meter.cost()
     reading = GRADES.read(clients(), view_of(school), prefix=(school,))
-    read_s, read = time.perf_counter() - started, clients().meter.cost() - before
+    read = clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
     classes = GRADES.read(clients(), ClassSizes, prefix=(school,))
     teachers: list[Teacher] = teachers_of(school).fetch(students.MAX_TEACHERS)
     lists = _lists(school_key(school).get() or School())
     builds = _builds()
     verified = verification.verification(clients(), school)
-    compared = comparison.statuses(clients(), _samples())
+    count = sum(row.count for row in reading.rows)
+    saved = session.get("saved") if school == DEMO else None
+    last = lists[0][1] if lists else None
+    cost = costs(read, count, saved)
+    waiting = reading.freshness.waiting
     return {
         "school": school,
         "is_demo": school == DEMO,
         "new_id": clients().new_id(),
         "reading": reading,
         "read": read,
-        "read_s": read_s,
         "bars": bars(reading, chips),
-        "count": sum(row.count for row in reading.rows),
+        "count": count,
         "chips": chips[:CHIPS_SHOWN],
         "classes": class_sizes(classes, teachers),
         "lists": lists,
         "builds": builds,
         "verification": verified,
         "table": GRADES.catalog().live(view_of(school)),
-        "compared": compared,
-        "saved": session.get("saved") if school == DEMO else None,
-        "is_moving": bool(reading.freshness.waiting or classes.freshness.waiting)
-        or _is_busy(lists, builds, verified, compared),
+        "saved": saved,
+        "stage": school_stage(last, waiting, verified, cost, clients().clock.now()),
+        "is_moving": bool(waiting or classes.freshness.waiting)
+        or _is_busy(lists, builds, verified),
+    }
+
+
+def _compared() -> dict[str, Any]:
+    found = comparison.statuses(clients(), _samples())
+    return {
+        "school": DEMO,
+        "is_demo": True,
+        "new_id": clients().new_id(),
+        "compared": found,
+        "is_moving": any(each.state in ("filling", "measuring") for each in found),
     }
 
 
@@ -295,13 +347,11 @@ def _is_busy(
     lists: Sequence[tuple[str, Progress, list[ItemIssue]]],
     builds: Sequence[BuildStatus],
     verified: Verification | None,
-    compared: Sequence[ComparisonStatus],
 ) -> bool:
     return (
         any(run.state == RUNNING for _, run, _ in lists)
         or any(build.phase != "failed" for build in builds)
         or (verified is not None and verified.state == RUNNING)
-        or any(each.state in ("filling", "measuring") for each in compared)
     )
 
 
@@ -351,7 +401,12 @@ def _back(token: ConsistencyToken | None = None) -> ResponseReturnValue:
     seen = _signer().dumps(str(token)) if token and str(token) else None
     after = request.form.get("after", "")
     kept = after if ID_PATTERN.fullmatch(after) else None
-    return redirect(url_for(".page", seen=seen, after=kept, _anchor="now"), 303)
+    tab = "roster" if kept or request.form.get("tab") == "roster" else None
+    more = "teachers" if request.form.get("more") == "teachers" else None
+    anchor = "tabs" if more else tab or "now"
+    return redirect(
+        url_for(".page", seen=seen, after=kept, tab=tab, more=more, _anchor=anchor), 303
+    )
 
 
 def _fields() -> dict[str, str]:

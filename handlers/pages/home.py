@@ -1,25 +1,73 @@
-"""The front page."""
+"""The front page: what this is, what runs just now, and one press to run each of it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from flask import Blueprint, render_template
 from flask.typing import ResponseReturnValue
 
+from demos.grades.students import DEMO
+from demos.grades.views import GRADES, StudentsByGrade
+from demos.invitations.send_progress import latest_send
+from demos.sums import sums
+from handlers.endpoints.context import clients
 from handlers.endpoints.health import service_states
+from handlers.pages.charts import page_bars
+from handlers.pages.grade_charts import bars
+from handlers.pages.incidents import Incidents
+from handlers.pages.invitation_stage import as_data, canvas_of, waiting_canvas
+from handlers.pages.live import live_part
+from handlers.pages.sum_charts import sizes
+from models.continuations import RUNNING
 from models.demos.invitations import newest_parties
 from pipelines.tasks import count_open
 
 bp = Blueprint("home", __name__)
 
 LATEST = 5
+BATCHES_SHOWN = 16
 
 
 @bp.get("/")
 def home() -> ResponseReturnValue:
     """Say what this is, what works, and where to start."""
+    parties = newest_parties().fetch(LATEST)
     return render_template(
         "home.html",
         states=service_states(),
-        parties=newest_parties().fetch(LATEST),
+        parties=parties,
         dead=count_open(),
+        **_pictures(parties),
     )
+
+
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the pictures of what runs just now."""
+    return live_part("_home_live.html", **_pictures(newest_parties().fetch(1)))
+
+
+def _pictures(parties: list[Any]) -> dict[str, Any]:
+    """Return what the demos look like just now: the newest party, the chart, the busiest sum."""
+    now = clients().clock.now()
+    party = parties[0] if parties else None
+    send = latest_send(party, now) if party else None
+    reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
+    rows = [(name, row) for name, row in sums.listed() if row is not None and row.recent]
+    name, busiest = max(rows, key=lambda each: each[1].recent[0]["folded"], default=(None, None))
+    canvas = canvas_of(send.latest, Incidents()) if send else waiting_canvas(1000, 100)
+    is_sending = send is not None and send.latest.state == RUNNING
+    return {
+        "new_id": clients().new_id(),
+        "party": party,
+        "send": send,
+        "picture": as_data(canvas),
+        "still": page_bars(canvas),
+        "bars": bars(reading, []),
+        "count": sum(row.count for row in reading.rows),
+        "sum_name": name,
+        "sum": busiest,
+        "sizes": sizes(busiest.recent[:BATCHES_SHOWN], 0) if busiest else [],
+        "is_moving": is_sending or bool(reading.freshness.waiting),
+    }

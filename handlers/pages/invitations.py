@@ -13,11 +13,15 @@ from demos.invitations import imports, parties, sending
 from demos.invitations.imports import ForeignImportError, ImportGoingOnError
 from demos.invitations.parties import UnknownPartyError
 from demos.invitations.send_progress import latest_send, lineage, run_ids
-from demos.invitations.sending import TELL_GUESTS, NobodyInvitedError
+from demos.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
 from handlers.endpoints.context import clients, registry
 from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
-from handlers.pages.faults import active_switches
-from handlers.pages.party_form import form_of, read_details, sample_form
+from handlers.pages.charts import page_bars
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.faults import strike_once_each
+from handlers.pages.invitation_stage import as_data, party_stage, time_left, waiting_canvas
+from handlers.pages.live import live_part
+from handlers.pages.party_form import form_of, made_up_guests, read_details, sample_form
 from handlers.settings import demo_settings
 from models.continuations import CANCELLED, RUNNING
 from models.demos.invitations import Guest, GuestImport, Party, newest_parties
@@ -31,6 +35,7 @@ bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 PARTIES_SHOWN = 50
 GUESTS_SHOWN = 20
 ISSUES_SHOWN = 200
+TABS = ("how", "code", "guests", "table", "told")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -73,7 +78,7 @@ def party(party_id: str) -> ResponseReturnValue:
 def live(party_id: str) -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
     found = _party_or_404(party_id)
-    return render_template("invitations/_live.html", **_live(found))
+    return live_part("invitations/_live.html", **_live(found))
 
 
 @bp.post("/<party_id>/details")
@@ -103,7 +108,7 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     count = request.form.get("count", 0, type=int)
     if count not in SAMPLE_SIZES:
         abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
-    return _import(found, _made_up(count).encode(), f"{count} made-up guests.csv")
+    return _import(found, made_up_guests(count).encode(), f"{count} made-up guests.csv")
 
 
 def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
@@ -120,19 +125,15 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
     return _to_party(party_id)
 
 
-def _made_up(count: int) -> str:
-    names = ("Ada", "Grace", "佐藤 花子", "Linus", "Barbara", "鈴木 一郎", "Edsger", "Frances")
-    rows = (f"{names[i % len(names)]} {i},guest{i}@example.com" for i in range(1, count + 1))
-    return "name,email\n" + "\n".join(rows) + "\n"
-
-
 @bp.post("/<party_id>/send")
 def send(party_id: str) -> ResponseReturnValue:
     """Start telling the guests; the mails go out in the background."""
     started = time.perf_counter()
     _party_or_404(party_id)
+    strike_once_each(request.path)
+    pace: Pace = "watch" if request.form.get("pace") == "watch" else "fast"
     try:
-        result = sending.send(clients(), party_id, page_size=demo_settings().page_size)
+        result = sending.send(clients(), party_id, page_size=demo_settings().page_size, pace=pace)
     except NobodyInvitedError:
         flash("No guest is invited yet: add guests first.")
         return _to_party(party_id)
@@ -181,20 +182,41 @@ def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
 def _party_page(
     party: Party, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
-    guests, more = _guests(party)
+    tab = _tab()
+    # Only the tab that is open reads the list: the page costs the same however many guests it has.
+    guests, more = _guests(party) if tab == "guests" else ([], None)
+    shown = _live(party)
     html = render_template(
         "invitations/party.html",
         form=form,
         errors=errors,
-        new_id=clients().new_id(),
+        tab=tab,
         guests=guests,
         more_guests=more,
+        excerpts=_code() if tab == "code" else [],
+        page_rows=page_bars(shown["canvas"]) if tab == "table" else [],
+        still=page_bars(shown["canvas"]),
         sample_sizes=SAMPLE_SIZES,
         max_mib=MAX_BYTES // 2**20,
-        switches=active_switches(),
-        **_live(party),
+        **shown,
     )
     return html, status
+
+
+def _tab() -> str:
+    """Return the tab that is open; a place in the list of guests is in theirs."""
+    if request.method != "GET":
+        return TABS[0]
+    tab = request.args.get("tab", "guests" if "after" in request.args else TABS[0])
+    return tab if tab in TABS else abort(404)
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.invitations.sending", "_mail_each", "What a task does with each guest"),
+        excerpt("demos.invitations.sending", "TELL_GUESTS", "The job: what it walks over, and how"),
+    ]
 
 
 def _guests(party: Party) -> tuple[list[Guest], str | None]:
@@ -210,8 +232,12 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
 
 
 def _live(party: Party) -> dict[str, Any]:
-    files = _imports(party)
-    send = latest_send(party, clients().clock.now())
+    files, now = _imports(party), clients().clock.now()
+    send = latest_send(party, now)
+    guest_count = sum(run.totals.done for _, run, _ in files)
+    page_size = demo_settings().page_size or TELL_GUESTS.page_size
+    stage, canvas = party_stage(party, send, now)
+    canvas = canvas or waiting_canvas(guest_count or 1000, page_size)
     is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (
         send is not None and send.latest.state == RUNNING
     )
@@ -219,12 +245,18 @@ def _live(party: Party) -> dict[str, Any]:
         "party": party,
         "party_id": party.key.id(),
         "imports": files,
-        "guest_count": sum(run.totals.done for _, run, _ in files),
+        "guest_count": guest_count,
+        "new_id": clients().new_id(),
         "send": send,
+        "stage": stage,
+        "canvas": canvas,
+        "picture": as_data(canvas),
+        "left_s": time_left(send.latest, stage) if send else None,
+        "watched_s": sending.WATCHED_S,
+        "sends_then": bool(files) and imports.sends_then(files[0][0].key.id()),
         "responded_s": _responded_s(party),
         "send_issues": _issues(send.latest) if send else [],
         "is_moving": is_moving,
-        "page_size": demo_settings().page_size or TELL_GUESTS.page_size,
     }
 
 

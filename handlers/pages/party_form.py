@@ -10,6 +10,15 @@ from demos.invitations.sending import LABELS
 from demos.text import can_be_shown
 from models.demos.invitations import Party
 
+NAMES = ("Ada", "Grace", "佐藤 花子", "Linus", "Barbara", "鈴木 一郎", "Edsger", "Frances")
+# What the form asks for, in the words of its labels.
+ASKED_FOR = {
+    "title": "a title: what the party is",
+    "host": "a host",
+    "place": "a place: where the party is",
+    "when": "a date and a time, like 2030-05-01 19:30",
+    "note": "a note",
+}
 MAX_CHARS = {"title": 120, "host": 120, "place": 200, "note": 2000}
 
 
@@ -23,6 +32,12 @@ def sample_form(now: datetime.datetime) -> dict[str, str]:
         "when": f"{evening:%Y-%m-%dT%H:%M}",
         "note": "",
     }
+
+
+def made_up_guests(count: int) -> str:
+    """Return a list of so many guests, as a file would hold it."""
+    rows = (f"{NAMES[i % len(NAMES)]} {i},guest{i}@example.com" for i in range(1, count + 1))
+    return "name,email\n" + "\n".join(rows) + "\n"
 
 
 def form_of(party: Party) -> dict[str, str]:
@@ -42,16 +57,16 @@ def read_details(
     """Return what was typed, what is wrong with it, and the details if nothing is."""
     form = {name: typed.get(name, "").strip() for name in LABELS}
     form["note"] = form["note"].replace("\r\n", "\n")
-    errors = {name: f"{LABELS[name]} is missing." for name in LABELS if not form[name]}
+    errors = {name: f"Enter {ASKED_FOR[name]}." for name in LABELS if not form[name]}
     errors.pop("note", None)
     for name, limit in MAX_CHARS.items():
         if len(form[name]) > limit:
-            errors[name] = f"{LABELS[name]} is longer than {limit} characters."
+            errors[name] = f"{LABELS[name]} is too long: shorten it to {limit} characters."
         elif not can_be_shown(form[name].replace("\n", " ") if name == "note" else form[name]):
-            errors[name] = f"{LABELS[name]} has characters that cannot be shown."
+            errors[name] = f"{LABELS[name]} has characters that cannot be shown: remove them."
     when = _read_when(form["when"])
     if when is None:
-        errors["when"] = "When must be a date and a time, like 2030-05-01 19:30."
+        errors["when"] = f"Enter {ASKED_FOR['when']}."
     if errors or when is None:
         return form, errors, None
     return form, {}, PartyDetails(form["title"], form["host"], form["place"], when, form["note"])

@@ -12,11 +12,10 @@ from typing import Any
 
 from demos.sums.load import LoadStatus
 
-WRITERS_HIGH = 150
+WRITERS_HIGH = 110
 MIN_LANE, MAX_LANE = 3.0, 16.0
 BATCH_HIGH = 22
 GAP = 26  # Above the writers and above the batches: for their captions.
-AXIS_HIGH = 20
 # A step that takes no time is drawn all the same.
 MIN_PERCENT = 0.3
 BARS_HIGH = 90
@@ -49,7 +48,6 @@ class Gantt:
     steps: Sequence[Block]
     batches: Sequence[Block]
     grounds: Sequence[Block]
-    ticks: Sequence[tuple[float, int]]
     now: float | None
     batches_y: float
     height: float
@@ -57,9 +55,12 @@ class Gantt:
 
 
 def gantt(
-    load: LoadStatus, recent: Sequence[Mapping[str, Any]], now: datetime.datetime
+    load: LoadStatus,
+    recent: Sequence[Mapping[str, Any]],
+    now: datetime.datetime,
+    length_s: float,
 ) -> Gantt | None:
-    """Draw the last load; None: there was none."""
+    """Draw the last load over so many seconds; None: there was none."""
     if load.load is None:
         return None
     began_ms = load.load.started_ms
@@ -72,7 +73,7 @@ def gantt(
     last = max([load.load.seconds * 1000, *ends])
     mine = [each for each in folded if each[1] >= 0 and each[0] <= last]
     now_ms = now.timestamp() * 1000 - began_ms
-    length = max([last, *(end for _, end, _ in mine), min(now_ms, last) if load.is_moving else 0])
+    length = length_s * 1000
     lane = min(MAX_LANE, max(MIN_LANE, WRITERS_HIGH / load.load.writers))
     batches_y = GAP + lane * load.load.writers + GAP
 
@@ -91,16 +92,13 @@ def gantt(
         block(start, end, batches_y + (i % 2) * (BATCH_HIGH + 2), BATCH_HIGH, items)
         for i, (start, end, items) in enumerate(sorted(mine))
     ]
-    tick = next(s for s in (1, 2, 5, 10, 30, 3600) if length / 1000 / s <= 10)
-    seconds = range(0, int(length / 1000) + 1, tick)
     return Gantt(
         steps,
         batches,
         grounds,
-        [(round(100_000 * s / length, 2), s) for s in seconds],
         round(100 * now_ms / length, 2) if load.is_moving and now_ms < length else None,
         batches_y,
-        batches_y + 2 * (BATCH_HIGH + 2) + AXIS_HIGH,
+        batches_y + 2 * (BATCH_HIGH + 2),
         length / 1000,
     )
 

@@ -15,14 +15,19 @@ from demos.sums.reconciliation import reconcile
 from demos.sums.sums import MAX_AMOUNT, MAX_SUMS, TooManySumsError, add_up
 from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
-from handlers.pages.faults import active_switches
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.faults import strike_once_each
 from handlers.pages.formatting import duration, number
-from handlers.pages.sum_charts import gantt, sizes, took_s
+from handlers.pages.live import live_part
+from handlers.pages.sum_charts import sizes, took_s
+from handlers.pages.sum_stage import sum_stage
 
 bp = Blueprint("sums", __name__, url_prefix="/sums")
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 BATCHES_SHOWN = 30
+TABS = ("how", "code", "batches", "decided")
+LABELS = {"rate": "items a second", "writers": "writers", "seconds": "seconds"}
 LOAD_FIELDS = {"rate": MAX_RATE, "writers": MAX_WRITERS, "seconds": MAX_SECONDS}
 FILLED_IN = {"amount": "1", "rate": "100", "writers": "10", "seconds": "5", "amounts": "one"}
 
@@ -40,7 +45,7 @@ def create() -> ResponseReturnValue:
     """Make a sum; one that exists is shown."""
     name = request.form.get("name", "").strip()
     if not sums.NAME.fullmatch(name):
-        message = "a name begins with a letter from a to z; then letters, digits and -, 40 at most"
+        message = "enter a name: a letter from a to z, then letters, digits and -, 40 at most"
         return _list(name[:60], {"name": message}, 400)
     try:
         is_new = sums.create(name)
@@ -52,7 +57,13 @@ def create() -> ResponseReturnValue:
 
 
 def _list(name: str, errors: dict[str, str], status: int) -> ResponseReturnValue:
-    html = render_template("sums/sums.html", sums=sums.listed(), name=name, errors=errors)
+    html = render_template(
+        "sums/sums.html",
+        sums=sums.listed(),
+        name=name,
+        errors=errors,
+        new_id=clients().new_id(),
+    )
     return html, status
 
 
@@ -65,7 +76,7 @@ def page(name: str) -> ResponseReturnValue:
 @bp.get("/<name>/live")
 def live(name: str) -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
-    return render_template("sums/_live.html", **_live(_known(name)))
+    return live_part("sums/_live.html", **_live(_known(name)))
 
 
 @bp.post("/<name>/additions")
@@ -75,7 +86,9 @@ def add(name: str) -> ResponseReturnValue:
     text = request.form.get("amount", "").strip()
     amount = int(text) if WHOLE.fullmatch(text) else None
     if amount is None or abs(amount) > MAX_AMOUNT:
-        message = f"an amount is a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
+        message = (
+            f"enter an amount: a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
+        )
         return _page(_known(name), {"amount": text[:60]}, {"amount": message}, 400)
     started = time.perf_counter()
     if sums.add_once(clients(), _known(name), form_id, amount):
@@ -92,12 +105,13 @@ def put_under_load(name: str) -> ResponseReturnValue:
     form_id = id_in_form()
     form = {field: request.form.get(field, "").strip()[:60] for field in (*LOAD_FIELDS, "amounts")}
     errors = {
-        field: f"a whole number from 1 to {limit}"
+        field: f"enter {LABELS[field]}: a whole number from 1 to {limit}"
         for field, limit in LOAD_FIELDS.items()
         if not (WHOLE.fullmatch(form[field]) and 1 <= int(form[field]) <= limit)
     }
     if errors:
         return _page(_known(name), form, errors, 400)
+    strike_once_each(request.path)
     rate, seconds = int(form["rate"]), int(form["seconds"])
     wanted = Load(
         form_id,
@@ -122,15 +136,28 @@ def put_under_load(name: str) -> ResponseReturnValue:
 def _page(
     name: str, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
+    if tab not in TABS:
+        abort(404)
     html = render_template(
         "sums/page.html",
         form={**FILLED_IN, **form},
         errors=errors,
         limits=LOAD_FIELDS,
-        switches=active_switches(),
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        tuning=add_up.policy(clients(), name) if tab == "decided" else None,
         **_live(name),
     )
     return html, status
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.sums.sums", "add_up", "What folds a batch: one write for all its items"),
+        excerpt("demos.sums.load", "_insert", "What a writer does, until it is done or killed"),
+    ]
 
 
 def _live(name: str) -> dict[str, Any]:
@@ -138,6 +165,8 @@ def _live(name: str) -> dict[str, Any]:
     found = reconcile(clients(), name)
     recent = found.status.recent
     open_batch = add_up.peek(clients(), name)
+    reads = (clients().meter.cost() - before).reads
+    stage, times = sum_stage(found, reads, clients().clock.now())
     return {
         "name": name,
         "new_id": clients().new_id(),
@@ -146,10 +175,9 @@ def _live(name: str) -> dict[str, Any]:
         "load": found.load,
         "open_batch": open_batch,
         "batches": recent[:BATCHES_SHOWN],
-        "gantt": gantt(found.load, recent, clients().clock.now()),
+        "stage": stage,
+        "gantt": times,
         "sizes": sizes(recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
-        "tuning": add_up.policy(clients(), name),
-        "read": clients().meter.cost() - before,
     }
 
 

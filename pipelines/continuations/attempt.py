@@ -106,7 +106,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
         return
     attempt = _Attempt(clients, job, run, args, spent_before)
     if page is not None:
-        _link(clients, job, args, page)  # Before waiting for a lease: its owner may be dead.
+        _link(clients, job, run, args, page)  # Before waiting for a lease: its owner may be dead.
     try:
         with clients.heart.beating(attempt.lease.beat, job.lease_s / BEATS_PER_LEASE):
             attempt.make(page)
@@ -146,10 +146,26 @@ def _schedule(
         raise Retry(f"page {args.number} of run {args.run_id} has its turn in {wait_s:.1f} s")
 
 
-def _link(clients: Clients, job: Job[Any, Any], args: PageArgs, page: ContinuationPage) -> None:
+def _link(
+    clients: Clients,
+    job: Job[Any, Any],
+    run: ContinuationRun,
+    args: PageArgs,
+    page: ContinuationPage,
+) -> None:
     if page.next is not None:
         follower = PageArgs(args.run_id, args.chain, args.number + 1, page.next)
-        page_task(job).enqueue(clients, follower, name=follower.task_name)
+        delay_s = _until_turn_s(clients, run, follower)
+        page_task(job).enqueue(clients, follower, name=follower.task_name, delay_s=delay_s)
+
+
+def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> float:
+    """Return how long a page waits for its turn in a run that has a rate: its chains take turns."""
+    if run.max_rate is None:
+        return 0.0
+    turn = args.number * len(run.spans) + args.chain
+    due = run.started + datetime.timedelta(seconds=turn * run.page_size / run.max_rate)
+    return max(0.0, (due - naive_utc(clients.clock.now())).total_seconds())
 
 
 @dataclass
@@ -182,7 +198,7 @@ class _Attempt:
         is_linked = page is not None
         page, items = self._take(page)
         if not is_linked:
-            _link(self.clients, self.job, self.args, page)
+            _link(self.clients, self.job, self.run, self.args, page)
         if not page.done:
             self._work(page, items)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from models.continuations import (
     DONE,
@@ -33,6 +33,12 @@ _CLOSING = Cost(reads=1, round_trips=1)
 
 
 MAX_UNTIL_ENDED = 0.99
+# A page that is worked on shows signs of life every 50 ms. One without any for so long is waited
+# for until its lease ends, and then for its next delivery.
+SILENT_S = 1.0
+REDELIVERED_S = 3.0
+# The rate of so long ago counts, once the run has lasted twice as long.
+RECENT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,25 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class PageDots:
+    """A page: its place in the run, the receipts of its items, and whether all have ended."""
+
+    chain: int
+    number: int
+    letters: str
+    done: bool
+
+
+@dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """How far a run has come.
+
+    Attributes:
+        pages: In the order of chain and number; `dots` are their receipts.
+        max_rate: Items a second at most, if the run has such a limit.
+        recent_rate: Items a second of the pages that got on lately; None: it is too early to tell.
+        held_s: Seconds until the last page goes on that waits for a lease or for its retry.
+    """
 
     run_id: str
     state: str
@@ -105,6 +128,12 @@ class Progress:
     dots: Sequence[str]
     retry_of: str | None = None
     retried_by: str | None = None
+    pages: Sequence[PageDots] = ()
+    chains: int = 1
+    started: datetime.datetime | None = None
+    max_rate: float | None = None
+    recent_rate: float | None = None
+    held_s: float = 0.0
 
     @property
     def waiting(self) -> int:
@@ -129,10 +158,14 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to go at this rate; None when that cannot be told."""
+        """Seconds to go, at the lower of its rates and not before its last page goes on.
+
+        None when that cannot be told.
+        """
         if self.state != RUNNING or not self.rate:
             return None
-        return (self.expected - self.totals.ended) / self.rate
+        rates = [self.rate, self.recent_rate or self.rate, self.max_rate or self.rate]
+        return max((self.expected - self.totals.ended) / min(rates), self.held_s)
 
 
 def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = True) -> Progress:
@@ -147,14 +180,12 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
         UnknownRunError: there is no such run.
     """
     run = run_of(run_id)
-    receipts: list[str] = []
-    updated_at = run.started
+    at = naive_utc(now) if now is not None else None
+    seen = _Seen(run.started, at)
 
     def pages() -> Iterator[ContinuationPage]:
-        nonlocal updated_at
         for page in pages_of(run_id):
-            receipts.append(page.receipts)
-            updated_at = max(updated_at, page.updated_at)
+            seen.add(page)
             yield page
 
     if dots or not run.totals:
@@ -167,11 +198,52 @@ def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = 
         state=run.state,
         expected=totals.known if is_over else max(totals.known, run.expected or 0),
         totals=totals,
-        elapsed_s=max(0.0, (_end(run, updated_at, now) - run.started).total_seconds()),
-        dots=receipts,
+        elapsed_s=max(0.0, (_end(run, seen.updated_at, at) - run.started).total_seconds()),
+        dots=[page.letters for page in seen.pages],
         retry_of=run.retry_of,
         retried_by=run.retried_by,
+        pages=seen.pages,
+        chains=len(run.spans),
+        started=run.started,
+        max_rate=run.max_rate,
+        recent_rate=seen.recent_rate(run.started),
+        held_s=seen.held_s,
     )
+
+
+@dataclass
+class _Seen:
+    """What else a walk over a run's pages finds."""
+
+    updated_at: datetime.datetime
+    now: datetime.datetime | None
+    pages: list[PageDots] = field(default_factory=list)
+    recent: int = 0
+    held_s: float = 0.0
+
+    def add(self, page: ContinuationPage) -> None:
+        self.pages.append(PageDots(page.chain, page.number, page.receipts, page.done))
+        self.updated_at = max(self.updated_at, page.updated_at)
+        if self.now is None:
+            return
+        if (self.now - page.progressed_at).total_seconds() < RECENT_S:
+            self.recent += len(page.receipts) - len(page.open_positions())
+        if not page.done:
+            self.held_s = max(self.held_s, self._held_s(page, self.now))
+
+    def _held_s(self, page: ContinuationPage, now: datetime.datetime) -> float:
+        """Return how long an open page stands still from now on, at least."""
+        if page.retry_at is not None and page.retry_at > now:
+            return (page.retry_at - now).total_seconds()  # type: ignore[no-any-return]
+        if (now - page.updated_at).total_seconds() < SILENT_S:
+            return 0.0
+        expires_at = page.lease_expires_at or now
+        return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S  # type: ignore[no-any-return]
+
+    def recent_rate(self, started: datetime.datetime) -> float | None:
+        if self.now is None or (self.now - started).total_seconds() < 2 * RECENT_S:
+            return None
+        return self.recent / RECENT_S
 
 
 def _end(
@@ -180,7 +252,7 @@ def _end(
     """Return until when a run's time counts; one that was cancelled stands still."""
     if run.ended is not None:
         return run.ended  # type: ignore[no-any-return]
-    return naive_utc(now) if now is not None and run.state == RUNNING else updated_at
+    return now if now is not None and run.state == RUNNING else updated_at
 
 
 def keep_totals(run_id: str) -> None:

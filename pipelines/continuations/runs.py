@@ -43,6 +43,7 @@ def new_run(
     retry_of: str | None = None,
     page_size: int | None = None,
     chains: int | None = None,
+    max_rate: float | None = None,
 ) -> ContinuationRun:
     """Return the row of a run, not stored: put it in a transaction of yours, then `launch`.
 
@@ -50,15 +51,18 @@ def new_run(
         run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
             characters that can be printed, without colon or semicolon.
         expected: How many items there will be, if known: decides the number of chains.
+        max_rate: Items a second, at most; None is as fast as it goes. Pages are spread over time.
 
     Raises:
-        ValueError: there can be no run of this id or page size.
+        ValueError: there can be no run of this id, page size or rate.
         BadArgumentsError, UnknownTaskError: no task of it could be delivered.
     """
     page_task(job).check_registered(clients)
     size = page_size or job.page_size
     if size < 1:
         raise ValueError(f"page_size must be at least 1, not {size}")
+    if max_rate is not None and not max_rate > 0:
+        raise ValueError(f"max_rate must be above 0, not {max_rate}")
     _check_id(run_id)
     run = ContinuationRun(
         key=run_key(run_id),
@@ -66,6 +70,7 @@ def new_run(
         args=job.dump(args),
         page_size=size,
         expected=expected,
+        max_rate=max_rate,
         retry_of=retry_of,
         started=naive_utc(clients.clock.now()),
     )

@@ -53,13 +53,17 @@ def test_a_student_is_added_moved_and_deleted_and_the_bars_follow(
 
     add_student(page, "佐藤 花子", "7", "92")
     assert count_in(page, 7) == seven + 1
-    expect(page.locator(".cost")).to_contain_text("佐藤 花子 was added to grade 7")
+    expect(page.locator("[data-part=cost]")).to_contain_text("佐藤 花子 was added to grade 7")
 
+    page.get_by_role("link", name="The roster").click()
     page.get_by_label("Grade of 佐藤 花子").first.select_option("8")
     press(page, page.get_by_role("button", name="Save 佐藤 花子").first)
+    page.get_by_role("link", name="The chart").click()
     assert (count_in(page, 7), count_in(page, 8)) == (seven, eight + 1)
 
+    page.get_by_role("link", name="The roster").click()
     press(page, page.get_by_role("button", name="Delete 佐藤 花子").first)
+    page.get_by_role("link", name="The chart").click()
     assert (count_in(page, 7), count_in(page, 8)) == (seven, eight)
     assert problems == []
     check_width(page)

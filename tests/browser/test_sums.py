@@ -67,7 +67,7 @@ def test_a_form_adds_once_and_the_page_follows(
     page.get_by_label("Amount negative").fill("-17")
     press(page, page.get_by_role("button", name="Add it"))
 
-    expect(page.locator(".notice").first).to_contain_text("is accepted")
+    expect(page.locator("[data-part=notices]")).to_contain_text("is accepted")
     assert both_sides(page) == {
         "accepted": before + 1,
         "folded": before + 1,
@@ -96,8 +96,9 @@ def test_a_load_fills_batches_and_both_sides_add_up(
 
     assert both_sides(page)["folded"] == before + 400
     expect(page.locator(".verdict")).to_contain_text("Adds up")
-    page.get_by_text("The batches as a table").click()
+    page.get_by_role("link", name="Batches").click()
     rows = page.locator("#twin tbody tr")
+    expect(rows.first).to_be_visible()
     assert 2 <= rows.count() <= 30
     keep(page, "sums-done")
     page.locator("[data-theme-toggle]").click()

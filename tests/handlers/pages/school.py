@@ -26,6 +26,8 @@ def stored(world: World) -> list[tuple[str, int, int]]:
 
 
 def bars(text: str) -> dict[int, int]:
-    """Return the chart of a page, from the table that tells the same."""
-    row = r'<tr><th scope="row">(\d+)</th><td class="n">(\d+)</td><td class="n">[\d.–]+</td>'
-    return {int(grade): int(count) for grade, count in re.findall(row, text) if count != "0"}
+    """Return the chart of a page, from the words that tell the same."""
+    told = text.partition("Students by grade:")[2].partition('"')[0]
+    found = re.findall(r"grade (\d+): ([\d\u202f]+)", told)
+    counts = {int(grade): int(count.replace("\u202f", "")) for grade, count in found}
+    return {grade: count for grade, count in counts.items() if count}

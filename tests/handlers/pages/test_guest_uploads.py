@@ -50,7 +50,7 @@ def test_rows_can_be_pasted(world: World, browser: Browser) -> None:
     world.settle()
 
     assert response.status_code == 303
-    assert "h@example.com" in browser.get(PAGE).text
+    assert "h@example.com" in browser.get(f"{PAGE}?tab=guests").text
 
 
 def test_a_second_file_at_a_time_is_told_to_wait(browser: Browser, bare_party: str) -> None:

@@ -40,8 +40,8 @@ def total(world: World, name: str = "visitors") -> int:
 
 def figures(text: str) -> dict[str, str]:
     """Return the reconciliation of a page."""
-    part = text.partition('class="sum-up"')[2].partition("</dl>")[0]
-    return dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", part))
+    part = text.partition('class="sum-up"')[2].partition('class="verdict"')[0]
+    return dict(re.findall(r'class="name">(\w+)</span> <span class="value">([^<]*)<', part))
 
 
 # Reading
@@ -231,11 +231,11 @@ def test_what_the_queue_decides_is_explained(
     browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says how its next batch will be, and why; also before it has seen anything."""
-    assert "the first item does not wait" in browser.get(visitors).text
+    assert "the first item does not wait" in browser.get(f"{visitors}?tab=decided").text
     tuning = BatchPolicy(0.4, 100, 2, why_period="Waiting gathers about 40.")
     monkeypatch.setattr(sums.add_up, "policy", lambda clients, key: tuning)
 
-    page = browser.get(visitors).text
+    page = browser.get(f"{visitors}?tab=decided").text
 
     assert "What the queue decided" in page
     for message in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):

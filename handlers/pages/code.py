@@ -1,0 +1,85 @@
+"""The lines that matter of the code that runs: cut out of its source, so they cannot be old."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Some lines of a file: a function, a class, a method or an assignment, as it stands there."""
+
+    path: str
+    line: int
+    code: str
+    purpose: str
+
+    @property
+    def place(self) -> str:
+        """File and line, as editors open it."""
+        return f"{self.path}:{self.line}"
+
+
+@functools.cache
+def excerpt(module: str, name: str, purpose: str) -> Excerpt:
+    """Return what a module defines under a name, without its docstring.
+
+    Args:
+        name: A function, a class, a constant, or "Class.method".
+
+    Raises:
+        LookupError: the module defines nothing of that name.
+    """
+    source = inspect.getsource(importlib.import_module(module))
+    node = _find(ast.parse(source), name)
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+    lines = source.splitlines()
+    hidden = _docstring_lines(node)
+    if hidden and not lines[max(hidden)].strip():
+        hidden.add(max(hidden) + 1)
+    kept = [
+        lines[number - 1]
+        for number in range(first, (node.end_lineno or first) + 1)
+        if number not in hidden
+    ]
+    indent = min(len(line) - len(line.lstrip()) for line in kept if line.strip())
+    code = "\n".join(line[indent:] for line in kept)
+    path = Path(inspect.getfile(importlib.import_module(module))).resolve().relative_to(ROOT)
+    return Excerpt(path.as_posix(), first, code, purpose)
+
+
+def _find(tree: ast.Module, name: str) -> ast.stmt:
+    body: list[ast.stmt] = tree.body
+    found: ast.stmt | None = None
+    for part in name.split("."):
+        found = next((node for node in body if part in _names(node)), None)
+        if found is None:
+            raise LookupError(name)
+        body = getattr(found, "body", [])
+    if found is None:
+        raise LookupError(name)
+    return found
+
+
+def _names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
+
+
+def _docstring_lines(node: ast.stmt) -> set[int]:
+    first = getattr(node, "body", [None])[0]
+    if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+        return set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return set()

@@ -1,0 +1,157 @@
+"""One press that runs a demo with what it needs, and leads to its stage; and the tour of them all.
+
+A form brings an id along: sent twice, it runs the demo once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, Flask, flash, redirect, request, url_for
+from flask.typing import ResponseReturnValue
+
+from demos.grades import imports as students
+from demos.grades.imports import ListGoingOnError
+from demos.grades.students import DEMO
+from demos.invitations import parties
+from demos.invitations.imports import import_guests
+from demos.sums import load, sums
+from demos.sums.load import Load, LoadGoesOnError
+from demos.sums.sums import TooManySumsError
+from handlers.endpoints.context import clients
+from handlers.forms import id_in_form
+from handlers.pages.faults import strike_once_each
+from handlers.pages.party_form import made_up_guests, read_details, sample_form
+from pipelines.continuations.errors import OtherJobError
+
+bp = Blueprint("demo_runs", __name__)
+
+GUESTS = STUDENTS = 1000
+SUM = "visitors"
+RATE, WRITERS, SECONDS = 100, 10, 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stop of the tour: what to look at or to press, and the demo that it is about."""
+
+    demo: str
+    title: str
+    text: str
+
+
+# Each takes about fifteen seconds.
+TOUR = (
+    Step(
+        "invitations",
+        "It answered at once",
+        "A thousand mails go out behind the page. A dot is a guest, a box is a task.",
+    ),
+    Step(
+        "invitations",
+        "Break it",
+        "Switch Errors on: one delivery in ten fails now. Its box breaks, and comes back.",
+    ),
+    Step(
+        "invitations",
+        "Kill a worker",
+        "What was under way in it is delivered again. The axis has a flag for it.",
+    ),
+    Step(
+        "invitations",
+        "Nothing is lost",
+        "The line below the axis says it all: mails, faults, workers killed, lost, twice.",
+    ),
+    Step(
+        "grades",
+        "A chart that nobody counts",
+        "A thousand students come in, and every bar follows. Then press Verify: drift 0.",
+    ),
+    Step(
+        "sums",
+        "Many writers, few writes",
+        "A hundred items a second for one row. Press Flush memcached: the sum is exact.",
+    ),
+)
+
+
+@bp.post("/demo/<any(invitations, grades, sums):name>")
+def run(name: str) -> ResponseReturnValue:
+    """Run a demo, and lead to its stage."""
+    form_id = id_in_form()
+    strike_once_each(f"/{name}")
+    return redirect(_RUNS[name](form_id, _tour_step()), 303)
+
+
+def _invitations(form_id: str, tour: int | None) -> str:
+    _, _, details = read_details(sample_form(clients().clock.now()))
+    if details is None:
+        raise AssertionError("the form of a new party is filled in well")
+    parties.create_party(clients(), form_id, details)
+    list_id = hashlib.sha256(f"{form_id}.guests".encode()).hexdigest()[:32]
+    content = made_up_guests(GUESTS).encode()
+    name = f"{GUESTS} made-up guests.csv"
+    import_guests(clients(), form_id, list_id, content, name, then_send="watch")
+    return url_for("invitations.party", party_id=form_id, tour=tour)
+
+
+def _grades(form_id: str, tour: int | None) -> str:
+    try:
+        students.add_many(clients(), DEMO, form_id, STUDENTS)
+    except (ListGoingOnError, OtherJobError):
+        flash("A list is being added already: here it is.")
+    return url_for("grades.page", tour=tour)
+
+
+def _sums(form_id: str, tour: int | None) -> str:
+    started_ms = round(clients().clock.now().timestamp() * 1000)
+    try:
+        sums.create(SUM)
+        wanted = Load(form_id, SUM, RATE, WRITERS, SECONDS, started_ms)
+        load.start(clients(), wanted)
+    except LoadGoesOnError:
+        flash("This sum is under load already: here it is.")
+    except TooManySumsError:
+        return url_for("sums.all_sums")
+    return url_for("sums.page", name=SUM, tour=tour)
+
+
+_RUNS: Mapping[str, Callable[[str, int | None], str]] = {
+    "invitations": _invitations,
+    "grades": _grades,
+    "sums": _sums,
+}
+
+
+# The tour
+
+
+def _tour_step() -> int | None:
+    """Return the step of the tour that a page or a form is part of, from 1; None: of none."""
+    step = request.values.get("tour", 0, type=int)
+    return step if 1 <= step <= len(TOUR) else None
+
+
+def _tour() -> dict[str, Any]:
+    step = _tour_step()
+    if step is None:
+        return {"tour": None}
+    following = TOUR[step] if step < len(TOUR) else None
+    stays = following is not None and following.demo == TOUR[step - 1].demo
+    return {
+        "tour": TOUR[step - 1],
+        "tour_step": step,
+        "tour_length": len(TOUR),
+        "tour_next": following,
+        "tour_stays": stays,
+        "tour_id": clients().new_id(),
+    }
+
+
+def register(app: Flask) -> None:
+    """Mount the routes, and tell templates where the tour is."""
+    app.register_blueprint(bp)
+    app.context_processor(_tour)

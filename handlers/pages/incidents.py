@@ -1,0 +1,144 @@
+"""What the local platform saw of a run: deliveries that were struck, and what people did meanwhile.
+
+Locally the platform knows which deliveries it struck, repeated or lost. A deployed app knows
+nothing of the kind: there `incidents` returns what is empty.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+
+from handlers.endpoints.context import settings
+
+# A stage can do without; a visitor must not wait for it.
+TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A delivery that was struck, repeated or failed; times are seconds since 1970.
+
+    Attributes:
+        kind: "normal", "forced", or that of a copy: "duplicate", "overlap".
+        faults: The kinds of the rules that struck it.
+        status: The HTTP status of its response, None if none came.
+        reason: What the app said of it.
+        task_state: Of its task, now: "live", "done", "failed", "deleted".
+    """
+
+    task: str
+    queue: str
+    path: str
+    kind: str
+    faults: tuple[str, ...]
+    at: float
+    ended_at: float
+    status: int | None
+    error: str | None
+    reason: str
+    task_state: str
+    task_ended_at: float | None
+    body: Mapping[str, Any] | None
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether it was struck by a fault, or lost with its worker.
+
+        What the app itself put off by a 429 or a 503 was not.
+        """
+        return bool(self.faults) or self.status is None
+
+    @property
+    def is_lost_with_its_worker(self) -> bool:
+        return self.status is None and "lose_response" not in self.faults
+
+    @property
+    def is_repaired(self) -> bool:
+        return self.task_state == "done"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What somebody did to the app: "kill" with the worker's process id, or "flush"."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SlowedQueue:
+    """A queue that answers of 429 or 503 have slowed, and when it is as fast as before."""
+
+    queue: str
+    speed_factor: float
+    full_speed_at: float
+
+
+@dataclass(frozen=True)
+class Incidents:
+    """What happened in a stretch of time, and what is switched on or slowed now."""
+
+    deliveries: Sequence[Delivery] = ()
+    marks: Sequence[Mark] = ()
+    slowed: Sequence[SlowedQueue] = ()
+    rules: frozenset[str] = field(default_factory=frozenset)
+
+
+def incidents(
+    since: datetime.datetime,
+    until: datetime.datetime | None = None,
+    *,
+    path: str = "",
+    text: str = "",
+) -> Incidents:
+    """Return what happened from `since` to `until`; nothing where no platform answers.
+
+    Args:
+        path: Only deliveries whose path holds this.
+        text: Only deliveries of tasks whose bodies hold this, the id of a run for one.
+    """
+    found = _ask("/api/v1/incidents", since, until, path=path, text=text)
+    if found is None:
+        return Incidents()
+    return Incidents(
+        [Delivery(**{**each, "faults": tuple(each["faults"])}) for each in found["deliveries"]],
+        [Mark(**each) for each in found["marks"]],
+        [SlowedQueue(**each) for each in found["slowed"]],
+        frozenset(found["faults"]),
+    )
+
+
+def mails_sent_again(
+    subject: str, since: datetime.datetime, until: datetime.datetime | None
+) -> int | None:
+    """Return how many mails the local mail server got more than once; None: nobody knows."""
+    found = _ask("/api/v1/mail/repeats", since, until, text=subject)
+    return None if found is None else int(found["repeats"])
+
+
+def _ask(
+    route: str, since: datetime.datetime, until: datetime.datetime | None, **chosen: str
+) -> Any:
+    base_url = settings().devserver_url
+    if not settings().is_local or base_url is None:
+        return None
+    query: dict[str, Any] = {"since": _seconds(since), **chosen}
+    if until is not None:
+        query["until"] = _seconds(until)
+    try:
+        response = requests.get(base_url + route, params=query, timeout=TIMEOUT_S)
+        response.raise_for_status()
+        return response.json()
+    except (requests.RequestException, ValueError):
+        return None
+
+
+def _seconds(at: datetime.datetime) -> float:
+    aware = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+    return aware.timestamp()

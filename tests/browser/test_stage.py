@@ -1,0 +1,154 @@
+"""The stage in a real browser: it fits, it heals in view, and everybody can use it."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.forms import TIMEOUT_MS, check_width, press
+from tests.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+WINDOWS = {
+    "desktop": {"viewport": {"width": 1280, "height": 900}},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}},
+}
+# A run that is watched, on a machine that does other things as well.
+RUN_MS = 150_000
+MIN_TARGET_PX = 24
+MIN_TEXT_PX = 13
+AXE = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+RUN_AXE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .map((each) => `${each.id}: ${each.nodes.map((node) => node.target).join(" ")}`)"""
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+# Links in running text are as high as the text: WCAG 2.5.8 lets them.
+LOOK = """() => {
+  const isShown = (each) => {
+    const box = each.getBoundingClientRect();
+    return box.width > 1 && box.height > 1 && getComputedStyle(each).visibility !== "hidden";
+  };
+  const targets = "a, button, select, summary, textarea, input:not([type=hidden])";
+  const small = [...document.querySelectorAll(targets)].filter(isShown)
+    .filter((each) => !(each.tagName === "A" && each.closest("p, li")))
+    .map((each) => [each.textContent.trim() || each.name, each.getBoundingClientRect()])
+    .filter(([, box]) => box.width < MIN_TARGET || box.height < MIN_TARGET)
+    .map(([name, box]) => `${name}: ${Math.round(box.width)} x ${Math.round(box.height)}`);
+  const tiny = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const parent = texts.currentNode.parentElement;
+    const text = texts.currentNode.textContent.trim();
+    if (!text || !isShown(parent) || parent.closest(".unseen, noscript")) continue;
+    const size = parseFloat(getComputedStyle(parent).fontSize);
+    if (size < MIN_TEXT - 0.01) tiny.push(`${text.slice(0, 20)}: ${size}`);
+  }
+  return { small, tiny };
+}""".replace("MIN_TARGET", str(MIN_TARGET_PX)).replace("MIN_TEXT", str(MIN_TEXT_PX))
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Browser, stack: Stack) -> list[str]:
+    """Every page of the app, with something on it, and one that is not there."""
+    context = browser.new_context()
+    page = context.new_page()
+    found = []
+    for button in ("Add 1 000 students", "Add 1 000 items", "Run the demo"):
+        page.goto(stack.app)
+        press(page, page.get_by_role("button", name=button))
+        found.append(page.url.partition("#")[0])
+    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=RUN_MS)
+    party = found[-1]
+    context.close()
+    return [
+        *("/", "/invitations", "/sums", "/grades", "/sums/visitors", "/nothing"),
+        *(f"{party}?tab={tab}" for tab in ("how", "code", "guests", "table", "told")),
+        *("/grades?tab=roster", "/grades?tab=compare", "/grades?school=sample-100"),
+        *(f"/grades?more={more}" for more in ("code", "table", "teachers")),
+        *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
+        f"{party}?tour=2",
+    ]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_everybody_can_use_every_page(
+    browser: Browser, stack: Stack, pages: list[str], window: str
+) -> None:
+    """axe finds nothing; no target is small, no text is tiny, and no page is too wide."""
+    context = browser.new_context(**WINDOWS[window])
+    page = context.new_page()
+    found: dict[str, Any] = {}
+    for path in pages:
+        page.goto(path if path.startswith("http") else stack.app + path)
+        page.evaluate(OPEN_ALL)
+        page.evaluate(AXE)
+        look = page.evaluate(LOOK)
+        if wrong := [*page.evaluate(RUN_AXE), *look["small"], *look["tiny"]]:
+            found[path] = wrong
+        check_width(page)
+    context.close()
+
+    assert found == {}
+
+
+def bottom(page: Page) -> float:
+    """Return where what moves ends: the stage without the forms that a phone has below it."""
+    return float(
+        page.evaluate("document.querySelector('.stage-show').getBoundingClientRect().bottom")
+    )
+
+
+@pytest.mark.parametrize("window", ["desktop", "phone"])
+def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: str) -> None:
+    """Struck, killed and healed: no reload, and the scroll and the focus stay where they were."""
+    context = browser.new_context(**WINDOWS[window])
+    page = context.new_page()
+    page.goto(stack.app)
+    press(page, page.get_by_role("button", name="Run the demo"))
+    loaded = page.evaluate("performance.timeOrigin")
+    errors = page.get_by_role("switch", name="Errors")
+    errors.focus()
+    press(page, errors)
+    expect(errors).to_be_focused()
+    expect(errors).to_have_attribute("aria-checked", "true")
+    expect(page.locator(".mails b")).to_have_text(re.compile("[1-9]"), timeout=TIMEOUT_MS)
+    height = WINDOWS[window]["viewport"]["height"]
+
+    kill = page.get_by_role("button", name="Kill a worker")
+    kill.focus()
+    press(page, kill)
+    killed = re.compile(r"Worker \d+ was killed")
+    expect(page.locator(".said")).to_contain_text(killed, timeout=TIMEOUT_MS)
+    expect(kill).to_be_focused()
+    assert page.evaluate("scrollY") == 0
+    assert bottom(page) <= height
+
+    press(page, errors)
+    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=RUN_MS)
+    expect(page.locator(".closing")).to_contain_text("1 worker killed")
+    healed = re.compile(r"^(?!0)(\d+) faults? hit, \1 repaired, 0 lost")
+    expect(page.locator("#story summary")).to_have_text(healed, timeout=TIMEOUT_MS)
+    assert bottom(page) <= height
+    assert page.evaluate("performance.timeOrigin") == loaded
+    context.close()
+
+
+def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str]) -> None:
+    """After the first one, which has no still picture any more."""
+    context = browser.new_context()
+    page = context.new_page()
+    statuses: list[int] = []
+    page.on(
+        "response",
+        lambda response: statuses.append(response.status) if "/live" in response.url else None,
+    )
+    page.goto(stack.app + "/sums/visitors")
+    page.wait_for_timeout(4000)
+    context.close()
+
+    assert set(statuses[1:]) == {304}
