@@ -256,7 +256,7 @@ def test_an_app_that_misses_a_queue_is_loaded_again_when_queue_yaml_has_it(start
 
     _, addresses = start("--memory")
     page = ask(host(addresses["app"]), "GET", "/")
-    queues.write_text(queues.read_text() + "- name: late\n  rate: 1/s\n")
+    queues.write_text(queues.read_text() + "  - name: late\n    rate: 1/s\n")
 
     assert page.status == 500
     eventually(lambda: ask(host(addresses["app"]), "GET", "/").text == "one", "the app")
