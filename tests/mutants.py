@@ -97,6 +97,10 @@ PACKAGES = {
         ["models/*.py"],
         ["tests/models", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
     ),
+    "paging": Package(
+        ["pipelines/paging/*.py"],
+        [f"{TESTS}/paging/test_paging.py", f"{TESTS}/paging/test_paging_histories.py"],
+    ),
     "outbox": Package(
         ["pipelines/outbox/*.py", "pipelines/tasks/*.py"],
         [f"{TESTS}/tasks/test_*", *OUTBOX_TESTS],

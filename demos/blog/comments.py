@@ -6,8 +6,8 @@ makes the key unique, whatever a clock says (I4). Readers merge the buckets of a
 
 Two lists of the same comments: by thread, a reply below what it replies to, for reading; and by
 time, for what is new. A comment that commits late, or by a clock that is behind, is new all the
-same: `since` looks back over CLOCK_SKEW_S, and its token knows which comments of that time were
-there already.
+same: `new_comments` looks back over CLOCK_SKEW, and `Arrivals` knows which comments of that time
+were there already.
 
 Lost on failure: nothing. Cost of a comment: 5 reads and 5 writes at most, in one transaction, and
 the updates of its views; of a page: about one read for each comment (pipelines/paging).
