@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import re
@@ -152,7 +153,8 @@ def test_the_example_of_the_query_cache_does_what_the_howto_says(
         datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
     )
 
-    said = cache_front_page.play(replace(opened, cache=open_cache(memcached_address)))
+    with contextlib.closing(open_cache(memcached_address)) as cache:
+        said = cache_front_page.play(replace(opened, cache=cache))
 
     assert f"docs.examples.cache_front_page\n{said}\n```\n" in text_of(
         "docs/howto/cache-a-query.md"
