@@ -165,7 +165,12 @@ def cached(
     """
 
     def declare(function: Callable[Concatenate[Clients, P], T]) -> CachedQuery[P, T]:
-        hints = get_type_hints(function, localns={"Clients": Any})
+        try:
+            hints = get_type_hints(function, localns={"Clients": Any})
+        except NameError as error:
+            raise TypeError(
+                f"{function.__qualname__}: {error.name} must be defined in its module, above it"
+            ) from error
         if "return" not in hints:
             raise TypeError(f"{function.__qualname__} needs a return type: it is what is stored")
         return CachedQuery(
