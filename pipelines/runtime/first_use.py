@@ -15,15 +15,10 @@ class OnFirstUse:
 
     >>> made = []
     >>> text = OnFirstUse(lambda: made.append("made") or "text")
-<<<<<<< HEAD
     >>> made
     []
     >>> text.upper(), text.title(), made
     ('TEXT', 'Text', ['made'])
-=======
-    >>> len(made), text.upper(), text.title(), len(made)
-    (0, 'TEXT', 'Text', 1)
->>>>>>> refs/heads/caches
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
