@@ -1,26 +1,33 @@
 """How many commits of a counter meet a conflict, and what follows for the number of its shards.
 
 A commit is contended when it lost its race (ABORTED), or when it took much longer than commits of
-this process do: on a service that locks, rivals wait for each other and nobody loses. Each process
-judges by its own commits. Its verdict changes how fast increments are, never whether they count.
+this process do: on a service that locks, rivals wait for each other and nobody loses. A wait says
+less than a lost race: the machine may be busy. What commits usually take follows slow ones, too,
+only slower, so that a service that is slow for all is no conflict for long.
+
+Each process judges by its own commits. Its verdict changes how fast increments are, never whether
+they count.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A verdict follows from so many commits at least, and a bad one from so many contended ones.
+# A verdict follows from so many commits at least; a bad one from so many lost races, or from so
+# many that were lost or waited.
 MIN_COMMITS = 20
-MIN_CONTENDED = 3
+MIN_LOST = 3
+MIN_CONTENDED = 5
 # More than this share of contended commits: more shards. Less than the other: fewer would do.
 GROW_ABOVE = 0.04
 CALM_BELOW = 0.01
-# More than this share: four times as many at once, so that a rush is met in a second or two.
-RUSH_ABOVE = 0.5
+# More than this share lost: four times as many at once, so that a rush is met in a second or two.
+RUSH_ABOVE = 0.4
 # A wait is longer than this, and longer than so many commits usually take.
 MIN_WAIT_S = 0.04
 WAIT_FACTOR = 5.0
 EWMA_ALPHA = 0.1
+EWMA_ALPHA_OF_WAITS = 0.02
 
 CALM, BUSY, GROW, RUSH = "calm", "busy", "grow", "rush"
 
@@ -30,8 +37,9 @@ class Contention:
     """The commits of one counter by one process since its last verdict."""
 
     commits: int = 0
-    contended: int = 0
-    usual_s: float | None = None
+    lost: int = 0
+    waited: int = 0
+    usual_s: float = MIN_WAIT_S
 
     def record(self, took_s: float, *, is_lost: bool = False) -> bool:
         """Count a commit; return whether it was contended.
@@ -40,31 +48,34 @@ class Contention:
         >>> [contention.record(0.002), contention.record(0.9), contention.record(0, is_lost=True)]
         [False, True, True]
         """
-        is_contended = is_lost or self._is_wait(took_s)
         self.commits += 1
-        self.contended += is_contended
-        if not is_contended:
-            usual_s = took_s if self.usual_s is None else self.usual_s
-            self.usual_s = usual_s + EWMA_ALPHA * (took_s - usual_s)
-        return is_contended
+        if is_lost:
+            self.lost += 1
+            return True
+        is_wait = took_s > max(MIN_WAIT_S, WAIT_FACTOR * self.usual_s)
+        self.waited += is_wait
+        alpha = EWMA_ALPHA_OF_WAITS if is_wait else EWMA_ALPHA
+        self.usual_s += alpha * (took_s - self.usual_s)
+        return is_wait
 
     def verdict(self) -> str | None:
         """Return what these commits say, and begin again; None: they are too few to tell.
 
-        >>> Contention(commits=6, contended=4).verdict(), Contention(commits=6).verdict()
+        >>> Contention(commits=6, lost=4).verdict(), Contention(commits=6, waited=4).verdict()
         ('rush', None)
-        >>> [Contention(100, contended).verdict() for contended in (0, 2, 10, 60)]
-        ['calm', 'busy', 'grow', 'rush']
+        >>> [Contention(100, waited=waited).verdict() for waited in (0, 2, 10, 60)]
+        ['calm', 'busy', 'grow', 'grow']
         """
-        share = self.contended / self.commits if self.commits else 0.0
-        is_bad = self.contended >= MIN_CONTENDED and share > GROW_ABOVE
+        if not self.commits:
+            return None
+        contended = self.lost + self.waited
+        share, lost_share = contended / self.commits, self.lost / self.commits
+        is_seen = self.lost >= MIN_LOST or contended >= MIN_CONTENDED
+        is_bad = is_seen and share > GROW_ABOVE
         if not is_bad and self.commits < MIN_COMMITS:
             return None
-        self.commits = self.contended = 0
+        is_rush = is_bad and self.lost >= MIN_LOST and lost_share > RUSH_ABOVE
+        self.commits = self.lost = self.waited = 0
         if is_bad:
-            return RUSH if share > RUSH_ABOVE else GROW
+            return RUSH if is_rush else GROW
         return CALM if share < CALM_BELOW else BUSY
-
-    def _is_wait(self, took_s: float) -> bool:
-        usual_s = MIN_WAIT_S if self.usual_s is None else self.usual_s
-        return took_s > max(MIN_WAIT_S, WAIT_FACTOR * usual_s)
