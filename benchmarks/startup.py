@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,7 @@ ENV = {
     "TASKS_SERVICE_ACCOUNT": "tasks@demo-startup.iam.gserviceaccount.com",
     "TASKS_CERTS_URL": "http://127.0.0.1:9/certs",
     "TASKS_ISSUER": "http://127.0.0.1:9",
-    "SECRET_KEY": "0123456789abcdef" * 4,
+    "SECRET_KEY": secrets.token_hex(32),
     "SMTP_HOST": "127.0.0.1:9",
     "LOG_LEVEL": "WARNING",
 }

@@ -70,6 +70,7 @@ def test_two_runs_do_not_measure_each_other(world: World) -> None:
         assert len(NumbersRun.query().fetch(keys_only=True)) == 2
 
 
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_a_crash_at_the_start_leaves_no_run_without_its_tasks(world: World) -> None:
     """Run and job commit together; what a dead worker did not enqueue is woken by the sweep."""
     world.plan.reset(CRASH_AFTER, next_call="Commit")
