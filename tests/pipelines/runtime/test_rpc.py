@@ -19,7 +19,8 @@ class Note(ndb.Model):
 
 @pytest.fixture
 def here(world: World) -> Iterator[World]:
-    """A world whose calls are counted, in a context that is open."""
+    """A world whose calls are counted, in a context that is open; its stub is the app's own."""
+    world.clients.datastore.stub = world.clients.datastore.stub.stub
     with world.clients.context(), world.plan.watched():
         yield world
 
