@@ -16,6 +16,7 @@ from pipelines.continuations.progress import Progress
 from pipelines.materialized_views import Verification
 from pipelines.runtime import Cost
 
+LATE_AFTER, LATE_AFTER_S = 2.0, 30.0
 WORDS = {
     "/tasks/continuations/import-students": "a page of the list",
     "/tasks/continuations/add-students": "a page of the list",
@@ -36,16 +37,18 @@ def school_stage(
         switches = switches_of(seen.rules)
         stage = stage_of(None, seen, switches, now=seconds(now), name=_name)
         return replace(stage, cost=cost)
-    is_moving = last.state == RUNNING or waiting > 0
     began = seconds(last.started)
+    age_s = max(0.0, seconds(now) - began)
+    # What waits long after a list is of something else.
+    is_late = age_s > LATE_AFTER * last.elapsed_s + LATE_AFTER_S
+    is_moving = last.state == RUNNING or (waiting > 0 and not is_late)
     seen = _own(incidents(last.started, path="/tasks/"))
     ends = [each.task_ended_at for each in seen.deliveries if each.task_ended_at]
-    elapsed_s = last.elapsed_s
-    if last.state == RUNNING:
-        elapsed_s = max(0.0, seconds(now) - began)
-    elif ends:
-        # An update that was struck while the list was added may be the last to reach its bar.
-        elapsed_s = max(elapsed_s, *(at - began for at in ends if at - began < 2 * elapsed_s + 30))
+    # An update that was struck while the list was added may be the last to reach its bar.
+    lengths = [at - began for at in ends]
+    longest = LATE_AFTER * last.elapsed_s + LATE_AFTER_S
+    over_s = max([last.elapsed_s, *(each for each in lengths if each <= longest)])
+    elapsed_s = age_s if is_moving else over_s
     time = Timeline(began, elapsed_s, is_over=not is_moving, begin="list sent", end="added")
     own = [each for each in seen.deliveries if time.has(each.at)]
     return stage_of(

@@ -48,14 +48,21 @@ def live() -> ResponseReturnValue:
     return live_part("_home_live.html", **_pictures(newest_parties().fetch(1)))
 
 
+def _busiest_sum() -> tuple[str, Any]:
+    """Return the sum that was written last, and its row; None: there is none."""
+    rows: list[tuple[str, Any]] = [
+        (name, row) for name, row in sums.listed() if row is not None and row.recent
+    ]
+    return max(rows, key=lambda each: str(each[1].recent[0]["folded"]), default=("", None))
+
+
 def _pictures(parties: list[Any]) -> dict[str, Any]:
     """Return what the demos look like just now: the newest party, the chart, the busiest sum."""
     now = clients().clock.now()
     party = parties[0] if parties else None
     send = latest_send(party, now) if party else None
     reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
-    rows = [(name, row) for name, row in sums.listed() if row is not None and row.recent]
-    name, busiest = max(rows, key=lambda each: each[1].recent[0]["folded"], default=(None, None))
+    name, busiest = _busiest_sum()
     canvas = canvas_of(send.latest, Incidents()) if send else waiting_canvas(1000, 100)
     is_sending = send is not None and send.latest.state == RUNNING
     return {
