@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from docs.examples import count_visits, raise_prices, ship_purchases, sum_up_sales
+from docs.examples import count_visits, print_books, raise_prices, ship_purchases, sum_up_sales
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -127,6 +127,30 @@ def test_the_example_of_the_fork_join_queue_does_what_the_howto_says(
     said = count_visits.play(clients, cloud_tasks)
 
     assert f"count_visits\n{said}\n```\n" in text_of("docs/howto/gather-writes.md")
+
+
+def test_the_howto_shows_the_example_of_a_batch_as_it_runs() -> None:
+    """The code in the howto is the code of the example, to the letter."""
+    source = text_of("docs/examples/print_books.py")
+    shown = source.partition("# howto: from here\n")[2].partition("# howto: to here\n")[0]
+    howto = text_of("docs/howto/run-a-batch.md")
+    assert shown.strip()
+    assert f"<!-- docs/examples/print_books.py -->\n```python\n{shown.strip()}\n```\n" in howto
+
+
+@pytest.mark.parametrize("kind", ["datastore", "firestore"])
+def test_the_example_of_a_batch_does_what_the_howto_says(
+    kind: str, datastore_address: Callable[[str], str], cloud_tasks: Any
+) -> None:
+    """Ordered twice and delivered twice, the book is bound once, when its last page is printed."""
+    cloud_tasks.engine.reset()
+    clients = raise_prices.open_clients(
+        datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
+    )
+
+    said = "\n".join(print_books.play(clients, cloud_tasks))
+
+    assert f"docs.examples.print_books\n{said}\n```\n" in text_of("docs/howto/run-a-batch.md")
 
 
 def test_the_readme_shows_what_make_run_prints() -> None:

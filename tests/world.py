@@ -29,6 +29,7 @@ from devserver.mail import MailServer
 from handlers.endpoints import recovery
 from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
+from pipelines.batches import TaskBatch
 from pipelines.continuations import Job
 from pipelines.fork_join import ForkJoin
 from pipelines.materialized_views import ViewMaintenance
@@ -51,6 +52,7 @@ SWEEPS = (
     "/cron/outbox/sweep",
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",
+    "/cron/batches/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -95,6 +97,7 @@ class World:
     tasks: Sequence[Task[Any]] = ()
     builds: Sequence[ViewMaintenance] = ()
     fork_joins: Sequence[ForkJoin[Any]] = ()
+    batches: Sequence[TaskBatch] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -107,7 +110,7 @@ class World:
         self.services.closers.extend(
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
-        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins)
+        own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.batches)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False
