@@ -160,3 +160,15 @@ def rows_of(batch: str) -> Counter[str]:
         keys = kind.query().fetch(keys_only=True)
         counts[kind._get_kind()] = sum(key.id().startswith(batch) for key in keys)
     return counts
+
+
+def deliver_next(world: World, queue: str) -> int | None:
+    """Deliver the task of a queue that is due first."""
+    due = world.engine.due(world.engine.place.queue_name(queue))
+    return world.deliver(due[0].task_name)
+
+
+def deliver_all(world: World, queue: str) -> None:
+    """Deliver what is due in one queue, and what that makes due there."""
+    while world.engine.due(world.engine.place.queue_name(queue)):
+        deliver_next(world, queue)

@@ -20,6 +20,7 @@ from tests.pipelines.batches.harness import (
     TWO,
     Note,
     callbacks,
+    deliver_next,
     mend,
     note,
     notes,
@@ -248,8 +249,7 @@ def test_what_cannot_be_a_member_changes_nothing(world: World) -> None:
 
 def deliver_until_folded(world: World) -> None:
     """Deliver the first member and the fold of its end; the other members still wait."""
-    create = world.live_tasks("default")[0]
-    world.deliver(create.task_name)
-    world.deliver(world.live_tasks("fan-out")[0].task_name)
+    deliver_next(world, "default")
+    deliver_next(world, "fan-out")
     world.clock.sleep(1)
-    world.deliver(world.live_tasks("fork-join")[0].task_name)
+    deliver_next(world, "fork-join")

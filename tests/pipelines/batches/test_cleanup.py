@@ -10,7 +10,15 @@ from models.batches import BatchState
 from models.fork_join import WorkPack
 from pipelines.batches import TaskBatch, UnknownBatchError
 from pipelines.batches.ending import End, end_members
-from tests.pipelines.batches.harness import NOTES, RAN, notes, rows_of, told
+from tests.pipelines.batches.harness import (
+    NOTES,
+    RAN,
+    deliver_all,
+    deliver_next,
+    notes,
+    rows_of,
+    told,
+)
 from tests.world import World
 
 WEEK_S = datetime.timedelta(days=7).total_seconds()
@@ -49,21 +57,22 @@ def test_what_comes_late_brings_nothing_back(world: World) -> None:
     """F5: an end, a member, a populate, a seal, another run."""
     with world.context():
         NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
-    world.deliver(world.live_tasks("default")[0].task_name)
-    late = [world.engine.begin_attempt(task.task_name) for task in world.live_tasks("fan-out")]
+    deliver_next(world, "default")
+    due = world.engine.due(world.engine.place.queue_name("fan-out"))
+    late = [world.engine.begin_attempt(each.task_name) for each in due]
     for attempt in late:
         assert world.answer(attempt) in (200, 204)
-        world.end(attempt, 500)
-    world.clock.sleep(2)
-    world.deliver(world.live_tasks("fork-join")[0].task_name)
+        world.end(attempt, 500)  # The queue did not hear it.
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+    with world.context():
+        assert NOTES.progress("b").is_complete
     world.clock.sleep(WEEK_S + 1)
     world.sweep()
     world.deliver_due()
     ran = dict(RAN)
     with world.context():
-        page = f"{next(iter(NOTES.declaration.paths)).path}:x"
-        for end in (End(page, 0, 1, is_done=True), End("notes:b:x:000000", 0, 1, is_done=True)):
-            end_members.insert(world.clients, "notes:b", end)
+        end_members.insert(world.clients, "notes:b", End("notes:b:x:000000", 0, 1, is_done=True))
         with pytest.raises(UnknownBatchError):
             NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
         with pytest.raises(UnknownBatchError):

@@ -14,6 +14,7 @@ from tests.pipelines.batches.harness import (
     Branch,
     branch,
     callbacks,
+    deliver_next,
     mend,
     notes,
     told,
@@ -86,7 +87,7 @@ def test_cancelling_a_batch_cancels_what_is_nested_in_it(world: World) -> None:
     with world.context():
         TREES.populate(world.clients, "root", [(branch, Branch("t", 3))], seal=True)
     for queue in ("default", "fan-out"):
-        world.deliver(world.live_tasks(queue)[0].task_name)
+        deliver_next(world, queue)
     with world.context():
         [child] = TREES.nested("root")
         assert child.waiting == 3
