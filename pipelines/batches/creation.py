@@ -95,4 +95,7 @@ def _message(
 ) -> Message:
     number, body = work.members[position]
     member = RunMember(args.batch, page, position, args.generation, body)
-    return tasks[number].message(member, name=(page, position, args.generation, args.wake))
+    message: Message = tasks[number].message(
+        member, name=(page, position, args.generation, args.wake)
+    )
+    return message

@@ -25,13 +25,12 @@ class Batches(Pattern[TaskBatch]):
 
     def expand(self, part: TaskBatch) -> Iterable[object]:
         """A batch brings the queue of ends, and the task that it completes with."""
-        callback = [part.on_complete] if part.on_complete is not None else []
-        return [end_members, *callback]
+        return [end_members] if part.on_complete is None else [end_members, part.on_complete]
 
     def tasks(self, parts: Sequence[TaskBatch]) -> Iterable[Task[Any]]:
         if not parts:
             return []
-        shared = [create, cancel_nested, sweep.remove_rows]
+        shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_rows]
         return [*shared, *(task for part in parts for task in part.tasks)]
 
     def check(self, parts: Sequence[TaskBatch]) -> None:

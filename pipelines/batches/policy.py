@@ -68,4 +68,4 @@ def can_run_again(state: BatchState) -> bool:
 
 
 def _is_reached(state: BatchState) -> bool:
-    return state.policy == DONE_AT and state.done >= (state.done_at or 1)
+    return bool(state.policy == DONE_AT and state.done >= (state.done_at or 1))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchState
 from models.transactions import transact
 from pipelines.batches import ClosedError, TaskBatch, UnknownBatchError
 from pipelines.batches.declaration import Completed
@@ -242,7 +241,7 @@ def test_what_cannot_be_a_member_changes_nothing(world: World) -> None:
         for batch_id, work, error in bad:
             with pytest.raises(error):
                 NOTES.populate(world.clients, batch_id, work)
-        assert BatchState.query().count() == 0
+        assert rows_of("notes").total() == 0
         with pytest.raises(UnknownBatchError):
             NOTES.seal(world.clients, "b")
 

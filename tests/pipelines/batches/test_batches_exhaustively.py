@@ -75,9 +75,10 @@ def check(search: Search, end: End, batches: TaskBatch) -> None:
     """F1 to F4, at an end and after the user has tried again, and a sweep."""
     try:
         assert completions(end) <= 1
-        again = Process("user again", user(batches), NOON)
-        last = [Process(f"sweep {n}", with_clients(sweep), NOON) for n in range(2)]
-        check_healed(search.heal(search.heal(end, [again]), last), batches)
+        healed = search.heal(end, [Process("user again", user(batches), NOON)])
+        for number in range(3):
+            healed = search.heal(healed, [Process(f"sweep {number}", with_clients(sweep), NOON)])
+        check_healed(healed, batches)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{search.story(end)}") from error
 

@@ -14,6 +14,7 @@ from tests.pipelines.batches.harness import (
     Branch,
     branch,
     callbacks,
+    deliver_all,
     deliver_next,
     mend,
     notes,
@@ -92,6 +93,7 @@ def test_cancelling_a_batch_cancels_what_is_nested_in_it(world: World) -> None:
         [child] = TREES.nested("root")
         assert child.waiting == 3
         TREES.cancel(world.clients, "root")
+    deliver_all(world, "default")
     world.settle()
 
     with world.context():
