@@ -35,6 +35,7 @@ FAST = (
     *("pipelines/outbox/test_enqueue", "pipelines/outbox/test_background_relay"),
     *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
     *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
+    *("pipelines/batches/test_batches.", "pipelines/batches/test_deferred"),
     *("pipelines/fork_join/test_epochs", "pipelines/materialized_views/test_saves."),
     *("pipelines/materialized_views/test_rows", "demos/test_students", "demos/test_message"),
     *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),

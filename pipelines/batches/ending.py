@@ -50,8 +50,8 @@ MAX_RESULT_BYTES = 1_000  # Of a fold's 500 in one row.
 MAX_ERROR_CHARS = 300  # Up to four bytes each.
 # An end waits so long for others. What a batch takes longer than its last member is about this.
 PERIOD_S = 0.1
-# A batch in which nothing ends for so long may have lost a task.
-STALE_S = 600.0
+# A batch in which nothing ends for so long may have lost a task: no delivery lasts longer.
+STALE_S = 1800.0
 MAX_CANCELLED = 100
 
 

@@ -43,7 +43,7 @@ class Batches(Pattern[TaskBatch]):
     def sweep(
         self, clients: Clients, parts: Sequence[TaskBatch], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Create the tasks again of batches in which nothing has moved for ten minutes."""
+        """Create the tasks again of batches in which nothing has moved for half an hour."""
         woken = sweep.wake(clients)
         if woken:
             log.warning("woke %d batches", woken)

@@ -70,13 +70,13 @@ class _Page:
     bytes: int = 0
 
     def takes(self, body: str) -> bool:
-        return len(self.members) < MAX_PAGE_MEMBERS and self.bytes + len(body) <= MAX_PAGE_BYTES
+        return len(self.members) < MAX_PAGE_MEMBERS and self.bytes + _size(body) <= MAX_PAGE_BYTES
 
     def add(self, where: tuple[str, str], body: str) -> None:
         if where not in self.tasks:
             self.tasks.append(where)
         self.members.append((self.tasks.index(where), body))
-        self.bytes += len(body)
+        self.bytes += _size(body)
 
     def rows(self, name: str) -> tuple[BatchWork, BatchPage]:
         work = BatchWork(
@@ -335,6 +335,11 @@ def _member(declared: Declaration, task: Task[Any], args: Any) -> tuple[tuple[st
             "put what is longer in a row, and pass its key"
         )
     return (path, task.queue), body
+
+
+def _size(body: str) -> int:
+    """Return how many bytes a member takes in its row, as text in JSON."""
+    return len(json.dumps(body)) + 10
 
 
 def _insert(clients: Clients, name: str, page: _Page) -> None:

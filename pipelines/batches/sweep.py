@@ -1,7 +1,7 @@
 """The sweep of batches: it wakes those in which nothing moves, and deletes those that have served.
 
 One query finds both: each batch says when it is to be looked at. A running one in which nothing has
-ended for ten minutes may have lost tasks, by a queue that was purged: all that is open gets its
+ended for half an hour may have lost tasks, by a queue that was purged: all that is open gets its
 tasks anew, and again an hour later. Long work is then delivered twice, as any task may be.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,

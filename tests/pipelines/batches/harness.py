@@ -103,12 +103,19 @@ class Recorder:
     queue: TaskQueue
     names: dict[str, set[str]] = field(default_factory=dict)
 
+    def create(self, message: Message) -> bool:
+        self._note(message)
+        return self.queue.create(message)
+
     def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
         for message in messages:
-            if message.path == tell.path:
-                key = tell.read(message.body).idempotency_key
-                self.names.setdefault(key, set()).add(str(message.name))
+            self._note(message)
         return self.queue.create_each(messages)
+
+    def _note(self, message: Message) -> None:
+        if message.path == tell.path:
+            names = self.names.setdefault(tell.read(message.body).idempotency_key, set())
+            names.add(message.name or f"unnamed {len(names)}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.queue, name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from models import batches as rows
-from models.batches import BatchPage, BatchState
-from pipelines.batches import ending, policy, population
+from models.batches import BatchPage
+from pipelines.batches import ending, population
+from pipelines.tasks import Task
 from tests.explorer import ALL, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.batches.harness import (
@@ -25,7 +27,7 @@ from tests.pipelines.batches.harness import (
     outcomes,
     told,
 )
-from tests.world import Services, World
+from tests.world import Services, World, in_threads
 
 
 class BatchScenario:
@@ -69,7 +71,7 @@ class AgainScenario(BatchScenario):
         if not told(NOTES, tag):
             with plan.unwatched():
                 NOTES.populate(world.clients, tag, notes("bad1", "bad2"), seal=True)
-                world.settle()
+                in_threads(world.settle)
         if NOTES.progress(tag).generation == 1:
             NOTES.run_again(world.clients, tag)
 
@@ -151,20 +153,11 @@ def _counts_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.BatchPage, "is_open", lambda self, position, generation: True)
 
 
-def _completes_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = ending.conclude
+def _calls_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enqueue(clients: Any, task: Task[Any], args: Any) -> None:
+        task.enqueue(clients, args)
 
-    def conclude(clients: Any, state: BatchState, **how: Any) -> None:
-        if state.state == rows.COMPLETED:
-            state.state = rows.RUNNING
-        sound(clients, state, **how)
-
-    monkeypatch.setattr(ending, "conclude", conclude)
-    monkeypatch.setattr(population, "conclude", conclude)
-
-
-def _never_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "is_over", lambda state: state.waiting <= 0)
+    monkeypatch.setattr(ending, "outbox", SimpleNamespace(enqueue=enqueue))
 
 
 def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +175,7 @@ def _forgets_generations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PLANTED: Sequence[tuple[type[BatchScenario], Callable[[pytest.MonkeyPatch], None]]] = (
     (BatchScenario, _counts_blindly),
-    (BatchScenario, _completes_blindly),
-    (BatchScenario, _never_sealed),
+    (BatchScenario, _calls_back_at_once),
     (BatchScenario, _adds_again),
     (AgainScenario, _forgets_generations),
 )

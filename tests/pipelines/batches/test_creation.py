@@ -10,8 +10,8 @@ import pytest
 from models.batches import BatchPage, BatchWork
 from models.transactions import transact
 from pipelines.batches import creation, population
+from pipelines.batches.ending import STALE_S
 from pipelines.batches.errors import BadWorkError, DifferentWorkError
-from pipelines.fork_join.sweep import STALE_S as FORK_JOIN_STALE_S
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.batches.harness import (
     NOTES,
@@ -66,7 +66,7 @@ def test_pages_are_cut_by_members_and_by_bytes(
         sizes = [len(page.letters) for page in BatchPage.query()]
     world.settle()
 
-    assert sizes == [3, 3, 1, 1, 2] or sum(sizes) == 10
+    assert sum(sizes) == 10
     assert max(sizes) <= 3
     assert {f"b/{args.label}": 1 for _, args in some} == RAN
     with world.context():
@@ -93,9 +93,11 @@ def test_pages_that_nothing_counted_are_not_created(
 ) -> None:
     """F4: a call that dies before its commit adds nothing; made again it adds all, once."""
     monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
-    with monkeypatch.context() as broken, world.context(), pytest.raises(ZeroDivisionError):
-        broken.setattr(population, "_add", _dies)
+    sound = population._add
+    monkeypatch.setattr(population, "_add", _dies)
+    with world.context(), pytest.raises(ZeroDivisionError):
         NOTES.populate(world.clients, "b", labels(5))
+    monkeypatch.setattr(population, "_add", sound)
     with world.context():
         assert rows_of("notes:b")["BatchPage"] == 2
         NOTES.populate(world.clients, "b", labels(1), idempotency_key="other")
@@ -146,13 +148,13 @@ def test_a_transaction_takes_one_page(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_tasks_that_a_queue_lost_are_created_again(world: World) -> None:
-    """F3: after ten minutes in which nothing has ended, and once more an hour later."""
+    """F3: after half an hour in which nothing has ended, and once more an hour later."""
     with world.context():
         NOTES.populate(world.clients, "b", labels(3), seal=True)
     deliver_next(world, "default")
     world.engine.purge_queue(world.engine.place.queue_name("fan-out"))
     assert not world.live_tasks("fan-out")
-    world.clock.sleep(599)
+    world.clock.sleep(STALE_S - 1)
     world.sweep()
     world.settle()
     assert not RAN
@@ -164,7 +166,6 @@ def test_tasks_that_a_queue_lost_are_created_again(world: World) -> None:
     assert {f"b/{number}": 1 for number in range(3)} == RAN
     with world.context():
         assert told(NOTES, "b")[0]["done"] == 3
-    assert FORK_JOIN_STALE_S < 599
 
 
 def test_the_arguments_travel_as_json(world: World) -> None:
