@@ -5,6 +5,7 @@
     outbox              a task that is committed with the data, or not at all
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
+    batches             many tasks, and one more when all of them have ended
     counters            totals under many writers, in shards or gathered
     paging              lists in pages, forward and back, each row once
     materialized_views  rows that follow their sources, in whatever order updates come

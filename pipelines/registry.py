@@ -2,8 +2,9 @@
 
     APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
 
-Tasks, jobs, groups of views and fork-join queues, in any order. From them the registry derives the
-tasks that can be delivered, the sweeps, the gauges of /metrics, and the queues that have to exist.
+Tasks, jobs, groups of views, fork-join queues and batches, in any order. From them the registry
+derives the tasks that can be delivered, the sweeps, the gauges of /metrics, and the queues that
+have to exist.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from pipelines.batches.pattern import Batches
 from pipelines.continuations import Job
 from pipelines.continuations.pattern import Continuations
 from pipelines.counters.pattern import Counters
@@ -36,6 +38,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     PullQueues(),
     Counters(),
     MaterializedViews(),
+    Batches(),
 )
 
 

@@ -49,6 +49,7 @@ FAST = (
     *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
     *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
     *("pipelines/counters/test_counters.", "pipelines/counters/test_totals"),
+    *("pipelines/batches/test_batches.", "pipelines/batches/test_deferred"),
     *("pipelines/fork_join/test_epochs", "pipelines/materialized_views/test_saves."),
     *("pipelines/materialized_views/test_rows", "demos/test_students", "demos/test_message"),
     *("pipelines/paging", "demos/test_blog_posts", "demos/test_blog_comments"),

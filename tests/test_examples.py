@@ -19,6 +19,7 @@ from docs.examples import (
     count_visits,
     make_thumbnails,
     page_books,
+    print_books,
     raise_prices,
     ship_purchases,
     sum_up_sales,
@@ -55,6 +56,10 @@ def summed(clients: Clients, cloud_tasks: Any) -> str:
     return "\n".join(sum_up_sales.play(clients, cloud_tasks))
 
 
+def printed(clients: Clients, cloud_tasks: Any) -> str:
+    return "\n".join(print_books.play(clients, cloud_tasks))
+
+
 # Each example, what it prints, and the document that says so.
 EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "raise_prices": (raised, "README.md"),
@@ -62,6 +67,7 @@ EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "sum_up_sales": (summed, "docs/howto/declare-a-view.md"),
     "make_thumbnails": (make_thumbnails.play, "docs/howto/lease-work.md"),
     "count_likes": (count_likes.play, "docs/howto/count-things.md"),
+    "print_books": (printed, "docs/howto/run-a-batch.md"),
     "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
 }
 

@@ -29,6 +29,7 @@ from devserver.mail import MailServer
 from handlers.endpoints import recovery
 from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
+from pipelines.batches import TaskBatch
 from pipelines.continuations import Job
 from pipelines.counters import Counter
 from pipelines.fork_join import ForkJoin
@@ -55,6 +56,7 @@ SWEEPS = (
     "/cron/fork-join/sweep",
     "/cron/pull-queues/sweep",
     "/cron/counters/sweep",
+    "/cron/batches/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -101,6 +103,7 @@ class World:
     fork_joins: Sequence[ForkJoin[Any]] = ()
     pull_queues: Sequence[PullQueue] = ()
     counters: Sequence[Counter] = ()
+    batches: Sequence[TaskBatch] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -114,7 +117,7 @@ class World:
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
-        own = (*own, *self.counters)
+        own = (*own, *self.counters, *self.batches)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False

@@ -71,12 +71,13 @@ def deliver(rest: str) -> ResponseReturnValue:
 def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
     failures = attempts.begin(clients(), delivery)
     if failures >= task.max_attempts:
-        return _dead_letter(delivery, f"{failures} deliveries failed, or ended without a word")
+        said = f"{failures} deliveries failed, or ended without a word"
+        return _give_up(task, args, delivery, said)
     with delivery_log.kept(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
-            return _dead_letter(delivery, _said(error))
+            return _give_up(task, args, delivery, _said(error))
         except MUST_WAIT as error:
             log.info("%s waits: %s", task.path, error)
             attempts.end_later(clients(), delivery)
@@ -87,7 +88,7 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
             return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
         except Exception as error:
             log.exception("%s failed", task.path)
-            return _failed(task, delivery, error, lines)
+            return _failed(task, args, delivery, error, lines)
     attempts.end_well(delivery)
     delivery_log.end(lines)
     return _response(200, "", log=lines) if lines.kept else ("", 204)
@@ -100,12 +101,12 @@ def _task_of(delivery: Delivery) -> str:
 
 
 def _failed(
-    task: Task[Any], delivery: Delivery, error: Exception, lines: Lines
+    task: Task[Any], args: Any, delivery: Delivery, error: Exception, lines: Lines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery)
     if failures >= task.max_attempts:
-        return _dead_letter(delivery, f"gave up after {failures} failures. {stack}")
+        return _give_up(task, args, delivery, f"gave up after {failures} failures. {stack}")
     return _response(500, _said(error), stack=stack, log=lines)
 
 
@@ -138,6 +139,20 @@ def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
         return _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
     return _response(429, f"it waits for another version: {reason}")
+
+
+def _give_up(task: Task[Any], args: Any, delivery: Delivery, reason: str) -> ResponseReturnValue:
+    """Keep a task as a dead task, or tell who else cares for it."""
+    if task.on_give_up is None:
+        return _dead_letter(delivery, reason)
+    try:
+        task.on_give_up(clients(), args, reason)
+    except (*MUST_WAIT, *UNAVAILABLE_ERRORS) as error:
+        log.warning("%s is given up later: %s", task.path, error)
+        return _response(503, f"a service is unavailable: {_said(error)}")
+    log.error("gave up %r: %s", delivery.path[:100], reason)
+    attempts.discard(delivery)
+    return "", 204
 
 
 def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:

@@ -35,13 +35,16 @@ class Task(Generic[A]):
     `max_attempts` deliveries may fail by the task's own fault (an unforeseen error, a
     worker that died) before it is kept as a dead task. The queue itself never gives up: a task
     that it dropped would leave no trace.
+
+    With `on_give_up`, that function is called with the reason instead, and no dead task is kept.
     """
 
     path: str
     queue: str
     args: type[A]
-    work: Callable[[Clients, A], None]
+    work: Callable[[Clients, A], object]  # What it returns is for the batch that it is a member of.
     max_attempts: int = 50
+    on_give_up: Callable[[Clients, A, str], None] | None = None
 
     if not TYPE_CHECKING:  # A type checker says of itself that a task cannot be called.
 
@@ -169,7 +172,7 @@ class Task(Generic[A]):
 
 def task(
     path: str | None = None, *, queue: str, max_attempts: int = 50
-) -> Callable[[Callable[[Clients, A], None]], Task[A]]:
+) -> Callable[[Callable[[Clients, A], object]], Task[A]]:
     """Declare the function below as a task; its second parameter's type is its arguments.
 
     Args:
@@ -184,7 +187,7 @@ def task(
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"a task's path starts with /tasks/, not {path!r}")
 
-    def declare(work: Callable[[Clients, A], None]) -> Task[A]:
+    def declare(work: Callable[[Clients, A], object]) -> Task[A]:
         args = _arguments_of(work)
         name = work.__name__.strip("_").replace("_", "-")
         return Task(path or f"/tasks/{name}", queue, args, work, max_attempts)
@@ -192,7 +195,7 @@ def task(
     return declare
 
 
-def _arguments_of(work: Callable[[Clients, A], None]) -> type[A]:
+def _arguments_of(work: Callable[[Clients, A], object]) -> type[A]:
     """Return the type of a function's second parameter.
 
     Raises:

@@ -13,6 +13,7 @@ from google.cloud import ndb
 import models
 from models import (
     attempts,
+    batches,
     continuations,
     counters,
     fork_join,
@@ -27,6 +28,7 @@ from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
+    "BatchState": {"due", "parent", "state"},
     "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "CounterConfig": {"due"},
@@ -51,6 +53,10 @@ INDEXED = {
 }
 # What an entity is never stored without.
 REQUIRED = {
+    "BatchPage": {"letters"},
+    "BatchResults": {"results"},
+    "BatchState": {"created", "due", "keep_s", "policy", "state"},
+    "BatchWork": {"first", "members", "tasks"},
     "Comment": {"author", "author_id", "created", "text", "thread"},
     "Comparison": {"asked"},
     "ContinuationHeartbeat": {"expires_at"},
@@ -110,7 +116,7 @@ def test_only_what_is_queried_is_indexed() -> None:
 
 
 def test_numbers_begin_at_zero_and_flags_are_down() -> None:
-    """What nobody has counted yet is none; of a party the first change is its beginning."""
+    """What nobody has counted is none; of parties and batches the first one is the beginning."""
     begin = {
         f"{kind._get_kind()}.{name}": each._default
         for kind in kinds()
@@ -118,7 +124,8 @@ def test_numbers_begin_at_zero_and_flags_are_down() -> None:
         if isinstance(each._default, int)
     }
 
-    assert {name: value for name, value in begin.items() if value} == {"Party.change": 1}
+    others = {name: value for name, value in begin.items() if value}
+    assert others == {"BatchState.generation": 1, "Party.change": 1}
     assert begin["WorkPack.failures"] == begin["DeadTask.resolved"] == 0
 
 
@@ -129,6 +136,10 @@ def test_what_no_entity_is_stored_without() -> None:
 
 KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: attempts.attempts_key("a"), ("TaskAttempts", "a")),
+    (lambda: batches.state_key("b:1"), ("BatchState", "b:1")),
+    (lambda: batches.work_key("b:1:p:000000"), ("BatchWork", "b:1:p:000000")),
+    (lambda: batches.page_key("b:1:p:000000"), ("BatchPage", "b:1:p:000000")),
+    (lambda: batches.results_key("b:1:p:000000", 7), ("BatchResults", "b:1:p:000000:000007")),
     (lambda: blog.index_key("demo"), ("BlogIndex", "demo")),
     (lambda: blog.post_key("demo", 7), ("Post", "demo|0000000007")),
     (lambda: blog.receipt_key("f"), ("PostReceipt", "f")),

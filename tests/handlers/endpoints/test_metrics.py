@@ -44,6 +44,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
         "outbox_oldest_unacked_seconds": 0,
         "outbox_relayed_per_second": 0,
         "dead_tasks_open": 0,
+        "batches_running": 0,
     }
 
 
@@ -84,6 +85,7 @@ def test_the_numbers_are_those_of_the_outbox_and_of_the_dead_tasks(world: World)
         "outbox_oldest_unacked_seconds": 0,
         "outbox_relayed_per_second": 3 / 60 if world.services.memcached else 0,
         "dead_tasks_open": 1,
+        "batches_running": 0,
     }
 
 

@@ -1,0 +1,198 @@
+"""Task batches: their members, how each of them ended, and what they add up to.
+
+BatchState
+    Key: "<name of the declaration>:<id>". What all members add up to; one transaction on it decides
+    that the batch is complete. Written by each fold of ends and by each change of the whole, never
+    per member.
+    Queries: due before a time, the first to be due first: what the sweep looks at. state =
+    "running", by key: how many there are. parent = a batch's key, by key: the batches nested in it.
+    Single-property indexes.
+    Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
+    batch are deleted, and it stays for 32 days more, so that a task that comes late finds that the
+    batch is gone, and does not make it anew.
+
+BatchWork
+    Key: "<batch's key>:<addition>:<number>", fixed width: an addition is what one call of
+    `populate` adds, and its rows are one key range in order. Number 0 is written in the commit that
+    counts the addition's members, and proves that it was counted; the others are stored before.
+    Queries: none; read by key. Growth: one row for up to 1,000 members.
+
+BatchPage
+    Key: that of the work whose members it is for: what became of each, one letter a member.
+    Queries: ranges of keys: the pages of a batch, or of an addition, in order.
+    Growth: one row for up to 1,000 members.
+
+BatchResults
+    Key: "<page's key>:<number>", fixed width: what the members that one fold has ended returned, or
+    why they failed.
+    Queries: ranges of keys: the results of a page, in order. Growth: one row for each fold that
+    ended members with results or errors, in each page that it touched.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from google.cloud import ndb
+
+# Of a batch.
+RUNNING, COMPLETED, REMOVED = "running", "completed", "removed"
+# What came of a batch that has completed.
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+# Of a member, one letter in BatchPage.letters. One that is waiting in a batch which has completed
+# was cancelled.
+WAITING, DONE, HAS_FAILED = ".", "d", "f"
+
+
+class BatchState(ndb.Model):
+    """One batch: how many members it has, and how many have ended."""
+
+    state = ndb.StringProperty(required=True, default=RUNNING)
+    sealed = ndb.BooleanProperty(indexed=False, default=False)
+    members = ndb.IntegerProperty(indexed=False, default=0)
+    done = ndb.IntegerProperty(indexed=False, default=0)
+    failed = ndb.IntegerProperty(indexed=False, default=0)
+    cancelled = ndb.IntegerProperty(indexed=False, default=0)
+    generation = ndb.IntegerProperty(indexed=False, default=1)  # One more whenever it is re-opened.
+    # Ends of this generation, and of those before, count no more: their members were cancelled.
+    cancelled_through = ndb.IntegerProperty(indexed=False, default=0)
+    outcome = ndb.TextProperty()
+    # As declared when it was created: what completes it need not know the declaration.
+    policy = ndb.TextProperty(required=True)
+    done_at = ndb.IntegerProperty(indexed=False)
+    callback_path = ndb.TextProperty()
+    callback_queue = ndb.TextProperty()
+    keep_s = ndb.FloatProperty(indexed=False, required=True)
+    # The member that ends when this batch does.
+    parent = ndb.StringProperty()
+    parent_page = ndb.TextProperty()
+    parent_position = ndb.IntegerProperty(indexed=False)
+    parent_generation = ndb.IntegerProperty(indexed=False)
+    created = ndb.DateTimeProperty(indexed=False, required=True)
+    completed = ndb.DateTimeProperty(indexed=False)
+    # When the sweep looks: for a member that got lost, then to delete.
+    due = ndb.DateTimeProperty(required=True)
+    wakes = ndb.IntegerProperty(indexed=False, default=0)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many members have not ended."""
+        return int(self.members - self.done - self.failed - self.cancelled)
+
+
+class BatchWork(ndb.Model):
+    """Up to 1,000 members: the tasks that they are, and their arguments."""
+
+    tasks = ndb.JsonProperty(required=True)  # Path and queue of each task that some member is.
+    members = ndb.JsonProperty(required=True)  # Of each: its place in `tasks`, its body.
+    first = ndb.IntegerProperty(
+        indexed=False, required=True
+    )  # How many of its addition come before.
+    size = ndb.IntegerProperty(indexed=False)  # Of the whole addition, in number 0.
+    digest = ndb.TextProperty()  # Of the whole addition, in number 0.
+
+
+class BatchPage(ndb.Model):
+    """What became of up to 1,000 members."""
+
+    letters = ndb.TextProperty(required=True)
+    # By position, as text: the generation in which its failure was counted; left out: the first.
+    failed_in = ndb.JsonProperty(default={})
+    results = ndb.IntegerProperty(indexed=False, default=0)  # How many rows of results there are.
+
+    def is_open(self, position: int, generation: int) -> bool:
+        """Return whether a member has not ended in a generation, nor for good before."""
+        if not 0 <= position < len(self.letters):
+            return False
+        letter = self.letters[position]
+        if letter == HAS_FAILED:
+            return int(self.failed_in.get(str(position), 1)) < generation
+        return bool(letter == WAITING)
+
+    def end(self, position: int, letter: str, generation: int) -> None:
+        """Note how a member has ended."""
+        self.letters = f"{self.letters[:position]}{letter}{self.letters[position + 1 :]}"
+        failed_in = {at: number for at, number in self.failed_in.items() if at != str(position)}
+        if letter == HAS_FAILED and generation > 1:
+            failed_in[str(position)] = generation
+        self.failed_in = failed_in
+
+
+class BatchResults(ndb.Model):
+    """What some members of a page returned, or why they failed."""
+
+    results = ndb.JsonProperty(required=True)  # Position, generation and what it is, of each.
+
+
+def state_key(batch: str) -> Any:
+    """Return the key of a batch, by the name of its declaration and its id."""
+    return ndb.Key(BatchState, batch)
+
+
+def work_key(page: str) -> Any:
+    """Return the key of the work of a page."""
+    return ndb.Key(BatchWork, page)
+
+
+def page_key(page: str) -> Any:
+    """Return the key of a page."""
+    return ndb.Key(BatchPage, page)
+
+
+def page_id(batch: str, addition: str, number: int) -> str:
+    """Return what a page is called; fixed width, so that keys sort as pages do.
+
+    >>> page_id("prints:spring", "c0ffee", 3)
+    'prints:spring:c0ffee:000003'
+    """
+    return f"{batch}:{addition}:{number:06d}"
+
+
+def first_page_of(page: str) -> str:
+    """Return the first page of the addition that a page belongs to.
+
+    >>> first_page_of("prints:spring:c0ffee:000003")
+    'prints:spring:c0ffee:000000'
+    """
+    return f"{page.rpartition(':')[0]}:{0:06d}"
+
+
+def results_key(page: str, number: int) -> Any:
+    """Return the key of some results of a page."""
+    return ndb.Key(BatchResults, f"{page}:{number:06d}")
+
+
+def pages_within(prefix: str, *, after: str = "") -> Any:
+    """Return the query for the pages of a batch or an addition, in order, those behind a page."""
+    return _within(BatchPage, prefix, after)
+
+
+def work_within(prefix: str) -> Any:
+    """Return the query for the work of a batch or an addition, in order."""
+    return _within(BatchWork, prefix, "")
+
+
+def results_within(prefix: str) -> Any:
+    """Return the query for the results of a batch, an addition or a page, in order."""
+    return _within(BatchResults, prefix, "")
+
+
+def due_batches(now: datetime.datetime) -> Any:
+    """Return the query for the batches that the sweep has to look at, the first to be due first."""
+    return BatchState.query(BatchState.due <= now).order(BatchState.due)
+
+
+def running_batches() -> Any:
+    """Return the query for the batches that are not complete, by key."""
+    return BatchState.query(BatchState.state == RUNNING).order(BatchState._key)
+
+
+def batches_in(parent: str) -> Any:
+    """Return the query for the batches that are nested in a batch, by key."""
+    return BatchState.query(BatchState.parent == parent).order(BatchState._key)
+
+
+def _within(kind: type[ndb.Model], prefix: str, after: str) -> Any:
+    first, beyond = ndb.Key(kind, after or f"{prefix}:"), ndb.Key(kind, f"{prefix};")
+    return kind.query(kind._key > first, kind._key < beyond).order(kind._key)

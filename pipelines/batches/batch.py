@@ -1,0 +1,178 @@
+"""Task batches: declared, populated, sealed, cancelled, run again and read."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from models.transactions import transact
+from pipelines.batches import ending, population, reading
+from pipelines.batches.creation import RunMember
+from pipelines.batches.declaration import Completed, Declaration
+from pipelines.batches.members import fail, run
+from pipelines.batches.policy import Policy
+from pipelines.batches.population import PopulateOptions, Work
+from pipelines.batches.reading import MemberResult, Progress
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task
+
+KEEP = datetime.timedelta(days=7)
+
+
+class TaskBatch:
+    """Batches of one kind: which tasks may be members, and what happens when all have ended."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        members: Sequence[Task[Any]],
+        on_complete: Task[Completed] | None = None,
+        policy: Policy | None = None,
+        keep: datetime.timedelta = KEEP,
+    ) -> None:
+        """Declare batches.
+
+        Args:
+            name: Stands in keys and routes: never change it while batches run.
+            members: The declared tasks that may be members. Each runs in its own queue, and fails
+                after its own `max_attempts`.
+            on_complete: A declared task that gets `Completed`, once per completion. As every task
+                it may be delivered more than once.
+            policy: When a batch is complete and has succeeded; None: `Policy.all()`.
+            keep: How long a batch can be read, and run again, after its completion.
+
+        Raises:
+            ValueError: there can be no such batches.
+        """
+        self.name = name
+        paths = {
+            task: f"/tasks/batches/{name}/{task.path.removeprefix('/tasks/')}" for task in members
+        }
+        self.declaration = Declaration(name, policy or Policy.all(), on_complete, keep, paths)
+        self.members = tuple(members)
+        self.on_complete = on_complete
+
+    @property
+    def tasks(self) -> Sequence[Task[Any]]:
+        """What has to be mounted: a task for each task that may be a member."""
+        return [
+            Task(
+                path,
+                task.queue,
+                RunMember,
+                partial(run, self.declaration, task),
+                task.max_attempts,
+                on_give_up=fail,
+            )
+            for task, path in self.declaration.paths.items()
+        ]
+
+    # Add
+
+    def populate(
+        self,
+        clients: Clients,
+        batch_id: str,
+        work: Work,
+        *,
+        idempotency_key: str = "",
+        seal: bool = False,
+    ) -> int:
+        """Add members; create the batch if there is none. Return how many members are new.
+
+        Args:
+            batch_id: Chosen so that the same intent has the same id.
+            work: Pairs of a task and its arguments, any number of them.
+            idempotency_key: Sets further members apart from the first ones: what was added under
+                the same key before is not added again.
+            seal: No more will come.
+
+        Raises:
+            BatchError: nothing was added, and why.
+            BadArgumentsError, TooLargeError: nothing was added.
+        """
+        key = self.declaration.key(batch_id)
+        how = PopulateOptions(idempotency_key, seal)
+        return population.populate(clients, self.declaration, key, work, how)
+
+    def populate_in_transaction(
+        self,
+        clients: Clients,
+        batch_id: str,
+        work: Work,
+        *,
+        idempotency_key: str = "",
+        seal: bool = False,
+    ) -> int:
+        """Add up to 1,000 members in the transaction that this code runs in; else as `populate`.
+
+        Raises:
+            NoTransactionError: this is not the body of `transact`.
+        """
+        key = self.declaration.key(batch_id)
+        how = PopulateOptions(idempotency_key, seal)
+        return population.populate_in_transaction(clients, self.declaration, key, work, how)
+
+    def seal(self, clients: Clients, batch_id: str) -> None:
+        """Say that no more members will come. Only running members may still add some.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+        """
+        key = self.declaration.key(batch_id)
+        transact(lambda: population.seal_in_transaction(clients, key))
+
+    # Change
+
+    def cancel(self, clients: Clients, batch_id: str) -> bool:
+        """Complete a batch now; return whether it was running.
+
+        Members that have not ended are cancelled, and so are the batches nested in it. One that is
+        at work is not interrupted, and how it ends counts no more.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+        """
+        return ending.cancel(clients, self.declaration.key(batch_id))
+
+    def run_again(self, clients: Clients, batch_id: str) -> int:
+        """Re-open a batch, and run its failed and cancelled members again; return how many.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+            NestedError: it is a member of another batch, which has to be run again instead.
+        """
+        return population.run_again(clients, self.declaration.key(batch_id))
+
+    # Read
+
+    def progress(self, batch_id: str) -> Progress:
+        """Return how far a batch is: one read.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+        """
+        return reading.progress(self.declaration.key(batch_id))
+
+    def nested(self, batch_id: str) -> list[Progress]:
+        """Return how far the batches are that its members have become, up to 1,000 of them."""
+        return reading.nested(self.declaration.key(batch_id))
+
+    def results(self, batch_id: str) -> Iterator[MemberResult]:
+        """Yield what became of each member, by a few reads per thousand.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+        """
+        return reading.results(self.declaration.key(batch_id))
+
+    def failures(self, batch_id: str) -> Iterator[MemberResult]:
+        """Yield the members that have failed, each with its error.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+        """
+        return reading.failures(self.declaration.key(batch_id))

@@ -1,0 +1,101 @@
+"""Creating the tasks of members: a walk over pages, each of which links the next one first.
+
+A member's task is named after its page, its place there and the generation, so a walk that is
+repeated creates nothing twice. A walk is begun by the commit that adds members, or re-opens their
+batch, and by the sweep, for members whose tasks got lost; that one uses names of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.batches import (
+    RUNNING,
+    WAITING,
+    BatchPage,
+    BatchWork,
+    first_page_of,
+    page_key,
+    pages_within,
+    state_key,
+    work_key,
+)
+from pipelines.batches.declaration import message_task
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.messages import Message
+from pipelines.tasks.declaration import Task, task
+
+
+@dataclass(frozen=True)
+class Create:
+    """Whose members to create: those of a batch or an addition, from the page behind `after` on."""
+
+    batch: Annotated[str, Field(max_length=300)]
+    within: Annotated[str, Field(max_length=400)]
+    generation: int
+    after: Annotated[str, Field(max_length=400)] = ""
+    also_waiting: bool = True  # False: only those that have failed before.
+    wake: int = 0  # Of the sweep's walks, the how manyth.
+
+
+@dataclass(frozen=True)
+class RunMember:
+    """Which member to run. `args` are the member's own, as JSON."""
+
+    batch: Annotated[str, Field(max_length=300)]
+    page: Annotated[str, Field(max_length=400)]
+    position: int
+    generation: int
+    args: str
+
+
+@task("/tasks/batches/create", queue="default")
+def create(clients: Clients, args: Create) -> None:
+    """Create the tasks of one page of members, and the task that does so for the next page."""
+    keys = pages_within(args.within, after=args.after).fetch(2, keys_only=True)
+    if not keys:
+        return
+    page = keys[0].id()
+    if len(keys) > 1:
+        name = (args.within, args.generation, args.wake, int(args.also_waiting), page)
+        create.enqueue(clients, replace(args, after=page), name=name)
+    messages = _messages(args, page)
+    if messages:
+        clients.tasks.create_many(messages)
+
+
+def _messages(args: Create, name: str) -> list[Message]:
+    """Return the tasks of the members of a page that have not ended."""
+    state, page, work, first = ndb.get_multi(
+        [state_key(args.batch), page_key(name), work_key(name), work_key(first_page_of(name))]
+    )
+    if state is None or state.state != RUNNING:
+        return []
+    if page is None or work is None or first is None:
+        return []  # Stored by a call that has not counted its members yet.
+    tasks = [message_task(path, queue, RunMember) for path, queue in work.tasks]
+    return [_message(args, tasks, work, name, i) for i in _open(args, page)]
+
+
+def _open(args: Create, page: BatchPage) -> list[int]:
+    return [
+        i
+        for i, letter in enumerate(page.letters)
+        if page.is_open(i, args.generation) and (args.also_waiting or letter != WAITING)
+    ]
+
+
+def _message(
+    args: Create, tasks: Sequence[Task[Any]], work: BatchWork, page: str, position: int
+) -> Message:
+    number, body = work.members[position]
+    member = RunMember(args.batch, page, position, args.generation, body)
+    message: Message = tasks[number].message(
+        member, name=(page, position, args.generation, args.wake)
+    )
+    return message

@@ -1,0 +1,88 @@
+"""What a declaration of batches says, and how its batches and their members are called."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.batches.errors import BadWorkError
+from pipelines.batches.policy import Policy
+from pipelines.tasks.declaration import Task
+
+MAX_ID_BYTES = 200
+MAX_KEEP = datetime.timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A batch that is complete, as its callback gets it.
+
+    A batch that is run again completes again, in the next generation. `outcome`: "succeeded",
+    "failed" or "cancelled".
+    """
+
+    name: str
+    batch_id: str
+    generation: int
+    outcome: str
+    members: int
+    done: int
+    failed: int
+    cancelled: int
+
+    @property
+    def idempotency_key(self) -> str:
+        """What is the same in each delivery of one completion."""
+        return f"{self.name}:{self.batch_id}:{self.generation}"
+
+
+@dataclass(frozen=True)
+class MemberRef:
+    """One member, in one generation of its batch."""
+
+    batch: str
+    page: str
+    position: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Batches as they are declared; `TaskBatch` says what each of these is."""
+
+    name: str
+    policy: Policy
+    callback: Task[Completed] | None
+    keep: datetime.timedelta
+    paths: Mapping[Task[Any], str] = field(default_factory=dict)  # Where members are delivered.
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):
+            raise ValueError(f"a name of batches is of a-z, 0-9, _ and -, not {self.name!r}")
+        if not datetime.timedelta(0) < self.keep <= MAX_KEEP:
+            raise ValueError(f"a batch is kept for up to {MAX_KEEP.days} days after its end")
+
+    def key(self, batch_id: str) -> str:
+        """Return what the rows of a batch are called by.
+
+        Raises:
+            BadWorkError: there can be no batch of this id.
+        """
+        if not batch_id or not batch_id.isprintable() or set(batch_id) & set(":;"):
+            raise BadWorkError(f"a batch's id is not empty, without : and ;, not {batch_id!r:.100}")
+        if len(batch_id.encode()) > MAX_ID_BYTES:
+            raise BadWorkError(f"a batch's id has at most {MAX_ID_BYTES} bytes: {batch_id!r:.100}")
+        return f"{self.name}:{batch_id}"
+
+
+def ignore(clients: Any, args: Any) -> None:
+    """Do nothing: for tasks that this code creates, and others deliver."""
+
+
+def message_task(path: str, queue: str, args: type[Any]) -> Task[Any]:
+    """Return a task by which messages are made for a path that another part has declared."""
+    work: Callable[[Any, Any], None] = ignore
+    return Task(path, queue, args, work)

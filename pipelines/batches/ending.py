@@ -1,0 +1,231 @@
+"""How members end, and with the last of them their batch.
+
+An end is an item of one fork-join queue, by the key of its batch. The fold counts each member once:
+in one transaction it changes the member's letter in its page, which only a member that is open has,
+and the numbers of the batch. What comes twice, late, or of a member that was cancelled, finds no
+open member and changes nothing.
+
+The same commit decides whether the batch is complete, and then sends its callback and ends the
+member that the batch is. Sealing and cancelling decide it likewise, on the same entity, so exactly
+one of them all completes a generation of the batch.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.batches import (
+    CANCELLED,
+    COMPLETED,
+    DONE,
+    HAS_FAILED,
+    RUNNING,
+    SUCCEEDED,
+    BatchPage,
+    BatchResults,
+    BatchState,
+    batches_in,
+    page_key,
+    results_key,
+    state_key,
+)
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.batches import policy
+from pipelines.batches.declaration import Completed, message_task
+from pipelines.batches.errors import UnknownBatchError
+from pipelines.fork_join import Batch, fork_join
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.declaration import task
+
+MAX_RESULT_BYTES = 1_000  # Of a fold's 500 in one row.
+MAX_ERROR_CHARS = 300  # Up to four bytes each.
+# An end waits so long for others. What a batch takes longer than its last member is about this.
+PERIOD_S = 0.1
+# A batch in which nothing ends for so long may have lost a task: no delivery lasts longer.
+STALE_S = 1800.0
+MAX_CANCELLED = 100
+
+
+@dataclass(frozen=True)
+class End:
+    """How a member has ended."""
+
+    page: Annotated[str, Field(max_length=600)]
+    position: int
+    generation: int
+    is_done: bool
+    result: Any = None
+    error: str = ""
+
+
+@fork_join("batches", queue="fork-join", period_s=PERIOD_S)
+def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
+    """Count members that have ended, each once; complete the batch with the last of them."""
+    state = state_key(batch.key).get()
+    if state is None or state.state != RUNNING:
+        return
+    pages = _pages_of(ends)
+    counted: dict[str, list[End]] = defaultdict(list)
+    for end in ends:
+        page = pages.get(end.page)
+        if page is not None and count(state, page, end):
+            counted[end.page].append(end)
+    if not counted:
+        return
+    for name, ended in counted.items():
+        _put_results(pages[name], ended)
+        pages[name].put()
+    conclude(clients, state)
+    touch(clients, state)
+    state.put()
+
+
+def count(state: BatchState, page: BatchPage, end: End) -> bool:
+    """Count the end of a member; return whether it was open."""
+    if end.generation <= state.cancelled_through or not page.is_open(end.position, end.generation):
+        return False
+    if end.is_done:
+        page.end(end.position, DONE, state.generation)
+        state.done += 1
+    else:
+        page.end(end.position, HAS_FAILED, state.generation)
+        state.failed += 1
+    return True
+
+
+def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False) -> None:
+    """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction."""
+    if state.state != RUNNING or not (is_cancelled or policy.is_over(state)):
+        return
+    now = naive_utc(clients.clock.now())
+    state.outcome = CANCELLED if is_cancelled else policy.outcome_of(state)
+    if state.waiting:
+        state.cancelled = state.waiting
+        state.cancelled_through = state.generation
+        outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id()))
+    state.state, state.sealed, state.completed = COMPLETED, True, now
+    state.due = now + datetime.timedelta(seconds=state.keep_s)
+    if state.callback_path:
+        callback = message_task(state.callback_path, state.callback_queue, Completed)
+        outbox.enqueue(clients, callback, completed(state))
+    if state.parent:
+        end_parent(clients, state)
+
+
+def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None:
+    """Have the sweep look at a running batch if nothing happens for so long."""
+    if state.state == RUNNING:
+        state.due = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=after_s)
+
+
+def completed(state: BatchState) -> Completed:
+    """Return what a batch that is complete adds up to."""
+    name, _, batch_id = state.key.id().partition(":")
+    return Completed(
+        name,
+        batch_id,
+        generation=state.generation,
+        outcome=state.outcome or "",
+        members=state.members,
+        done=state.done,
+        failed=state.failed,
+        cancelled=state.cancelled,
+    )
+
+
+def end_parent(clients: Clients, state: BatchState) -> None:
+    """End the member that a batch is, in the transaction that completes it."""
+    numbers = completed(state)
+    has_succeeded = state.outcome == SUCCEEDED
+    error = f"of {numbers.members} members {numbers.failed} failed, {numbers.cancelled} cancelled"
+    counts = {"done": numbers.done, "failed": numbers.failed, "cancelled": numbers.cancelled}
+    end = End(
+        state.parent_page,
+        state.parent_position,
+        state.parent_generation,
+        is_done=has_succeeded,
+        result={"batch": state.key.id(), **counts} if has_succeeded else None,
+        error="" if has_succeeded else f"{state.outcome}: {error} ({state.key.id()})",
+    )
+    end_members.insert_in_transaction(clients, state.parent, end)
+
+
+# Cancel
+
+
+@dataclass(frozen=True)
+class CancelNested:
+    """Whose nested batches to cancel; those behind the one named `after`."""
+
+    batch: str
+    after: str = ""
+
+
+def cancel(clients: Clients, batch: str) -> bool:
+    """Complete a batch now: what has not ended is cancelled; return whether it was running.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+    """
+
+    def body() -> bool:
+        state = state_of(batch)
+        if state.state != RUNNING:
+            return False
+        conclude(clients, state, is_cancelled=True)
+        state.put()
+        return True
+
+    return transact(body)
+
+
+@task("/tasks/batches/cancel-nested", queue="default")
+def cancel_nested(clients: Clients, args: CancelNested) -> None:
+    """Cancel the batches that are members of a batch which is over."""
+    query = batches_in(args.batch)
+    if args.after:
+        query = query.filter(BatchState._key > state_key(args.after))
+    keys = query.fetch(MAX_CANCELLED, keys_only=True)
+    if len(keys) == MAX_CANCELLED:
+        following = CancelNested(args.batch, keys[-1].id())
+        cancel_nested.enqueue(clients, following)
+    for key in keys:
+        cancel(clients, key.id())
+
+
+def state_of(batch: str) -> BatchState:
+    """Return a batch.
+
+    Raises:
+        UnknownBatchError: there is none.
+    """
+    state: BatchState | None = state_key(batch).get()
+    if state is None or state.state not in (RUNNING, COMPLETED):
+        raise UnknownBatchError(f"there is no batch {batch}, or no more")
+    return state
+
+
+def _pages_of(ends: Sequence[End]) -> dict[str, BatchPage]:
+    names = list(dict.fromkeys(end.page for end in ends))
+    found = ndb.get_multi([page_key(name) for name in names])
+    return {name: page for name, page in zip(names, found, strict=True) if page is not None}
+
+
+def _put_results(page: BatchPage, ends: Sequence[End]) -> None:
+    said = [
+        [end.position, end.generation, end.is_done, end.result if end.is_done else end.error]
+        for end in ends
+        if end.error or end.result is not None
+    ]
+    if said:
+        BatchResults(key=results_key(page.key.id(), page.results), results=said).put()
+        page.results += 1

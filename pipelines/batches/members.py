@@ -1,0 +1,199 @@
+"""Members at work: a task runs its function and says how that ended.
+
+A member is delivered at least once, as every task. Its function may run again although its end
+was counted; then the second end changes nothing. A member of a batch that is over does not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from models.batches import RUNNING, BatchState, state_key
+from pipelines.batches.creation import RunMember
+from pipelines.batches.declaration import Declaration, MemberRef
+from pipelines.batches.ending import MAX_ERROR_CHARS, MAX_RESULT_BYTES, End, end_members
+from pipelines.batches.errors import BatchError
+from pipelines.batches.population import PopulateOptions, Work, populate, renew
+from pipelines.fork_join import OutcomeUnknownError
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task, hashed_name
+from pipelines.tasks.errors import BadArgumentsError, Reject
+
+if TYPE_CHECKING:
+    from pipelines.batches.batch import TaskBatch
+
+MAX_ATTEMPTS = 3
+# How long a process believes that a batch is running: so long a cancelled one may go on.
+BELIEVED_S = 1.0
+MAX_BELIEVED = 1_000
+
+
+class NoMemberError(BatchError):
+    """This code runs in no member of a batch."""
+
+
+class UnreadableMemberError(Exception):
+    """This version of the code cannot read the member's arguments; the next one may."""
+
+
+@dataclass
+class Member:
+    """The member that this code runs as."""
+
+    clients: Clients
+    declared: Declaration
+    ref: MemberRef
+    is_nested: bool = False  # It ends when the batch does that it has become.
+
+    @property
+    def id(self) -> str:
+        """Return what is the same in every delivery of this member, in every generation."""
+        return f"{self.ref.page}:{self.ref.position}"
+
+    @property
+    def batch_id(self) -> str:
+        """Return the id of the batch that this is a member of."""
+        return self.ref.batch.partition(":")[2]
+
+    def is_cancelled(self) -> bool:
+        """Return whether the batch is over, so that what this member does counts no more."""
+        return not _is_wanted(_read(self.ref.batch), self.ref.generation)
+
+    def add(self, work: Work, *, idempotency_key: str = "") -> int:
+        """Add members to the batch, also when it is sealed; return how many are new.
+
+        Args:
+            idempotency_key: Sets two additions of one member apart.
+
+        Raises:
+            BatchError: none was added, and why.
+        """
+        key = hashed_name(self.id, idempotency_key)
+        how = PopulateOptions(key, adder=self.ref, is_compared=False)
+        return populate(self.clients, self.declared, self.ref.batch, work, how)
+
+    def nest(self, batches: TaskBatch, work: Work) -> str:
+        """Become a batch: this member ends when all that is given here has; return the batch's id.
+
+        Called again, as when this member is delivered twice, it changes nothing.
+        """
+        child_id = hashed_name(self.id)
+        child = batches.declaration.key(child_id)
+        how = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
+        populate(self.clients, batches.declaration, child, work, how)
+        if self.ref.generation > 1:
+            renew(self.clients, child, self.ref)
+        self.is_nested = True
+        return child_id
+
+
+_local = threading.local()
+
+
+def current_member() -> Member:
+    """Return the member that this code runs as.
+
+    Raises:
+        NoMemberError: it runs in no member of a batch.
+    """
+    member: Member | None = getattr(_local, "member", None)
+    if member is None:
+        raise NoMemberError("call this in the function of a task that is a member of a batch")
+    return member
+
+
+@contextlib.contextmanager
+def _inside(member: Member) -> Iterator[None]:
+    outer = getattr(_local, "member", None)
+    _local.member = member
+    try:
+        yield
+    finally:
+        _local.member = outer
+
+
+def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMember) -> None:
+    """Run a member, and say that it is done.
+
+    Raises:
+        Exception: what its function raised: it is retried, or has failed.
+    """
+    if not _may_run(clients, args):
+        return
+    try:
+        own_args = task.read(args.args.encode())
+    except BadArgumentsError as error:
+        raise UnreadableMemberError(str(error)) from error
+    ref = MemberRef(args.batch, args.page, args.position, args.generation)
+    member = Member(clients, declared, ref)
+    with _inside(member):
+        result: Any = task.work(clients, own_args)
+    if not member.is_nested:
+        _check_result(task, result)
+        _end(clients, args, is_done=True, result=result)
+
+
+def fail(clients: Clients, args: RunMember, reason: str) -> None:
+    """Say that a member has failed: it was tried often enough, or rejected itself."""
+    last_line = reason.strip().splitlines()[-1] if reason.strip() else "no reason was given"
+    _end(clients, args, is_done=False, error=last_line[:MAX_ERROR_CHARS])
+
+
+def _end(
+    clients: Clients, args: RunMember, *, is_done: bool, result: Any = None, error: str = ""
+) -> None:
+    """Insert the end of a member. It may be inserted more than once: one is counted."""
+    end = End(args.page, args.position, args.generation, is_done, result, error)
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            end_members.insert(clients, args.batch, end)
+        except OutcomeUnknownError:
+            if attempt == MAX_ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _check_result(task: Task[Any], result: Any) -> None:
+    try:
+        size = len(json.dumps(result, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise Reject(f"{task.function} returned no JSON: {error}") from error
+    if size > MAX_RESULT_BYTES:
+        raise Reject(
+            f"{task.function} returned {size} bytes: a result has at most {MAX_RESULT_BYTES}"
+        )
+
+
+# Whether a member is to run
+
+
+def _may_run(clients: Clients, args: RunMember) -> bool:
+    """Return whether a batch still wants a member; "yes" may be a second old, "no" is not."""
+    believed: dict[str, tuple[int, float]] = clients.process_state.get_or_create("batches", dict)
+    now_s = clients.clock.now().timestamp()
+    generation, until_s = believed.get(args.batch, (0, 0.0))
+    if generation == args.generation and now_s < until_s <= now_s + BELIEVED_S:
+        return True
+    state = _read(args.batch)
+    is_wanted = _is_wanted(state, args.generation)
+    if is_wanted:
+        if len(believed) >= MAX_BELIEVED:
+            believed.clear()
+        believed[args.batch] = (args.generation, now_s + BELIEVED_S)
+    return is_wanted
+
+
+def _read(batch: str) -> BatchState | None:
+    return state_key(batch).get()  # type: ignore[no-any-return]
+
+
+def _is_wanted(state: BatchState | None, generation: int) -> bool:
+    return (
+        state is not None and state.state == RUNNING and generation > int(state.cancelled_through)
+    )

@@ -1,0 +1,62 @@
+"""Task batches, as the registry knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipelines.batches import sweep
+from pipelines.batches.batch import TaskBatch
+from pipelines.batches.creation import create
+from pipelines.batches.ending import cancel_nested, end_members
+from pipelines.runtime.clients import Clients
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.pattern import Gauge, Pattern
+
+log = logging.getLogger(__name__)
+
+
+class Batches(Pattern[TaskBatch]):
+    """Batches of tasks, until the last of their members has ended."""
+
+    name = "batches"
+    takes = TaskBatch
+
+    def expand(self, part: TaskBatch) -> Iterable[object]:
+        """A batch brings the queue of ends, and the task that it completes with."""
+        return [end_members] if part.on_complete is None else [end_members, part.on_complete]
+
+    def tasks(self, parts: Sequence[TaskBatch]) -> Iterable[Task[Any]]:
+        if not parts:
+            return []
+        shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_rows]
+        return [*shared, *(task for part in parts for task in part.tasks)]
+
+    def check(self, parts: Sequence[TaskBatch]) -> None:
+        """Check that no two batches have one name."""
+        names = [part.name for part in parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise TypeError(f"two batches are called {name}: give one of them another name")
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[TaskBatch], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Create the tasks again of batches in which nothing has moved for half an hour."""
+        woken = sweep.wake(clients)
+        if woken:
+            log.warning("woke %d batches", woken)
+        return {"woken": woken}
+
+    def delete_expired(self, clients: Clients) -> int:
+        return sweep.remove(clients)
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        return [
+            Gauge(
+                "batches_running",
+                f"Batches that are not complete; at most {sweep.MAX_COUNTED} are counted.",
+                sweep.count_running(),
+            )
+        ]

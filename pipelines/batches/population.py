@@ -1,0 +1,354 @@
+"""Adding members, sealing, and running again what has failed.
+
+What one call adds is an addition, known by the call's idempotency key, so making it again adds
+nothing. Its members are cut into pages of up to 1,000. All pages but the first are stored before
+anything counts them, and inserted: a call that is repeated overwrites no page that members have
+ended in. The first page commits with the batch's number of members, and with the task that creates
+theirs. A crash before that commit leaves pages that nobody reads, and the repeated call finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from models.batches import (
+    COMPLETED,
+    REMOVED,
+    RUNNING,
+    WAITING,
+    BatchPage,
+    BatchState,
+    BatchWork,
+    page_id,
+    page_key,
+    state_key,
+    work_key,
+)
+from models.commits import insert_all
+from models.transactions import current_transaction, transact
+from pipelines import outbox
+from pipelines.batches import policy
+from pipelines.batches.creation import Create, create
+from pipelines.batches.declaration import Declaration, MemberRef
+from pipelines.batches.ending import conclude, end_parent, state_of, touch
+from pipelines.batches.errors import (
+    BadWorkError,
+    ClosedError,
+    DifferentWorkError,
+    NestedError,
+    UnknownBatchError,
+)
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.declaration import Task
+
+Work = Iterable[tuple[Task[Any], Any]]
+
+MAX_PAGE_MEMBERS = 1_000
+MAX_PAGE_BYTES = 800_000
+# A member travels as text within text in a task of 100,000 bytes: at most twice as long.
+MAX_MEMBER_BYTES = 40_000
+MAX_KEY_CHARS = 200
+
+
+@dataclass
+class _Page:
+    """Members that share a row."""
+
+    first: int
+    tasks: list[tuple[str, str]] = field(default_factory=list)
+    members: list[tuple[int, str]] = field(default_factory=list)
+    bytes: int = 0
+
+    def takes(self, body: str) -> bool:
+        return len(self.members) < MAX_PAGE_MEMBERS and self.bytes + _size(body) <= MAX_PAGE_BYTES
+
+    def add(self, where: tuple[str, str], body: str) -> None:
+        if where not in self.tasks:
+            self.tasks.append(where)
+        self.members.append((self.tasks.index(where), body))
+        self.bytes += _size(body)
+
+    def rows(self, name: str) -> tuple[BatchWork, BatchPage]:
+        work = BatchWork(
+            key=work_key(name), tasks=self.tasks, members=self.members, first=self.first
+        )
+        return work, BatchPage(key=page_key(name), letters=WAITING * len(self.members))
+
+
+@dataclass(frozen=True)
+class _Addition:
+    """What one call adds."""
+
+    batch: str
+    name: str
+    first: _Page
+    size: int
+    digest: str
+
+    @property
+    def first_page(self) -> str:
+        return page_id(self.batch, self.name, 0)
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.batch}:{self.name}"
+
+
+@dataclass(frozen=True)
+class PopulateOptions:
+    """How members are added, beside which they are."""
+
+    idempotency_key: str = ""
+    seal: bool = False
+    parent: MemberRef | None = None  # Which ends when the batch does, if this makes it.
+    adder: MemberRef | None = None  # Which holds the batch open, sealed or not, while it runs.
+    is_compared: bool = True  # Whether other members under the same key are an error.
+
+
+def populate(
+    clients: Clients, declared: Declaration, batch: str, work: Work, how: PopulateOptions
+) -> int:
+    """Add members, in one transaction that counts them; return how many are new.
+
+    Raises:
+        BatchError: none was added, and why.
+    """
+    addition = _store(clients, declared, batch, work, how.idempotency_key)
+    return transact(lambda: _add(clients, declared, addition, how))
+
+
+def populate_in_transaction(
+    clients: Clients, declared: Declaration, batch: str, work: Work, how: PopulateOptions
+) -> int:
+    """Add members in the transaction that this code runs in: up to 1,000.
+
+    Raises:
+        NoTransactionError: this is not the body of `transact`.
+        BatchError: none was added, and why.
+    """
+    current_transaction()
+    addition = _store(clients, declared, batch, work, how.idempotency_key, is_single=True)
+    return _add(clients, declared, addition, how)
+
+
+def seal_in_transaction(clients: Clients, batch: str) -> None:
+    """Seal a batch: no more members will come. Complete it if all have ended."""
+    state = state_of(batch)
+    if state.sealed:
+        return
+    state.sealed = True
+    conclude(clients, state)
+    touch(clients, state)
+    state.put()
+
+
+def run_again(clients: Clients, batch: str) -> int:
+    """Re-open a batch for its members that failed or were cancelled; return how many these are.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+        NestedError: it is a member of another batch.
+    """
+
+    def body() -> int:
+        state = state_of(batch)
+        if state.parent:
+            raise NestedError(f"{batch} is a member of {state.parent}: run that again")
+        return reopen(clients, state)
+
+    return transact(body)
+
+
+def reopen(clients: Clients, state: BatchState) -> int:
+    """Begin the next generation of a batch, in a transaction, if there is anything to run again.
+
+    No page is touched: a failure of an earlier generation counts as open from now on.
+    """
+    if not policy.can_run_again(state):
+        return 0
+    count = int(state.failed + state.cancelled)
+    also_waiting = state.cancelled > 0
+    state.generation += 1
+    state.failed = state.cancelled = 0
+    state.state, state.outcome, state.completed = RUNNING, None, None
+    batch = state.key.id()
+    again = Create(batch, within=batch, generation=state.generation, also_waiting=also_waiting)
+    outbox.enqueue(clients, create, again)
+    touch(clients, state)
+    state.put()
+    return count
+
+
+def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
+    """Let a nested batch end its member once more, in a later generation of its parent."""
+
+    def body() -> None:
+        state = state_of(batch)
+        if state.parent_generation >= parent.generation:
+            return
+        state.parent_generation = parent.generation
+        if not reopen(clients, state):
+            if state.state == COMPLETED:
+                end_parent(clients, state)
+            state.put()
+
+    transact(body)
+
+
+def _add(clients: Clients, declared: Declaration, addition: _Addition, how: PopulateOptions) -> int:
+    """Count an addition, in a transaction; the row of its first page proves that it was."""
+    state: BatchState | None = state_key(addition.batch).get()
+    if state is None:
+        state = _new_state(clients, declared, addition.batch, how.parent)
+    elif state.state == REMOVED:
+        raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
+    known: BatchWork | None = work_key(addition.first_page).get() if addition.size else None
+    if known is not None and how.is_compared and known.digest != addition.digest:
+        raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
+    is_new = addition.size > 0 and known is None
+    if known is not None and state.sealed >= how.seal:
+        return 0
+    if is_new:
+        _check_open(state, how.adder)
+        _put_first(addition)
+        state.members += addition.size
+        new = Create(addition.batch, within=addition.prefix, generation=state.generation)
+        outbox.enqueue(clients, create, new)
+    state.sealed = state.sealed or how.seal
+    conclude(clients, state)
+    touch(clients, state)
+    state.put()
+    return addition.size if is_new else 0
+
+
+def _put_first(addition: _Addition) -> None:
+    work, page = addition.first.rows(addition.first_page)
+    work.size, work.digest = addition.size, addition.digest
+    ndb.put_multi([work, page])
+
+
+def _new_state(
+    clients: Clients, declared: Declaration, batch: str, parent: MemberRef | None
+) -> BatchState:
+    now = naive_utc(clients.clock.now())
+    callback = declared.callback
+    return BatchState(
+        key=state_key(batch),
+        policy=declared.policy.kind,
+        done_at=declared.policy.n,
+        callback_path=callback.path if callback else None,
+        callback_queue=callback.queue if callback else None,
+        keep_s=declared.keep.total_seconds(),
+        parent=parent.batch if parent else None,
+        parent_page=parent.page if parent else None,
+        parent_position=parent.position if parent else None,
+        parent_generation=parent.generation if parent else None,
+        created=now,
+        due=now + datetime.timedelta(days=1),
+    )
+
+
+def _check_open(state: BatchState, adder: MemberRef | None) -> None:
+    """Check that a batch takes members: it is not sealed, or one that it waits for adds them."""
+    if state.state == RUNNING:
+        if not state.sealed:
+            return
+        if adder is not None and adder.generation > state.cancelled_through:
+            page = page_key(adder.page).get()
+            if page is not None and page.is_open(adder.position, adder.generation):
+                return
+    raise ClosedError(f"{state.key.id()} is {'sealed' if state.state == RUNNING else state.state}")
+
+
+# The pages of an addition
+
+
+def _store(
+    clients: Clients,
+    declared: Declaration,
+    batch: str,
+    work: Work,
+    idempotency_key: str,
+    *,
+    is_single: bool = False,
+) -> _Addition:
+    """Store all pages of an addition but the first, which its commit writes."""
+    if len(idempotency_key) > MAX_KEY_CHARS:
+        raise BadWorkError(f"an idempotency key has at most {MAX_KEY_CHARS} characters")
+    name = _addition_name(idempotency_key)
+    digest = hashlib.sha256()
+    first, size = _Page(0), 0
+    for number, page in enumerate(_cut(declared, work)):
+        if number and is_single:
+            raise BadWorkError(
+                f"a transaction adds up to {MAX_PAGE_MEMBERS} members, of {MAX_PAGE_BYTES} bytes"
+            )
+        digest.update(json.dumps([page.tasks, page.members]).encode())
+        size += len(page.members)
+        if number:
+            _insert(clients, page_id(batch, name, number), page)
+        else:
+            first = page
+    return _Addition(batch, name, first, size, digest.hexdigest()[:32])
+
+
+def _addition_name(idempotency_key: str) -> str:
+    return hashlib.sha256(json.dumps(idempotency_key).encode()).hexdigest()[:16]
+
+
+def _cut(declared: Declaration, work: Work) -> Iterator[_Page]:
+    page = _Page(0)
+    for task, args in work:
+        where, body = _member(declared, task, args)
+        if page.members and not page.takes(body):
+            yield page
+            page = _Page(page.first + len(page.members))
+        page.add(where, body)
+    if page.members:
+        yield page
+
+
+def _member(declared: Declaration, task: Task[Any], args: Any) -> tuple[tuple[str, str], str]:
+    """Return where a member is delivered, by which queue, and its arguments as JSON.
+
+    Raises:
+        BadWorkError: it cannot be a member of these batches.
+        BadArgumentsError: the arguments do not fit the task.
+    """
+    path = declared.paths.get(task)
+    if path is None:
+        raise BadWorkError(f"{task.path} is no member of {declared.name}: list it in `members`")
+    body = task.message(args).body.decode()
+    if len(body.encode()) > MAX_MEMBER_BYTES:
+        raise BadWorkError(
+            f"{task.path}: a member's arguments have at most {MAX_MEMBER_BYTES} bytes: "
+            "put what is longer in a row, and pass its key"
+        )
+    return (path, task.queue), body
+
+
+def _size(body: str) -> int:
+    """Return how many bytes a member takes in its row, as text in JSON."""
+    return len(json.dumps(body)) + 10
+
+
+def _insert(clients: Clients, name: str, page: _Page) -> None:
+    """Insert a page; one that exists was stored by a call like this one."""
+    work, members = page.rows(name)
+    with contextlib.suppress(rpc_errors.AlreadyExists):
+        insert_all(clients.datastore, [work, members])
+        return
+    stored = work_key(name).get()
+    said = None if stored is None else json.dumps([stored.tasks, stored.members])
+    if said != json.dumps([page.tasks, page.members]):
+        raise DifferentWorkError(f"other members were to be added under this key: {name}")

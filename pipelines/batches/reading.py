@@ -1,0 +1,140 @@
+"""What can be read of a batch: how far it is, and what its members returned, or why they failed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from models.batches import (
+    DONE,
+    HAS_FAILED,
+    RUNNING,
+    BatchPage,
+    BatchState,
+    batches_in,
+    first_page_of,
+    pages_within,
+    results_within,
+    work_key,
+)
+from pipelines.batches.ending import state_of
+
+PAGES_AT_A_TIME = 20
+MAX_NESTED = 1_000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch is. `outcome` is None while it runs. Times are in UTC, naive."""
+
+    name: str
+    batch_id: str
+    members: int
+    done: int
+    failed: int
+    cancelled: int
+    waiting: int
+    is_sealed: bool
+    is_complete: bool
+    generation: int
+    outcome: str | None
+    created: datetime.datetime
+    completed: datetime.datetime | None
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """What became of a member: "done" with a result, "failed" with an error, "waiting" or
+    "cancelled". `ordinal` is its place in the call that added it.
+    """
+
+    id: str
+    ordinal: int
+    outcome: str
+    result: Any = None
+    error: str = ""
+
+
+def progress(batch: str) -> Progress:
+    """Return how far a batch is: one read.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+    """
+    return _progress(state_of(batch))
+
+
+def nested(batch: str) -> list[Progress]:
+    """Return how far those batches are that are members of a batch, up to 1,000 of them."""
+    return [_progress(state) for state in batches_in(batch).fetch(MAX_NESTED)]
+
+
+def results(batch: str) -> Iterator[MemberResult]:
+    """Yield what became of each member, page by page.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+    """
+    state, after = state_of(batch), ""
+    while pages := pages_within(batch, after=after).fetch(PAGES_AT_A_TIME):
+        works = _works(pages)
+        for page in pages:
+            name = page.key.id()
+            if works[name] is not None and works[first_page_of(name)] is not None:
+                yield from _results_of(state, page, works[name].first)
+        after = pages[-1].key.id()
+
+
+def failures(batch: str) -> Iterator[MemberResult]:
+    """Yield the members that have failed.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+    """
+    return (member for member in results(batch) if member.outcome == "failed")
+
+
+def _progress(state: BatchState) -> Progress:
+    name, _, batch_id = state.key.id().partition(":")
+    return Progress(
+        name,
+        batch_id,
+        state.members,
+        state.done,
+        state.failed,
+        state.cancelled,
+        state.waiting,
+        is_sealed=state.sealed,
+        is_complete=state.state != RUNNING,
+        generation=state.generation,
+        outcome=state.outcome,
+        created=state.created,
+        completed=state.completed,
+    )
+
+
+def _works(pages: Sequence[BatchPage]) -> dict[str, Any]:
+    names = [page.key.id() for page in pages]
+    wanted = list(dict.fromkeys([*names, *map(first_page_of, names)]))
+    return dict(zip(wanted, ndb.get_multi(list(map(work_key, wanted))), strict=True))
+
+
+def _results_of(state: BatchState, page: BatchPage, first: int) -> Iterator[MemberResult]:
+    name, said = page.key.id(), dict[tuple[int, bool], Any]()
+    if page.results:
+        for row in results_within(name).fetch():
+            said.update({(at, is_done): what for at, _, is_done, what in row.results})
+    for i, letter in enumerate(page.letters):
+        id_, ordinal = f"{name}:{i}", first + i
+        if letter == DONE:
+            yield MemberResult(id_, ordinal, "done", result=said.get((i, True)))
+        elif letter == HAS_FAILED and not page.is_open(i, state.generation):
+            yield MemberResult(id_, ordinal, "failed", error=said.get((i, False), ""))
+        elif state.state == RUNNING:
+            yield MemberResult(id_, ordinal, "waiting")
+        else:
+            yield MemberResult(id_, ordinal, "cancelled")

@@ -1,0 +1,152 @@
+"""The sweep of batches: it wakes those in which nothing moves, and deletes those that have served.
+
+One query finds both: each batch says when it is to be looked at. A running one in which nothing has
+ended for half an hour may have lost tasks, by a queue that was purged: all that is open gets its
+tasks anew, and again an hour later. Long work is then delivered twice, as any task may be.
+
+A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
+then its rows are deleted by a task. The mark stays for 32 days: longer than a task can wait.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from google.cloud import ndb
+from pydantic import Field
+
+from models.batches import (
+    COMPLETED,
+    REMOVED,
+    RUNNING,
+    BatchState,
+    due_batches,
+    pages_within,
+    results_within,
+    running_batches,
+    state_key,
+    work_within,
+)
+from models.transactions import transact
+from pipelines import outbox
+from pipelines.batches.creation import Create, create
+from pipelines.batches.ending import touch
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import naive_utc
+from pipelines.runtime.each import run_each
+from pipelines.tasks.declaration import task
+
+MAX_HERE = 100
+MAX_COUNTED = 1_000
+MAX_DELETED = 500  # By one call.
+CALLS_PER_TASK = 20
+WAKE_AGAIN_S = 3600.0
+REMOVED_FOR = datetime.timedelta(days=32)
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Whose rows to delete."""
+
+    batch: Annotated[str, Field(max_length=300)]
+
+
+def wake(clients: Clients) -> int:
+    """Wake the batches in which nothing has moved; return how many.
+
+    Raises:
+        Exception: what the first one to fail raised, when all were tried.
+    """
+    return sum(_act(clients, {RUNNING: _wake}))
+
+
+def remove(clients: Clients) -> int:
+    """Begin to remove the batches whose time has come; return how many."""
+    return sum(_act(clients, {COMPLETED: _mark, REMOVED: _forget}))
+
+
+def count_running() -> int:
+    """Return how many batches are not complete, counting up to 1,000."""
+    return len(running_batches().fetch(MAX_COUNTED, keys_only=True))
+
+
+def _act(clients: Clients, acts: Mapping[str, Callable[[Clients, str], bool]]) -> list[bool]:
+    now = naive_utc(clients.clock.now())
+    results = run_each(
+        (f"the sweep of batch {batch} failed", partial(acts[state], clients, batch))
+        for batch, state in [
+            (each.key.id(), each.state) for each in due_batches(now).fetch(MAX_HERE)
+        ]
+        if state in acts
+    )
+    results.raise_first()
+    return results.returned
+
+
+def _wake(clients: Clients, batch: str) -> bool:
+    def body() -> bool:
+        state = _due(clients, batch, RUNNING)
+        if state is None:
+            return False
+        if state.waiting:
+            state.wakes += 1
+            again = Create(batch, batch, state.generation, wake=state.wakes)
+            outbox.enqueue(clients, create, again)
+        touch(clients, state, WAKE_AGAIN_S)
+        state.put()
+        return bool(state.waiting)
+
+    return transact(body)
+
+
+def _mark(clients: Clients, batch: str) -> bool:
+    def body() -> bool:
+        state = _due(clients, batch, COMPLETED)
+        if state is None:
+            return False
+        state.state = REMOVED
+        state.due = naive_utc(clients.clock.now()) + REMOVED_FOR
+        outbox.enqueue(clients, remove_rows, Remove(batch))
+        state.put()
+        return True
+
+    return transact(body)
+
+
+def _forget(clients: Clients, batch: str) -> bool:
+    def body() -> bool:
+        state = _due(clients, batch, REMOVED)
+        if state is not None:
+            state.key.delete()
+        return state is not None
+
+    return transact(body)
+
+
+def _due(clients: Clients, batch: str, expected: str) -> BatchState | None:
+    state: BatchState | None = state_key(batch).get()
+    if state is None or state.state != expected or state.due > naive_utc(clients.clock.now()):
+        return None
+    return state
+
+
+@task("/tasks/batches/remove", queue="default")
+def remove_rows(clients: Clients, args: Remove) -> None:
+    """Delete all rows of a batch that is marked as removed, but the mark."""
+    state: BatchState | None = state_key(args.batch).get()
+    if state is None or state.state != REMOVED:
+        return
+    for _ in range(CALLS_PER_TASK):
+        keys = [
+            key
+            for query in (pages_within, work_within, results_within)
+            for key in query(args.batch).fetch(MAX_DELETED // 3, keys_only=True)
+        ]
+        if not keys:
+            return
+        ndb.delete_multi(keys)
+    remove_rows.enqueue(clients, args)

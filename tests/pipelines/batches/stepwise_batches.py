@@ -1,0 +1,210 @@
+"""Batches whose steps a search interleaves: the real code, on the contract of what is below it.
+
+A transaction is one step, and the tasks that it enqueues are rows of the search's Datastore,
+created in further steps: a query, the creation, a deletion. The fork-join queue is what its own
+search has proved it to be: an insert is a commit and a joiner, and a fold is one transaction that
+finds what is still there (tests/pipelines/fork_join/test_fork_join_exhaustively.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from pydantic import TypeAdapter
+
+from models import transactions
+from models.transactions import Transaction
+from pipelines.batches.creation import create
+from pipelines.batches.ending import End, cancel_nested, end_members
+from pipelines.fork_join import Batch, OutcomeUnknownError
+from pipelines.runtime.messages import Message
+from pipelines.tasks import hashed_name
+from tests.pipelines.memory import Memory
+from tests.pipelines.stepwise import NOON, ROWS, Call, Run, rows, stepwise
+
+JOIN = "/tasks/join"
+ENDS = TypeAdapter(End)
+TOLD = "/tasks/tell"
+
+
+class Pending(ndb.Model):
+    """A task that was committed, and may not exist yet."""
+
+    body = ndb.TextProperty()
+    name = ndb.TextProperty()
+    path = ndb.TextProperty()
+
+
+class Waiting(ndb.Model):
+    """An end that is not folded yet."""
+
+    batch = ndb.TextProperty()
+    end = ndb.TextProperty()
+
+
+class Callbacks(ndb.Model):
+    """How often the completion of a generation was committed."""
+
+    count = ndb.IntegerProperty(default=0)
+
+
+def of_kind(memory: Memory, kind: type[ndb.Model]) -> list[Any]:
+    """Return all entities of a kind, by key."""
+    keys = [key for key in memory.facts if key.kind() == kind._get_kind()]
+    return [memory.get(key) for key in sorted(keys, key=str)]
+
+
+# Transactions and the tasks they enqueue
+
+
+def transact(body: Callable[[], Any]) -> Any:
+    """Run a body as one step, again if its reply was lost; then create what it has enqueued."""
+
+    def inside() -> Any:
+        with transactions._inside(Transaction(id="0" * 24)):
+            return body()
+
+    run = Run.current
+    for attempt in range(4):
+        try:
+            answer = run.ask(Call(ROWS, "transaction"), inside)
+        except rpc_errors.ServiceUnavailable:
+            if attempt == 3:
+                raise
+        else:
+            break
+    relay(run.clients)  # type: ignore[attr-defined]
+    return answer
+
+
+def enqueue(clients: Any, task: Any, args: Any, **how: Any) -> None:
+    """Write down a task in a transaction; of a callback, how often."""
+    if task.path == TOLD:
+        key = ndb.Key(Callbacks, args.idempotency_key)
+        row = key.get() or Callbacks(key=key)
+        row.count += 1
+        row.put()
+        return
+    if task.path == cancel_nested.path:
+        return  # Nothing is nested here.
+    message = task.message(args)
+    body = message.body.decode()
+    Pending(id=f"{task.path} {body}", path=task.path, body=body).put()
+
+
+def relay(clients: Any) -> None:
+    """Create the tasks that were committed, then forget them."""
+    found = rows("query", lambda memory: of_kind(memory, Pending))
+    if not found:
+        return
+    messages = [
+        Message(row.path, "default", row.body.encode(), hashed_name(row.key.id())) for row in found
+    ]
+    clients.tasks.create_many(messages)
+    rows("delete", lambda memory: [memory.delete(row.key) for row in found])
+
+
+# The queue of ends
+
+
+def insert(clients: Any, batch: str, end: End) -> None:
+    """Insert an end, and create its joiner; an unheard commit may count."""
+    run = Run.current
+    text = ENDS.dump_json(end).decode()
+
+    def commit(memory: Memory) -> None:
+        number = 0
+        while memory.get(ndb.Key(Waiting, f"{text}{number}")) is not None:
+            number += 1
+        memory.put(Waiting(id=f"{text}{number}", batch=batch, end=text))
+
+    try:
+        run.ask(Call(ROWS, "commit"), lambda: commit(Memory.current))
+    except rpc_errors.ServiceUnavailable as error:
+        raise OutcomeUnknownError("made by the search") from error
+    # One joiner for each process that inserts: a second one folds nothing.
+    joiner = Message(JOIN, "fork-join", batch.encode(), hashed_name("join", run.process.name))
+    clients.tasks.create_many([joiner])
+
+
+def fold(clients: Any, batch: str) -> None:
+    """Fold all ends of a batch that are there, in one transaction."""
+
+    def body() -> None:
+        waiting = [row for row in of_kind(Memory.current, Waiting) if row.batch == batch]
+        ends = [ENDS.validate_json(row.end) for row in waiting]
+        if ends:
+            opened = NOON.replace(tzinfo=None)
+            end_members.join(clients, Batch(batch, "e", opened), ends)
+        for row in waiting:
+            row.key.delete()
+
+    transact(body)
+
+
+# The rest
+
+
+@dataclass(frozen=True)
+class Within:
+    """A query for a range of keys, as `models.batches` makes it."""
+
+    kind: type[ndb.Model]
+    prefix: str
+    after: str
+
+    def fetch(self, most: int = 10**6, *, keys_only: bool = False) -> list[Any]:
+        def effect(memory: Memory) -> list[Any]:
+            first, beyond = self.after or f"{self.prefix}:", f"{self.prefix};"
+            found = of_kind(memory, self.kind)
+            inside = [row for row in found if first < row.key.id() < beyond][:most]
+            return [row.key for row in inside] if keys_only else inside
+
+        return rows("query", effect)  # type: ignore[no-any-return]
+
+
+def delivering(tasks: Sequence[Any]) -> Callable[[Any, Message], None]:
+    """Return what delivers tasks: those of a declaration, their creation, and joiners."""
+    by_path = {task.path: task for task in (*tasks, create)}
+
+    def deliver(clients: Any, message: Message) -> None:
+        Run.current.clients = clients  # type: ignore[attr-defined]
+        if message.path == JOIN:
+            fold(clients, message.body.decode())
+        else:
+            task = by_path[message.path]
+            task.work(clients, task.read(message.body))
+
+    return deliver
+
+
+def with_clients(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let a process that is no task run transactions."""
+
+    def run(clients: Any) -> Any:
+        Run.current.clients = clients  # type: ignore[attr-defined]
+        return act(clients)
+
+    return run
+
+
+@contextlib.contextmanager
+def batches_in_steps() -> Iterator[None]:
+    """Let the batches' Datastore and queue of ends be the search's."""
+    with (
+        stepwise(),
+        mock.patch("models.batches._within", Within),
+        mock.patch("pipelines.outbox.enqueue", enqueue),
+        mock.patch("pipelines.batches.population.transact", transact),
+        mock.patch("pipelines.batches.batch.transact", transact),
+        mock.patch("pipelines.batches.ending.transact", transact),
+        mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
+        mock.patch.object(end_members, "insert", insert),
+    ):
+        yield

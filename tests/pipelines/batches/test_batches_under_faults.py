@@ -1,0 +1,200 @@
+"""Batches with a fault at every remote call, and deliveries in every disorder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models import batches as rows
+from models.batches import BatchPage
+from pipelines.batches import ending, population
+from pipelines.tasks import Task
+from tests.explorer import ALL, NO_SWEEPS, Explorer
+from tests.faults import FLUSH, KINDS, OVERLAP
+from tests.pipelines.batches.harness import (
+    NOTES,
+    TREES,
+    Branch,
+    batch_world,
+    branch,
+    callbacks,
+    is_quiet,
+    notes,
+    outcomes,
+    told,
+)
+from tests.world import Services, World, in_threads
+
+
+class BatchScenario:
+    """Members of which one fails, populated and sealed in two steps."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def begin(self, tag: str) -> None:
+        NOTES.populate(self.world.clients, tag, notes("a", "bad", "says"))
+        NOTES.seal(self.world.clients, tag)
+
+    def is_done(self, tag: str) -> bool:
+        return is_quiet() and bool(told(NOTES, tag))
+
+    def check(self, tag: str, fault: str) -> None:
+        [said] = told(NOTES, tag)
+        assert said == {
+            "outcome": "failed", "members": 3, "done": 2, "failed": 1, "cancelled": 0
+        }, fault  # fmt: skip
+        assert outcomes(NOTES, tag) == ["done", "failed", "done"], fault
+        assert set(callbacks(self.world).values()) == {1}, fault
+
+
+class EmptyScenario(BatchScenario):
+    """No member at all: the seal completes it."""
+
+    def begin(self, tag: str) -> None:
+        NOTES.populate(self.world.clients, tag, [], seal=True)
+
+    def check(self, tag: str, fault: str) -> None:
+        assert [said["members"] for said in told(NOTES, tag)] == [0], fault
+        assert set(callbacks(self.world).values()) == {1}, fault
+
+
+class AgainScenario(BatchScenario):
+    """A batch of which all members fail is run again, by one who presses until it is accepted."""
+
+    def begin(self, tag: str) -> None:
+        plan, world = self.world.plan, self.world
+        if not told(NOTES, tag):
+            with plan.unwatched():
+                NOTES.populate(world.clients, tag, notes("bad1", "bad2"), seal=True)
+                in_threads(world.settle)
+        if NOTES.progress(tag).generation == 1:
+            NOTES.run_again(world.clients, tag)
+
+    def is_done(self, tag: str) -> bool:
+        return is_quiet() and len(told(NOTES, tag)) == 2
+
+    def check(self, tag: str, fault: str) -> None:
+        assert [said["failed"] for said in told(NOTES, tag)] == [2, 2], fault
+        assert outcomes(NOTES, tag) == ["failed"] * 2, fault
+        assert set(callbacks(self.world).values()) == {1}, fault
+
+
+class TreeScenario(BatchScenario):
+    """A batch of two batches, beside a leaf."""
+
+    def begin(self, tag: str) -> None:
+        work = [(branch, Branch("t", 2)), *notes("a")]
+        TREES.populate(self.world.clients, tag, work, seal=True)
+
+    def is_done(self, tag: str) -> bool:
+        return is_quiet() and bool(told(TREES, tag))
+
+    def check(self, tag: str, fault: str) -> None:
+        assert told(TREES, tag)[0]["done"] == 2, fault
+        assert [each.done for each in TREES.nested(tag)] == [2], fault
+        assert set(callbacks(self.world).values()) == {1}, fault
+
+
+SCENARIOS: Sequence[type[BatchScenario]] = (
+    BatchScenario,
+    EmptyScenario,
+    AgainScenario,
+    TreeScenario,
+)
+
+
+@pytest.fixture(params=SCENARIOS, ids=lambda kind: kind.__name__)
+def scenario(request: pytest.FixtureRequest, services: Services) -> BatchScenario:
+    found: BatchScenario = request.param(batch_world(services))
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [*KINDS, FLUSH])
+def test_a_batch_completes_once_with_a_fault_at_any_call(
+    scenario: BatchScenario, kind: str
+) -> None:
+    """F1, F2, F3, F4, F6: one completion per generation, with exact counts."""
+    assert Explorer(scenario.world, scenario).explore([kind])
+
+
+def test_a_batch_completes_once_when_deliveries_overlap_at_any_call(
+    scenario: BatchScenario,
+) -> None:
+    """F1, F6: a second delivery runs from start to end inside the first, at each of its calls."""
+    if scenario.world.services.datastore_kind == "firestore":
+        pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([OVERLAP])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_completes_once_in_any_order(scenario: BatchScenario, seed: int) -> None:
+    """F1, F2, F6: every task delivered twice, in a shuffled order."""
+    scenario.world.doubles = True
+    scenario.world.order = random.Random(seed)
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
+
+
+def test_a_batch_completes_once_with_all_deliveries_side_by_side(scenario: BatchScenario) -> None:
+    """F1, F2, F6: all tasks that are due run at once, each of them twice, on threads."""
+    scenario.world.overlaps = True
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
+
+
+# Planted bugs
+
+
+def _counts_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows.BatchPage, "is_open", lambda self, position, generation: True)
+
+
+def _calls_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enqueue(clients: Any, task: Task[Any], args: Any) -> None:
+        task.enqueue(clients, args)
+
+    monkeypatch.setattr(ending, "outbox", SimpleNamespace(enqueue=enqueue))
+
+
+def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = population._addition_name
+    names = iter(range(10**6))
+    monkeypatch.setattr(population, "_addition_name", lambda key: sound(f"{key}{next(names)}"))
+
+
+def _forgets_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(self: BatchPage, position: int, letter: str, generation: int) -> None:
+        self.letters = f"{self.letters[:position]}{letter}{self.letters[position + 1 :]}"
+
+    monkeypatch.setattr(rows.BatchPage, "end", end)
+
+
+PLANTED: Sequence[tuple[type[BatchScenario], Callable[[pytest.MonkeyPatch], None]]] = (
+    (BatchScenario, _counts_blindly),
+    (BatchScenario, _calls_back_at_once),
+    (BatchScenario, _adds_again),
+    (AgainScenario, _forgets_generations),
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "plant"), PLANTED)
+def test_the_faults_bite(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BatchScenario],
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    """With one of its guards taken out, the same exploration fails."""
+    if services.datastore_kind == "firestore":
+        pytest.skip("one emulator is enough to see a planted bug")
+    scenario = kind(batch_world(services))
+    plant(monkeypatch)
+    scenario.world.doubles = True
+
+    with pytest.raises(AssertionError):
+        Explorer(scenario.world, scenario).explore(at_most=ALL)

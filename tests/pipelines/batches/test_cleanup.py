@@ -1,0 +1,107 @@
+"""Clean-up: after its time a batch goes, and nothing that comes late brings it back."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from models.fork_join import WorkPack
+from pipelines.batches import TaskBatch, UnknownBatchError
+from pipelines.batches.ending import End, end_members
+from tests.pipelines.batches.harness import (
+    NOTES,
+    RAN,
+    deliver_all,
+    deliver_next,
+    notes,
+    rows_of,
+    told,
+)
+from tests.world import World
+
+WEEK_S = datetime.timedelta(days=7).total_seconds()
+MONTH_S = datetime.timedelta(days=33).total_seconds()
+
+
+def complete(world: World) -> None:
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
+    world.settle()
+
+
+def test_a_batch_is_removed_after_its_time(world: World) -> None:
+    """F5: not before; at first its rows, and the mark of it when no task can come any more."""
+    complete(world)
+    world.clock.sleep(WEEK_S - 60)
+    world.sweep()
+    with world.context():
+        assert rows_of("notes:b").total() == 4
+    world.clock.sleep(61)
+    world.sweep()
+    world.settle()
+    with world.context():
+        assert rows_of("notes:b") == {
+            "BatchState": 1, "BatchPage": 0, "BatchWork": 0, "BatchResults": 0
+        }  # fmt: skip
+        with pytest.raises(UnknownBatchError):
+            NOTES.progress("b")
+    world.clock.sleep(MONTH_S)
+    world.sweep()
+    with world.context():
+        assert rows_of("notes").total() == 0
+
+
+def test_what_comes_late_brings_nothing_back(world: World) -> None:
+    """F5: an end, a member, a populate, a seal, another run."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
+    deliver_next(world, "default")
+    due = world.engine.due(world.engine.place.queue_name("fan-out"))
+    late = [world.engine.begin_attempt(each.task_name) for each in due]
+    for attempt in late:
+        assert world.answer(attempt) in (200, 204)
+        world.end(attempt, 500)  # The queue did not hear it.
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+    with world.context():
+        assert NOTES.progress("b").is_complete
+    world.clock.sleep(WEEK_S + 1)
+    world.sweep()
+    world.deliver_due()
+    ran = dict(RAN)
+    with world.context():
+        end_members.insert(world.clients, "notes:b", End("notes:b:x:000000", 0, 1, is_done=True))
+        with pytest.raises(UnknownBatchError):
+            NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
+        with pytest.raises(UnknownBatchError):
+            NOTES.seal(world.clients, "b")
+        with pytest.raises(UnknownBatchError):
+            NOTES.run_again(world.clients, "b")
+    world.settle()
+
+    assert dict(RAN) == ran
+    with world.context():
+        assert rows_of("notes:b").total() == 1
+        assert WorkPack.query().get() is None
+        assert len(told(NOTES, "b")) == 1
+
+
+def test_a_batch_that_is_run_again_is_kept_anew(world: World) -> None:
+    """F5: a sweep that comes at the same time removes nothing that runs."""
+    complete(world)
+    world.clock.sleep(WEEK_S + 1)
+    with world.context():
+        assert NOTES.run_again(world.clients, "b") == 1
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert len(told(NOTES, "b")) == 2
+        assert NOTES.progress("b").failed == 1
+
+
+def test_how_long_a_batch_is_kept_is_declared() -> None:
+    for days in (0, 366):
+        with pytest.raises(ValueError, match="kept"):
+            TaskBatch("x1", members=[], keep=datetime.timedelta(days=days))

@@ -1,0 +1,117 @@
+"""Nested batches: a member that becomes a batch ends with it, at each level once."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.batches import BatchState
+from pipelines.batches.errors import NestedError
+from tests.explorer import IS_EXHAUSTIVE
+from tests.pipelines.batches.harness import (
+    NOTES,
+    RAN,
+    TREES,
+    Branch,
+    branch,
+    callbacks,
+    deliver_all,
+    deliver_next,
+    mend,
+    notes,
+    told,
+)
+from tests.world import World
+
+WIDTHS = (100, 100) if IS_EXHAUSTIVE else (6, 20)
+
+
+def grow(world: World, tree: Branch, count: int = 1) -> None:
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, tree)] * count, seal=True)
+    world.settle()
+
+
+@pytest.mark.timeout(900 if IS_EXHAUSTIVE else 120)
+def test_a_tree_completes_once_at_each_level(world: World) -> None:
+    """F1, F2: `make soak` takes 10,000 leaves."""
+    across, leaves = WIDTHS
+
+    grow(world, Branch("t", leaves), count=across)
+
+    with world.context():
+        assert told(TREES, "root")[0]["done"] == across
+        below = TREES.nested("root")
+        states = BatchState.query().fetch()
+    assert [each.done for each in below] == [leaves] * across
+    assert all(each.outcome == "succeeded" for each in below)
+    assert len(states) == 1 + across
+    assert len(callbacks(world)) == 1 + across
+    assert set(callbacks(world).values()) == {1}
+
+
+def test_three_levels_of_batches_roll_up(world: World) -> None:
+    """F1, F6: what fails in a leaf fails its batch, and the member that this is, up to the root."""
+    grow(world, Branch("t", 2, levels=1, bad=1))
+
+    with world.context():
+        [middle] = TREES.nested("root")
+        below = TREES.nested(middle.batch_id)
+        [failed] = TREES.failures("root")
+        assert told(TREES, "root")[0]["failed"] == 1
+    assert (middle.failed, middle.done) == (2, 0)
+    assert [(each.failed, each.done) for each in below] == [(1, 1)] * 2
+    assert failed.error.startswith("failed: of 2 members 2 failed, 0 cancelled (trees:")
+    assert set(callbacks(world).values()) == {1}
+
+
+def test_running_the_root_again_runs_the_failed_leaves_again(world: World) -> None:
+    """F1: and no leaf that is done; each level completes once more."""
+    grow(world, Branch("t", 2, levels=1, bad=1))
+    with world.context():
+        mend()
+        [middle] = TREES.nested("root")
+        with pytest.raises(NestedError):
+            TREES.run_again(world.clients, middle.batch_id)
+        assert TREES.run_again(world.clients, "root") == 1
+    world.settle()
+
+    with world.context():
+        assert [said["outcome"] for said in told(TREES, "root")] == ["failed", "succeeded"]
+        [middle] = TREES.nested("root")
+        assert middle.done == 2
+    leaves = {name.partition("/")[2]: times for name, times in RAN.items() if "leaf" in name}
+    assert set(leaves.values()) == {1}
+    assert set(callbacks(world).values()) == {1}
+
+
+def test_cancelling_a_batch_cancels_what_is_nested_in_it(world: World) -> None:
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, Branch("t", 3))], seal=True)
+    for queue in ("default", "fan-out"):
+        deliver_next(world, queue)
+    with world.context():
+        [child] = TREES.nested("root")
+        assert child.waiting == 3
+        TREES.cancel(world.clients, "root")
+    deliver_all(world, "default")
+    world.settle()
+
+    with world.context():
+        [child] = TREES.nested("root")
+        assert (child.outcome, child.cancelled) == ("cancelled", 3)
+        assert told(TREES, "root")[0]["outcome"] == "cancelled"
+    assert not [name for name in RAN if "leaf" in name]
+
+
+def test_members_of_both_kinds_share_a_batch(world: World) -> None:
+    with world.context():
+        work = [*notes("a"), (branch, Branch("t", 2))]
+        NOTES.populate(world.clients, "b", work, seal=True)
+    world.settle()
+
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == 2
+        [child] = NOTES.nested("b")
+        results = [member.result for member in NOTES.results("b")]
+    assert child.done == 2
+    assert results[1]["done"] == 2
