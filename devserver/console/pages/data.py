@@ -33,6 +33,8 @@ class Data(Section):
                 asyncio.to_thread(entities.kinds, address, namespace),
                 asyncio.to_thread(entities.namespaces, address),
             )
+        except InvalidArgument as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"
         return self.page(

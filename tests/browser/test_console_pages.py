@@ -80,10 +80,9 @@ def check(page: Page, problems: list[str], where: str) -> None:
     problems += [f"{where} is wider than the window"] if width > 0 else []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_every_page_is_accessible(busy: Stack, browser: Browser, scheme: Any, width: int) -> None:
-    """No violation of WCAG 2.2 AA nor of axe's best practice, in both themes, on a phone too."""
+    """No violation of WCAG 2.2 AA nor of axe's best practice: by day, and on a phone at night."""
     paths = [
         *PAGES,
         *links(busy, "/runs", '/runs/continuations/[^"]+')[:1],
@@ -101,6 +100,20 @@ def test_every_page_is_accessible(busy: Stack, browser: Browser, scheme: Any, wi
 
     assert problems == []
     assert len(paths) == len(PAGES) + 3
+
+
+def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:
+    """The run says which item failed and why, and leads to its task and to what that logged."""
+    page.goto(f"{busy.console}/runs")
+
+    page.get_by_role("link", name="import-guests").first.click()
+    row = page.get_by_role("row").filter(has_text="Failed")
+    expect(row.first).to_contain_text("nothing")
+    page.locator("section[aria-labelledby=its-tasks] th a").first.click()
+    page.get_by_role("link", name="Its lines").click()
+
+    expect(page).to_have_url(re.compile("/logs[?]task="))
+    expect(page.locator(".log")).to_contain_text("/tasks/continuations/import-guests: 20")
 
 
 def test_the_theme_is_switched_and_kept(page: Page, stack: Stack) -> None:

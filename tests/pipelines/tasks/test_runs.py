@@ -1,0 +1,79 @@
+"""Runs of several patterns in one list: each once, the newest first."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+from pipelines.tasks.pattern import Pattern
+from pipelines.tasks.runs import Run, RunList, RunQuery, UnknownRunError
+
+CLIENTS: Any = None
+
+
+def at(seconds: int) -> datetime.datetime:
+    return datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC) + datetime.timedelta(
+        seconds=seconds
+    )
+
+
+class Batches(Pattern[object]):
+    """A pattern with runs that were started at these seconds."""
+
+    def __init__(self, name: str, started: Sequence[int]) -> None:
+        self.name = name
+        self.all = [self._run(number, seconds) for number, seconds in enumerate(started)]
+
+    def _run(self, number: int, seconds: int) -> Run:
+        run_id = f"{self.name}-{number}"
+        return Run(self.name, run_id, "paint", "finished", "{}", at(seconds), None, {}, 0)
+
+    def runs(self, clients: Clients, parts: Sequence[object], query: RunQuery) -> RunList:
+        """As a query does that never tears apart what was started together."""
+        older = [run for run in self.all if query.before is None or run.started < query.before]
+        older.sort(key=lambda run: run.started, reverse=True)
+        if len(older) <= query.limit:
+            return RunList(older)
+        last = older[query.limit - 1].started
+        shown = [run for run in older if run.started >= last]
+        return RunList(shown, last if len(shown) < len(older) else None)
+
+
+starts = st.lists(st.integers(min_value=0, max_value=12), max_size=12)
+
+
+@given(first=starts, second=starts, limit=st.integers(min_value=1, max_value=5))
+def test_pages_over_two_patterns_show_each_run_once_newest_first(
+    first: list[int], second: list[int], limit: int
+) -> None:
+    """However their times lie, and however small the pages are."""
+    registry = Registry(patterns=[Batches("a", first), Batches("b", second)])
+    seen: list[Run] = []
+    query = RunQuery(limit=limit)
+    while True:
+        page = registry.runs(CLIENTS, query)
+        seen += page.runs
+        if page.next_before is None:
+            break
+        query = RunQuery(before=page.next_before, limit=limit)
+
+    assert [run.started for run in seen] == sorted((run.started for run in seen), reverse=True)
+    assert len(seen) == len({run.id for run in seen}) == len(first) + len(second)
+
+
+def test_a_pattern_without_runs_lists_none_and_knows_none() -> None:
+    """Every method of `Pattern` may stay as it is."""
+    registry = Registry()
+
+    for pattern in ("outbox", "nothing"):
+        with pytest.raises(UnknownRunError):
+            registry.run(CLIENTS, pattern, "r")
+        with pytest.raises(UnknownRunError):
+            registry.control_run(CLIENTS, pattern, "r", "cancel")
