@@ -35,7 +35,7 @@ later; 1 round trip, or 3. Of a total: a read for each shard, and 1; 1 round tri
 Routes: POST /tasks/counters/<name>/settle, POST /tasks/counters/delete-expired; GET
 /cron/counters/sweep.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Sharded counters".
-What its code counts twice or loses, and what ours does instead: docs/howto/count-things.md.
+What its code counts twice or loses, and what ours does instead: docs/adr/0015.
 """
 
 from pipelines.counters.additions import Counted
