@@ -9,7 +9,7 @@ from demos.blog.views import comment_counts
 from models.demos.blog import Comment, Post, comments_of, index_key, post_id, post_key
 from tests.demos.bloggers import ADA, BOB, DRAFT, TOKENS, form
 from tests.explorer import Explorer
-from tests.faults import KINDS
+from tests.faults import KINDS, REPLY_LOST
 from tests.world import World
 
 SAID = ((ADA, "one"), (BOB, "two"), (ADA, "three"))
@@ -66,5 +66,8 @@ def test_the_faults_bite(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         posts, "receipt_key", lambda form_id: made(form_id + world.clients.new_id())
     )
+    explorer = Explorer(world, BlogScenario(world))
+    first_commit = explorer.play().index("Commit")
+
     with pytest.raises(AssertionError):
-        Explorer(world, BlogScenario(world)).explore(["reply-lost"], at_most=12)
+        explorer.play((first_commit, REPLY_LOST))

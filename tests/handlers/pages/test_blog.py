@@ -36,7 +36,8 @@ def posts(world: World) -> World:
 
 
 def links(text: str, rel: str) -> list[str]:
-    return [html.unescape(each) for each in re.findall(rf'<a rel="{rel}" href="([^"]+)"', text)]
+    found = re.findall(rf'<a rel="{rel}" href="([^"#]+)', text)
+    return [html.unescape(each) for each in found]
 
 
 def numbers(text: str) -> list[int]:
@@ -84,7 +85,7 @@ def test_threads_are_walked_through(posts: World, browser: Browser) -> None:
     """I2: one comment a page, by the links of the page."""
     seen, address = [], "/blog/1?page_size=1"
     while True:
-        page = browser.get(address.partition("#")[0]).text
+        page = browser.get(address).text
         seen += re.findall(r'<p class="comment-text">(\w+)</p>', page)
         following = links(page, "next")
         if not following:
@@ -140,7 +141,6 @@ def test_a_page_shows_texts_as_texts(world: World, browser: Browser) -> None:
     assert set(tags(page)) == plain
     for text in XSS:
         assert text in html.unescape(page)
-    assert "49" not in re.sub(r'"[^"]*"', "", page.partition('class="comments"')[2])
 
 
 def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
@@ -178,6 +178,7 @@ def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) ->
     assert "No new comments" in browser.get(address).text
 
     said(posts, 1, "four", BOB)
+    posts.clock.sleep(1)
     said(posts, 1, "five", ADA)
 
     found = browser.get(address).text
