@@ -28,19 +28,32 @@ _loading = threading.RLock()
 
 
 class _LazyModule(ModuleType):
-    """A module that is executed when it is first asked for something that it does not have."""
+    """A module that is executed when it is first asked for something that it does not have.
+
+    Threads that ask meanwhile wait. The one that executes it may ask, too, as it would of any
+    module that is being imported.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_IMPORTS:
             raise AttributeError(name)
-        spec = self.__spec__
         with _loading:
+            spec = self.__spec__
             if isinstance(spec, ModuleSpec) and isinstance(spec.loader, _LazyLoader):
-                spec.loader = self.__loader__ = spec.loader.loader
-                self.__class__ = ModuleType  # type: ignore[assignment]
-                assert spec.loader is not None
-                spec.loader.exec_module(self)
-        return getattr(self, name)
+                _execute(self, spec, spec.loader)
+        if type(self) is ModuleType:
+            return getattr(self, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
+
+
+def _execute(module: _LazyModule, spec: ModuleSpec, lazy: _LazyLoader) -> None:
+    spec.loader = module.__loader__ = lazy.loader
+    try:
+        lazy.loader.exec_module(module)
+    except BaseException:
+        spec.loader = module.__loader__ = lazy  # The next use tries again.
+        raise
+    module.__class__ = ModuleType  # type: ignore[assignment]
 
 
 class _LazyLoader(Loader):

@@ -57,6 +57,25 @@ print(type(module).__name__, hasattr(module, "no_such_thing"))
     assert output_of(program) == ["_LazyModule", "False", "True", "module", "False"]
 
 
+def test_threads_that_use_a_lazy_module_at_the_same_time_wait_for_its_load() -> None:
+    """None of them sees half a module."""
+    program = """
+import main, sys, threading
+sys.setswitchinterval(1e-5)
+module = sys.modules["redis"]
+start = threading.Barrier(16)
+found = []
+def use():
+    start.wait(30)
+    found.append(module.Redis.__name__)
+threads = [threading.Thread(target=use) for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(*found)
+"""
+    assert output_of(program) == ["Redis"] * 16
+
+
 def test_threads_that_need_an_object_at_the_same_time_share_one() -> None:
     """What is made on first use is made once."""
     made: list[int] = []

@@ -30,11 +30,16 @@ def found(world: World, run_id: str = RUN) -> dict[str, Finding]:
         return {each.probe.name: each for each in findings(numbers_run_key(run_id).get())}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("doubles", [False, True])
-def test_a_run_takes_every_probe(world: World, doubles: bool) -> None:
+def test_a_run_takes_every_probe(
+    world: World, doubles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In background tasks, each delivered twice or not: samples of all, and of no place two."""
-    if doubles and world.services.datastore_kind == "firestore":
-        pytest.skip("the locking emulator takes its time over each contended increment")
+    if world.services.datastore_kind == "firestore":
+        # It locks, and a lost race costs seconds.
+        monkeypatch.setattr(contention, "WRITERS", 2)
+        monkeypatch.setattr(contention, "ENOUGH_S", 1.0)
     world.doubles = doubles
     start(world)
     world.settle()
@@ -42,15 +47,16 @@ def test_a_run_takes_every_probe(world: World, doubles: bool) -> None:
     rows = found(world)
     assert all(row.samples_ms and not row.note for row in rows.values())
     assert len(rows["enqueue-to-run"].samples_ms) == echo.ECHOES - 1
-    for name in ("contended", "sharded"):
-        assert len(rows[name].samples_ms) == contention.WRITERS * contention.INCREMENTS
+    least, most = contention.WRITERS, contention.WRITERS * contention.INCREMENTS
+    assert least <= len(rows["contended"].samples_ms) <= most
+    assert least <= len(rows["sharded"].samples_ms) <= most
     with world.context():
         run = numbers_run_key(RUN).get()
         assert runs.is_complete(run)
         assert not runs.is_moving(world.clients, run)
         assert run.machine["stack"] == "a test"
         counted = [row.count for row in NumberScratch.query() if "sharded" in row.key.id()]
-    assert sum(counted) >= contention.WRITERS * contention.INCREMENTS
+    assert sum(counted) >= len(rows["sharded"].samples_ms)
     assert 1 < len(counted) <= contention.SHARDS
 
 
