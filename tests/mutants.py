@@ -83,16 +83,11 @@ TESTS = "tests/pipelines"
 OUTBOX_TESTS = [
     f"{TESTS}/outbox/test_{name}.py"
     for name in (
-        "enqueue",
-        "relay",
-        "background_relay",
-        "refused_rows",
-        "sweep",
-        "unacked_rows",
-        "depth",
+        *("enqueue", "relay", "background_relay", "refused_rows", "sweep", "unacked_rows", "depth"),
     )
 ]
 PACKAGES = {
+    "runtime": Package(["pipelines/runtime/*.py"], [f"{TESTS}/runtime"]),
     "models": Package(
         ["models/*.py"],
         ["tests/models", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
