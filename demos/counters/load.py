@@ -8,7 +8,7 @@
 Each click has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
 delivered twice counts the same clicks, and they count once. Clicks that are kept in memory have
 none: a step that is delivered twice may count them twice. A writer that is behind when the load is
-over stops: it finishes the step that it has begun, and makes no other.
+over stops: it takes one step more, and no other.
 
 Lost on failure: the latencies of a step that died; no click, but those in memory.
 Routes: POST /tasks/counters-demo/begin, /tasks/counters-demo/click.
@@ -198,18 +198,15 @@ def click(clients: Clients, step: ClickStep) -> None:
     row = key.get() or ClickWriter(key=key)
     if row.has_ended or row.is_closed or step.way not in WAYS:
         return
-    planned = row.planned
-    if load.age_s(clients) <= load.seconds:
-        planned = max(planned, min(row.accepted + step.size, load.due(clients, step.writer)))
-        if planned > row.planned:
-            transact(lambda: _plan(step, planned))
+    is_last = load.age_s(clients) > load.seconds
+    planned = max(row.planned, min(row.accepted + step.size, load.due(clients, step.writer)))
+    if planned > row.planned:
+        transact(lambda: _plan(step, planned))
     apply_switch(clients)
     before, began = clients.meter.cost(), time.perf_counter()
     work = _click(clients, step, row.accepted, planned)
     writes = (clients.meter.cost() - before).writes
-    is_over = work.error is None and (
-        load.age_s(clients) > load.seconds or work.accepted >= load.clicks_of(step.writer)
-    )
+    is_over = work.error is None and (is_last or work.accepted >= load.clicks_of(step.writer))
     transact(lambda: _record(step, work, writes, has_ended=is_over))
     if work.error is not None:
         raise Unavailable(str(work.error)) from work.error

@@ -15,7 +15,6 @@ ours.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -26,9 +25,9 @@ from pipelines.runtime import Cache
 
 WRITES_PER_S = 1.0
 WINDOW_S = 10.0
-# Who would have to wait for longer is aborted, after about so long.
+# Who would have to wait for longer is aborted, after so long.
 MAX_WAIT_S = 1.0
-ABORT_AFTER_S = 0.15
+ABORT_AFTER_S = 0.1
 LIMITED_KINDS = ("CounterShard", "CounterTotal")
 
 
@@ -116,7 +115,7 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         wait_s = 0.0 if ticket is None else (ticket - 1) / WRITES_PER_S - elapsed_s
         if wait_s > MAX_WAIT_S:
             self._cache.incr_existing(name, -1)
-            self._sleep(random.uniform(ABORT_AFTER_S / 2, ABORT_AFTER_S))
+            self._sleep(ABORT_AFTER_S)
             raise Contended
         if wait_s > 0:
             self._sleep(wait_s)
