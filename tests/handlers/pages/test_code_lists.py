@@ -41,7 +41,7 @@ def test_all_code_that_a_page_names_exists(template: Path) -> None:
 def test_every_demo_lists_its_code() -> None:
     """The page of each demo has such a list, and names a function in it."""
     lists = [path for path in TEMPLATES if "{{ code([" in path.read_text(encoding="utf-8")]
-    assert {path.parent.name for path in lists} == {"grades", "invitations", "sums"}
+    assert {path.parent.name for path in lists} == {"blog", "grades", "invitations", "sums"}
     assert all(
         any(name for _, name in NAMED.findall(path.read_text(encoding="utf-8"))) for path in lists
     )
