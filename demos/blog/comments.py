@@ -9,8 +9,8 @@ time, for what is new. A comment that commits late, or by a clock that is behind
 same: `new_comments` looks back over CLOCK_SKEW, and `Arrivals` knows which comments of that time
 were there already.
 
-Lost on failure: nothing. Cost of a comment: 5 reads and 5 writes at most, in one transaction, and
-the updates of its views; of a page: about one read for each comment (pipelines/paging).
+Lost on failure: nothing. Cost of a comment: 4 reads and 5 writes, in one transaction, and the
+updates of its views; of a page: about one read for each comment (pipelines/paging).
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Comments".
 """
 

@@ -49,7 +49,8 @@ def costs(clients: Clients, blog: str) -> list[PageCost]:
             _measure(clients, partial(_by_place, blog, last_number, page)),
             _measure(clients, partial(_by_offset, blog, page)),
         )
-        for page in sorted({1, -(-pages // 2), pages} - {0})
+        for page in sorted({1, -(-pages // 2), pages})
+        if pages
     ]
 
 

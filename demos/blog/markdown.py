@@ -49,7 +49,8 @@ def excerpt_of(markdown: str) -> str:
     if len(text) <= EXCERPT_CHARS:
         return text
     cut = text[: EXCERPT_CHARS + 1].rsplit(" ", 1)[0]
-    return (cut if len(cut) > EXCERPT_CHARS // 2 else text[:EXCERPT_CHARS]).rstrip(" ,.;:") + "…"
+    has_words = EXCERPT_CHARS // 2 < len(cut) <= EXCERPT_CHARS
+    return (cut if has_words else text[:EXCERPT_CHARS]).rstrip(" ,.;:") + "…"
 
 
 def _plain(token: Any) -> str:

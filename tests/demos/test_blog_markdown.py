@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from demos.blog.markdown import ATTRIBUTES, EXCERPT_CHARS, TAGS, excerpt_of, html_of
@@ -48,8 +50,8 @@ def test_no_markdown_becomes_more_than_text(text: str) -> None:
     for tag, attribute in tags(html):
         assert tag in TAGS
         assert not attribute or (tag, attribute) in allowed
-    for scheme in ("javascript:", "vbscript:", "data:"):
-        assert f'href="{scheme}' not in html.lower()
+    for address in re.findall(r'<a [^>]*href="([^"]*)"', html):
+        assert address.startswith(("http://", "https://", "mailto:")), address
     assert "49" not in html
 
 

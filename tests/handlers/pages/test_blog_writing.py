@@ -125,8 +125,8 @@ def test_an_author_edits_and_deletes_a_post(world: World, browser: Browser) -> N
     assert "New" in browser.get(where).text
     assert browser.post(f"{where}/delete").status_code == 303
 
-    assert browser.get(where).status_code == 404
     assert "The post is deleted" in browser.get("/blog").text
+    assert browser.get(where).status_code == 404
     with world.context():
         assert post_key(DEMO, 1).get() is None
 
