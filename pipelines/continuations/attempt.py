@@ -165,7 +165,7 @@ def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> flo
         return 0.0
     turn = args.number * len(run.spans) + args.chain
     due = run.started + datetime.timedelta(seconds=turn * run.page_size / run.max_rate)
-    return max(0.0, (due - naive_utc(clients.clock.now())).total_seconds())
+    return max(0.0, (due - naive_utc(clients.clock.now())).total_seconds())  # type: ignore[no-any-return]
 
 
 @dataclass

@@ -238,7 +238,7 @@ class _Seen:
         if (now - page.updated_at).total_seconds() < SILENT_S:
             return 0.0
         expires_at = page.lease_expires_at or now
-        return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S  # type: ignore[no-any-return]
+        return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S
 
     def recent_rate(self, started: datetime.datetime) -> float | None:
         if self.now is None or (self.now - started).total_seconds() < 2 * RECENT_S:
