@@ -210,7 +210,7 @@ def test_a_demo_runs_by_one_press(
             response = browser.post(f"/demo/{name}", {"id": ID, "tour": "1"})
             assert response.status_code == 303
             assert response.headers["Location"].startswith(f"{place}?tour=1")
-    world.settle(rounds=100)
+    world.settle(rounds=2000)
 
     assert world.services.mail.count() == 20
     text = browser.get(PAGE).text
