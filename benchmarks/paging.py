@@ -23,7 +23,7 @@ from pipelines.runtime import Meter, open_datastore
 
 ROWS, PAGE_SIZE, BUCKETS = 10_000, 20, 4
 LAST = ROWS // PAGE_SIZE
-ROUNDS = 40
+ROUNDS = 8
 A_PUT = 500
 TOKENS = PageTokens(["a-key-for-benchmarks-0123456789-abcdef"])
 LISTING = Listing("benchmark", page_size=PAGE_SIZE)

@@ -42,6 +42,8 @@ from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import hashed_name, task
 
 DEMO = "demo"
+# A comment that found its post is committed by then: no request takes longer.
+LATE_S = 900.0
 NEWEST_POSTS = Listing("blog-posts", page_size=20, max_page_size=50, descending=True)
 
 
@@ -104,7 +106,9 @@ def delete_post(clients: Clients, blog: str, number: int, author: Author) -> Non
 
     def body() -> None:
         own_post(blog, number, author).key.delete()
-        outbox.enqueue(clients, delete_comments, PostArgs(post_id(blog, number)))
+        post = post_id(blog, number)
+        outbox.enqueue(clients, delete_comments, PostArgs(post))
+        outbox.enqueue(clients, delete_comments, PostArgs(post, is_late=True), delay_s=LATE_S)
 
     transact(body)
 
@@ -171,15 +175,16 @@ def _written(blog: str, number: int, draft: Draft, now: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PostArgs:
-    """A post, by its name."""
+    """A post, by its name; late: its comments that were on their way when it was deleted."""
 
     post: str
+    is_late: bool = False
 
 
 @task("/tasks/blog/delete-comments", queue="default")
 def delete_comments(clients: Clients, args: PostArgs) -> None:
     """Start to delete the comments on a post that is gone, once."""
-    run_id = hashed_name("delete-comments", args.post)[:32]
+    run_id = hashed_name("delete-comments", args.post, args.is_late)[:32]
     start(clients, DELETE_COMMENTS, args, run_id=run_id, chains=1)
 
 

@@ -24,7 +24,7 @@ Page tokens are signed and versioned. Each holds for one list, one set of filter
 clamped (S15).
 
 Lost on failure: nothing; a page writes nothing. Cost of a page: one entity read more than it has
-rows; one round trip. `Merged`: up to three reads more for each range, and mostly one round trip.
+rows; one round trip. `Merged`: a query for each range, side by side, and two reads more for each.
 
 No task, no sweep, no gauge: so there is nothing to register.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Paging" and

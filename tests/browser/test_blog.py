@@ -87,7 +87,6 @@ def test_new_comments_never_move_the_text_being_read(
     assert problems == []
 
 
-@one_window
 def test_without_scripts_all_of_it_works(browser: Any, stack: Stack) -> None:
     """A link looks for new comments, and every form leads to a page."""
     context = browser.new_context(java_script_enabled=False)

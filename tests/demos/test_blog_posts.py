@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from demos.blog import cost, posts
+from demos.blog import comments, cost, posts
 from demos.blog.drafts import BadDraftError, Draft, draft_of
 from demos.blog.posts import DEMO, UnknownPostError
 from models.demos.blog import Comment, index_key, post_key
@@ -99,6 +101,37 @@ def test_a_deleted_post_takes_its_comments_along(world: World) -> None:
     assert (counted(world, 1), counted(world, 2)) == (0, 1)
     with world.context():
         assert [comment.post_id for comment in Comment.query()] == ["demo|0000000002"]
+
+
+def test_a_comment_that_was_on_its_way_goes_with_its_post(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found its post, which is deleted before it commits: nothing of it is left."""
+    written(world, 1)
+    make = comments._next_comment
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(comments, "_next_comment", make)
+        in_threads(lambda: delete_first(world))
+        return make(*given)
+
+    monkeypatch.setattr(comments, "_next_comment", late)
+    said(world, 1, "Late")
+    with world.context():
+        assert len(Comment.query().fetch(keys_only=True)) == 1
+
+    world.settle()
+
+    assert counted(world, 1) == 0
+    with world.context():
+        assert Comment.query().fetch(keys_only=True) == []
+
+
+def delete_first(world: World) -> None:
+    """Delete the post, and let the job go through the comments that there are."""
+    with world.clients.context():
+        posts.delete_post(world.clients, DEMO, 1, ADA)
+    world.deliver_due()
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 6])
