@@ -27,7 +27,7 @@ class Jam(ndb.Model):
 
 
 # howto: from here
-class Book(ndb.Model):
+class BoundBook(ndb.Model):
     bound = ndb.TextProperty()
 
 
@@ -48,7 +48,7 @@ def bind(clients: Clients, args: Completed) -> None:
     # May be delivered twice: it writes the same both times.
     if args.outcome == "succeeded":
         sheets = sum(page.result["sheets"] for page in BOOKS.results(args.batch_id))
-        Book(id=args.batch_id, bound=f"{args.done} pages on {sheets} sheets").put()
+        BoundBook(id=args.batch_id, bound=f"{args.done} pages on {sheets} sheets").put()
 
 
 BOOKS = TaskBatch("books", members=[print_page], on_complete=bind)
@@ -76,7 +76,7 @@ def play(clients: Clients, queue: RunningEmulator) -> list[str]:
         Jam(id=7).key.delete()
         said.append(f"run again: {BOOKS.run_again(clients, 'moby-dick')} page")
         deliver_all(clients, queue)
-        said += [f"{book.key.id()}: {book.bound}" for book in Book.query()]
+        said += [f"{book.key.id()}: {book.bound}" for book in BoundBook.query()]
     return said
 
 

@@ -75,7 +75,7 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert registry.sweep(clients, "chores") == {"swept": 2}
     assert [gauge.value for gauge in Chores().gauges(clients)] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
-        *("chores", "outbox", "continuations", "fork-join", "materialized-views")
+        *("chores", "outbox", "continuations", "fork-join", "materialized-views", "batches")
     ]
 
 
