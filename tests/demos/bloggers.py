@@ -34,7 +34,7 @@ def written(world: World, count: int, *, author: Author = ADA, blog: str = DEMO)
 def said(world: World, number: int, text: str, author: Author = ADA, **how: Any) -> str:
     """Write a comment on a post; return its name."""
     form_id = how.pop("form_id", world.clients.new_id())
-    with world.context():
+    with world.clients.context():
         return comments.add_comment(
             world.clients, post_key(DEMO, number), form_id, author, text, **how
         )
