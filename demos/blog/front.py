@@ -1,7 +1,8 @@
 """The front page: what everybody who comes to the blog is shown first.
 
-`front_page` is the one place where it is read. What it returns is texts and numbers alone, so it
-can be kept as JSON.
+`front_page` reads it. What it returns is texts and numbers alone, so `newest` can keep the first
+page in memcached for everybody. Publishing, changing or deleting a post invalidates that. A new
+comment does not, so its count there may be a minute old.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from demos.blog.posts import posts_page
 from demos.blog.views import comment_counts, most_discussed
 from models.demos.blog import Post
 from pipelines.paging import PageTokens
+from pipelines.query_cache import CachedQuery
 from pipelines.runtime import Clients
 
 DISCUSSED_SHOWN = 5
+NEWEST = "blog-newest"
+KEPT_S = 60
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,19 @@ def front_page(
         page.next_page_token,
         discussed_this_week(clients),
     )
+
+
+def newest(tokens: PageTokens) -> CachedQuery[[str], Front]:
+    """Return the query of a blog's first page, by its name; it is kept for a minute.
+
+    Args:
+        tokens: What the addresses of the next page are made with.
+    """
+
+    def first_page(clients: Clients, blog: str) -> Front:
+        return front_page(clients, tokens, blog)
+
+    return CachedQuery(first_page, NEWEST, returns=Front, ttl_s=KEPT_S)
 
 
 def summaries(posts: Sequence[Post]) -> list[Summary]:

@@ -15,13 +15,14 @@ from markupsafe import Markup
 from demos.blog import comments, cost, posts, samples
 from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_from, new_comments
 from demos.blog.drafts import Author, is_tag
-from demos.blog.front import front_page
+from demos.blog.front import KEPT_S, Front, front_page, newest
 from demos.blog.markdown import html_of
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.views import comment_counts
 from handlers.endpoints.context import clients, settings
 from models.demos.blog import Comment, Post
 from pipelines.paging import BadPageSizeError, BadPageTokenError, PageTokens
+from pipelines.query_cache import Reading
 
 bp = Blueprint("blog", __name__, url_prefix="/blog")
 
@@ -46,16 +47,13 @@ def tagged(tag: str) -> ResponseReturnValue:
 
 
 def _list(tag: str) -> ResponseReturnValue:
-    before, started = clients().meter.cost(), time.perf_counter()
-    try:
-        found = front_page(clients(), page_tokens(), DEMO, tag=tag, **_page_in_address())
-    except (BadPageTokenError, BadPageSizeError):
-        abort(400, OTHER_LIST)
-    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
     is_first = not request.args.get("page_token")
+    filling = samples.status(clients(), DEMO) if is_first and not tag else None
+    before, started = clients().meter.cost(), time.perf_counter()
+    found, reading = _read(tag, is_filling=bool(filling and filling.is_running))
+    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
     if tag and is_first and not found.posts:
         abort(404)
-    filling = samples.status(clients(), DEMO) if is_first and not tag else None
     return render_template(
         "blog/list.html",
         tag=tag,
@@ -64,9 +62,24 @@ def _list(tag: str) -> ResponseReturnValue:
         took_s=took_s,
         spent=spent,
         filling=filling,
+        reading=reading,
+        kept_s=KEPT_S,
+        stats=newest(page_tokens()).stats(clients()) if reading else None,
         new_id=clients().new_id(),
         page_size=request.args.get("page_size") or None,
     )
+
+
+def _read(tag: str, *, is_filling: bool) -> tuple[Front, Reading[Front] | None]:
+    """Return a page of a list; and where it came from, if it is the one that everybody shares."""
+    if not (tag or is_filling or _page_in_address()):
+        reading = newest(page_tokens()).read(clients(), DEMO)
+        return reading.value, reading
+    try:
+        found = front_page(clients(), page_tokens(), DEMO, tag=tag, **_page_in_address())
+    except (BadPageTokenError, BadPageSizeError):
+        abort(400, OTHER_LIST)
+    return found, None
 
 
 @bp.get("/live")

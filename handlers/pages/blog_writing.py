@@ -14,6 +14,7 @@ from markupsafe import Markup
 from demos.blog import comments, posts, samples
 from demos.blog.comments import UnknownCommentError
 from demos.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
+from demos.blog.front import NEWEST, newest
 from demos.blog.markdown import html_of
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.samples import BlogNotEmptyError
@@ -21,6 +22,7 @@ from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.blog import address_of, anchor_of, author, page_tokens, post_or_404, post_page
 from models.demos.blog import Post
+from pipelines.query_cache import invalidate
 
 bp = Blueprint("blog_writing", __name__, url_prefix="/blog")
 
@@ -51,6 +53,7 @@ def create() -> ResponseReturnValue:
         return _form(form, {}, 200, preview=draft)
     _sign_in(who)
     number = posts.create_post(clients(), DEMO, form_id, who, draft)
+    invalidate(clients(), NEWEST)
     return redirect(address_of(number), 303)
 
 
@@ -76,6 +79,7 @@ def save(number: str) -> ResponseReturnValue:
         posts.change_post(clients(), DEMO, post.number, _author_or_404(), draft)
     except UnknownPostError:
         abort(404)
+    invalidate(clients(), NEWEST)
     return redirect(address_of(post.number), 303)
 
 
@@ -87,6 +91,7 @@ def delete(number: str) -> ResponseReturnValue:
         posts.delete_post(clients(), DEMO, post.number, _author_or_404())
     except UnknownPostError:
         abort(404)
+    invalidate(clients(), NEWEST)
     flash("The post is deleted. Its comments go in the background.")
     return redirect(url_for("blog.front"), 303)
 
@@ -214,6 +219,20 @@ def fill() -> ResponseReturnValue:
     """Start to fill an empty blog."""
     try:
         samples.fill(clients(), DEMO)
+        invalidate(clients(), NEWEST)  # While they come in, the page is read anew each time.
     except BlogNotEmptyError:
         flash("The blog has posts already; samples are for an empty one.")
+    return redirect(url_for("blog.front"), 303)
+
+
+# What is kept of the front page
+
+
+@bp.post("/kept/empty")
+def empty() -> ResponseReturnValue:
+    """Forget the front page that is kept, and how often it was served."""
+    if newest(page_tokens()).empty(clients()):
+        flash("The page that was kept is forgotten: the next visitor waits for Datastore.")
+    else:
+        flash("memcached does not answer: nothing is kept, and nothing was forgotten.")
     return redirect(url_for("blog.front"), 303)

@@ -288,3 +288,22 @@ def test_a_blog_with_posts_is_not_filled(browser: Browser) -> None:
     page = browser.post("/blog/samples", follow_redirects=True).text
 
     assert "samples are for an empty one" in page
+
+
+def test_the_front_page_is_read_once_for_all_and_follows_what_is_published(
+    world: World, browser: Browser
+) -> None:
+    """Served from memcached, until somebody publishes; a button forgets it."""
+    publish(browser, title="First")
+    assert "Read from Datastore" in browser.get("/blog").text
+    served = browser.get("/blog").text
+    assert "From memcached" in served
+    assert "First" in served
+
+    publish(browser, OTHER, title="Second")
+    assert "Second" in browser.get("/blog").text
+
+    response = browser.post("/blog/kept/empty", {})
+    assert response.status_code == 303
+    assert "Read from Datastore" in browser.get("/blog").text
+    assert world.app.test_client().post("/blog/kept/empty").status_code == 403
