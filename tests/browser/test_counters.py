@@ -43,13 +43,13 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     press(page, page.get_by_role("button", name="Set it"))
     expect(page.locator(".shard")).to_have_count(7)
     page.get_by_role("slider", name="Clicks a second").fill("20")
-    page.get_by_role("slider", name="For").fill("4")
+    page.get_by_role("slider", name="For seconds").fill("4")
     press(page, page.get_by_role("button", name="Start clicking"))
     press(page, page.get_by_role("button", name="Let it adapt"))
     keep(page, "counters-running")
     expect(page.locator("#live")).to_contain_text("The load is over", timeout=TIMEOUT_MS)
 
-    expect(page.locator(".ways").get_by_text("exactly")).to_have_count(4, timeout=TIMEOUT_MS)
+    expect(page.locator(".kept-ways").get_by_text("exactly")).to_have_count(4, timeout=TIMEOUT_MS)
     assert total(page) > before + 5
     keep(page, "counters-done")
     assert problems == []
@@ -71,5 +71,5 @@ def test_the_page_works_without_javascript(browser: Browser, stack: Stack) -> No
     refresh_until_still(page)
     press(page, switch)
 
-    expect(page.locator(".ways tr").nth(2)).to_contain_text("exactly")
+    expect(page.locator(".kept-ways tr").nth(2)).to_contain_text("exactly")
     context.close()
