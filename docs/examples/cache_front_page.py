@@ -23,7 +23,7 @@ VISITORS = 100
 
 
 # howto: from here
-class Post(ndb.Model):
+class Story(ndb.Model):
     number = ndb.IntegerProperty()
     title = ndb.TextProperty()
 
@@ -36,12 +36,12 @@ class Headline:
 
 @cached("front-page", ttl_s=60)
 def front_page(clients: Clients, limit: int) -> list[Headline]:
-    posts = Post.query().order(-Post.number).fetch(limit)
+    posts = Story.query().order(-Story.number).fetch(limit)
     return [Headline(post.number, post.title) for post in posts]
 
 
 def publish(clients: Clients, number: int, title: str) -> None:
-    transact(lambda: Post(id=f"post-{number:04d}", number=number, title=title).put())
+    transact(lambda: Story(id=f"post-{number:04d}", number=number, title=title).put())
     front_page.invalidate(clients)  # After the commit; before it, old posts could be kept again.
 
 

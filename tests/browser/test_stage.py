@@ -148,6 +148,9 @@ def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str
         lambda response: statuses.append(response.status) if "/live" in response.url else None,
     )
     page.goto(stack.app + "/sums/visitors")
+    expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
+    page.wait_for_timeout(1000)  # What came to rest just now is told once more.
+    statuses.clear()
     page.wait_for_timeout(4000)
     context.close()
 

@@ -100,6 +100,7 @@ class Run:
             process_state=ProcessState(),
             relay=SimpleNamespace(send=lambda clients, rows: None),
             datastore=None,
+            task_paths=None,
         )
         clients.new_id = lambda: f"{clients.random.getrandbits(128):032x}"
         try:
