@@ -118,6 +118,12 @@ def dead_items(queue: str) -> Any:
     )
 
 
+def expired_dead_items(queue: str, before: datetime.datetime) -> Any:
+    """Return the query for dead letters of a queue that died before a time."""
+    last = dead_at(queue, before)
+    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < last).order(PullItem.dead)
+
+
 def dead_at(queue: str, at: datetime.datetime) -> str:
     """Return the place of a dead letter among those of its queue."""
     return f"{queue}|{at:{_TIME}}"

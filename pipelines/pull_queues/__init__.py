@@ -13,8 +13,8 @@ together what belongs together. An item whose lease ends without an ack can be l
 version of its row, and only the worker that has the newest can ack, renew or release. So a worker
 that comes late is told that its lease is lost; its work may have been done twice.
 
-Cost: an add is one round trip and one write; a lease of up to 200 items of a partition a query, a
-lookup and one commit; an ack of any number one commit. Items stand in hashed partitions, each
+Cost: an add is one round trip and one write; a lease of up to 40 items of a partition a query, a
+lookup and one commit; an ack of 40 one commit. Items stand in hashed partitions, each
 ordered by time; a lease looks at the head of one partition after the other, in random order, so no
 read grows with the backlog, and workers meet rarely.
 

@@ -94,10 +94,14 @@ def add(
 ) -> ItemId:
     """Store an item, in one round trip; return its id, or that of the add before with this key.
 
+    Without a key a commit whose outcome is unknown is not made again: a worker may have leased and
+    acked the item by then, and a second insert would bring it back.
+
     Raises:
         DifferentItemError: the idempotency key was used for another item.
         google.api_core.exceptions.GoogleAPICallError: what the service said. With an idempotency
-            key it is safe to add it again.
+            key it is safe to add it again; without one the item may be there, and may be twice
+            then.
     """
     rows = [_entity(clients, queue, partitions, item)]
     if idempotency_key is not None:
@@ -105,23 +109,29 @@ def add(
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             insert_all(clients.datastore, rows)
-        except rpc_errors.AlreadyExists:
-            break  # Our own commit, whose reply was lost, or that of an add with the same key.
-        except (rpc_errors.Aborted, *OUTCOME_UNKNOWN):
-            if attempt == MAX_ATTEMPTS:
+        except (rpc_errors.AlreadyExists, rpc_errors.Aborted, *OUTCOME_UNKNOWN) as error:
+            added = _find(queue, item, idempotency_key)
+            if added is not None:
+                return added
+            is_open = isinstance(error, OUTCOME_UNKNOWN) and idempotency_key is None
+            if attempt == MAX_ATTEMPTS or is_open:
                 raise
             clients.clock.sleep(PAUSE_S)
         else:
             return item.id
+    raise AssertionError("unreachable")
+
+
+def _find(queue: str, item: NewItem, idempotency_key: str | None) -> ItemId | None:
+    """Return the item that was added, by this call or by one with its key; None: neither is known.
+
+    A receipt that stood in the way may have expired and be gone by now: then the add is made again.
+    """
     if idempotency_key is None:
-        return item.id  # Ids are random: nobody else has this one.
-    return _added_before(queue, item, idempotency_key)
-
-
-def _added_before(queue: str, item: NewItem, idempotency_key: str) -> ItemId:
+        return item.id if item_key(queue, item.id).get() is not None else None
     receipt = receipt_key(queue, idempotency_key).get()
     if receipt is None:
-        return item.id  # The item is there, and the receipt came with it: it has expired since.
+        return None
     if receipt.digest != digest_of(item.payload, item.tag):
         raise DifferentItemError(f"{idempotency_key!r:.80} was used for another item")
     return ItemId(receipt.item)

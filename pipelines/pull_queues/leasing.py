@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
+
 from models.commits import CHANGED, commit_unchanged, read_versions
 from models.pull_queues import (
     PullItem,
@@ -30,8 +32,8 @@ from pipelines.pull_queues.items import ItemId, Lease, Oldest
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 
-# Items of one commit.
-MAX_ITEMS = 200
+# Items of one commit: of the largest payloads these are 4 MB, and a request has at most 10 MiB.
+MAX_ITEMS = 40
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.03
 
@@ -65,15 +67,38 @@ def lease(
     contended: list[int] = []
     # The partitions that were contended by then come once more.
     for partition in itertools.chain(order, _late(contended)):
-        if len(leased) >= limit:
-            break
-        room = limit - len(leased)
-        taken = _lease_of(clients, shape, partition, room, now, lease_s, wanted)
-        if taken is None:
+        try:
+            room = limit - len(leased)
+            is_free = _fill(clients, shape, partition, room, now, lease_s, wanted, leased)
+        except rpc_errors.GoogleAPIError:
+            if not leased:
+                raise
+            return leased  # What is leased already is its caller's, who may know of nothing else.
+        if not is_free:
             contended.append(partition)
-        else:
-            leased += taken
     return leased
+
+
+def _fill(
+    clients: Clients,
+    shape: Shape,
+    partition: int,
+    room: int,
+    now: datetime.datetime,
+    lease_s: float,
+    tag: str | None,
+    leased: list[Lease],
+) -> bool:
+    """Lease items of a partition, commit by commit; return whether no other worker was faster."""
+    while room > 0:
+        taken = _lease_of(clients, shape, partition, min(room, MAX_ITEMS), now, lease_s, tag)
+        if taken is None:
+            return False
+        leased += taken
+        room -= len(taken)
+        if len(taken) < MAX_ITEMS:
+            return True
+    return True
 
 
 def _late(contended: Sequence[int]) -> Iterator[int]:
@@ -104,7 +129,7 @@ def _lease_of(
         if tag is None
         else tagged_items(shape.name, tag, partition, now)
     )
-    keys = query.fetch(min(limit, MAX_ITEMS), keys_only=True)
+    keys = query.fetch(limit, keys_only=True)
     if not keys:
         return []
     found = [each for each in read_versions(clients.datastore, keys) if each is not None]

@@ -322,3 +322,75 @@ def test_an_error_that_stays_is_raised(here: World) -> None:
     here.plan.reset()
     assert WORK.ack(here.clients, leases) == []
     assert waiting() == 0
+
+
+def test_a_hundred_of_the_largest_items_are_leased_and_acked(here: World) -> None:
+    """More than one commit takes: neither the lease nor the ack grows beyond a request."""
+    one = PullQueue("large", partitions=1)
+    for _ in range(100):
+        one.add(here.clients, "x" * 100_000)
+
+    leases = one.lease(here.clients, limit=100)
+
+    assert len({each.id for each in leases}) == 100
+    assert one.ack(here.clients, leases) == []
+    assert one.lease(here.clients) == []
+
+
+def test_an_add_whose_outcome_is_unknown_brings_nothing_back(here: World) -> None:
+    """The reply was lost, and a worker acked the item before the caller looked: it stays done."""
+
+    def work() -> None:
+        WORK.ack(here.clients, lease(here))
+
+    here.plan.reset(more={0: "reply-lost", 1: "overlap"})
+    here.plan.on_fire = work
+    with here.plan.watched(), pytest.raises(rpc_errors.ServiceUnavailable):
+        WORK.add(here.clients, "a")
+
+    assert waiting() == 0
+
+
+def test_an_expired_receipt_in_the_way_loses_no_item(here: World) -> None:
+    """It stood there, and the sweep deleted it before the caller looked: the add is made again."""
+    WORK.add(here.clients, "a", idempotency_key="k")
+    WORK.ack(here.clients, lease(here))
+    here.clock.sleep(25 * 3600)
+    here.plan.reset("overlap", 1)
+    here.plan.on_fire = lambda: PullQueues().delete_expired(here.clients)
+    with here.plan.watched():
+        WORK.add(here.clients, "a", idempotency_key="k")
+
+    assert here.plan.fired
+    assert waiting() == 1
+
+
+def test_a_receipt_that_is_used_anew_stays(here: World) -> None:
+    """The sweep found it expired; since then its key was used again: deleting it would double."""
+    WORK.add(here.clients, "a", idempotency_key="k")
+    here.clock.sleep(25 * 3600)
+    here.plan.reset("overlap", next_call="BeginTransaction")
+
+    def used_anew() -> None:
+        PullQueues().delete_expired(here.clients)
+        WORK.add(here.clients, "a", idempotency_key="k")
+
+    here.plan.on_fire = used_anew
+    with here.plan.watched():
+        PullQueues().delete_expired(here.clients)
+
+    assert here.plan.fired
+    WORK.add(here.clients, "a", idempotency_key="k")
+    assert waiting() == 2
+
+
+def test_dead_letters_go_after_a_month(here: World) -> None:
+    add(here, "poison")
+    for _ in range(4):
+        lease(here, lease_s=1)
+        here.clock.sleep(2)
+    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 0}
+    here.clock.sleep(31 * 24 * 3600)
+
+    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 1}
+    assert WORK.dead_letters() == []

@@ -136,7 +136,7 @@ def test_without_the_fence_a_late_ack_takes_anothers_item(
 
 
 def _work(here: World, worker: Worker) -> None:
-    WORK.add(here.clients, "item", idempotency_key=None)
+    WORK.add(here.clients, "item", idempotency_key=here.clients.new_id())
     worker.lease()
     worker.ack()
 
