@@ -33,7 +33,8 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-@pytest.fixture(scope="session")
+# Not longer: Playwright keeps an event loop in this thread, and `asyncio.run` of other tests fails.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     program = chromium()
     if program is None:

@@ -88,7 +88,7 @@ def test_a_change_costs_no_more_on_its_way_than_the_page_says(world: World) -> N
                 cost = world.clients.meter.cost() - before
                 most = Cost(max(most.reads, cost.reads), max(most.writes, cost.writes))
 
-    page = Path("templates/grades/_live.html").read_text()
+    page = Path("templates/grades/_more_how.html").read_text()
     assert f"at most {most.reads} reads and {most.writes} writes, in the background" in page
 
 

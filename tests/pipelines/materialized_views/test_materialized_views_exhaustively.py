@@ -55,6 +55,7 @@ def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             random=random.Random(1),
             cache=NoCache(),
             process_state=ProcessState(),
+            task_paths=None,
         )
 
 

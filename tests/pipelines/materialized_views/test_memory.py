@@ -66,7 +66,9 @@ def stored(entities: Sequence[Any]) -> dict[Any, Any]:
 def played_in_memory(now: datetime.datetime) -> dict[Any, Any]:
     clock = SimpleNamespace(now=lambda: now)
     with offline():
-        clients = SimpleNamespace(clock=clock, random=random.Random(1), cache=NoCache())
+        clients = SimpleNamespace(
+            clock=clock, random=random.Random(1), cache=NoCache(), task_paths=None
+        )
         with Memory() as memory:
 
             def deliver() -> None:
