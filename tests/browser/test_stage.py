@@ -72,6 +72,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/grades?more={more}" for more in ("code", "table", "teachers")),
         *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
         f"{party}?tour=2",
+        *("/counters", "/numbers", "/blog", "/blog/new"),
     ]
 
 
