@@ -6,7 +6,9 @@
   const FAST_MS = 400;
   const SLOW_MS = 15000;
   const LOST_MS = 3000;
-  const STILL_POLLS = 20; // After so many without a change it stops, until the page is looked at again.
+  // After so many without a change it stops, until the page is looked at again; while the part
+  // says that it moves, it goes on and asks less and less often.
+  const STILL_POLLS = 20;
 
   const live = document.querySelector("[data-live]");
   const toggle = document.querySelector("[data-live-toggle]");
@@ -16,6 +18,7 @@
   if (!live || !toggle || !status || !problem || !announcer) return;
 
   const isMoving = () => live.dataset.moving === "yes";
+  const isIdle = () => still >= STILL_POLLS && !isMoving();
   let paused = false;
   let lost = false;
   let acting = false; // A form has just acted in place.
@@ -26,7 +29,7 @@
   let tag = ""; // Of the part that stands on the page.
 
   const show = () => {
-    const word = paused ? "Paused" : lost ? "Reconnecting" : still < STILL_POLLS ? "Live" : "Idle";
+    const word = paused ? "Paused" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
     status.textContent = word;
     status.dataset.word = word;
     toggle.textContent = paused ? "Resume" : "Pause";
@@ -140,11 +143,11 @@
       if (answer && !fresh) throw new Error("no part to update");
       lost = false;
       if (!fresh) {
-        still = isMoving() ? 0 : still + 1;
+        still += 1;
       } else if (acting || (!paused && !isInUse())) {
         const changed = take(fresh);
         tag = answer.tag;
-        still = isMoving() || changed ? 0 : still + 1;
+        still = wasMoving || isMoving() || changed ? 0 : still + 1;
         if ((wasMoving || acting) && !isMoving()) await refreshLists();
       }
     } catch {
@@ -155,14 +158,17 @@
 
   const wait = (tookMs) => {
     if (lost) return LOST_MS;
+    // What moves is asked for often, until nothing has changed for long: it may be parked.
+    const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
+    const rested = Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
     // A server that needs long is asked less often.
-    return isMoving() ? Math.max(FAST_MS, 2 * tookMs) : Math.min(SLOW_MS, FAST_MS * 2 ** still);
+    return isMoving() ? Math.max(rested, 2 * tookMs) : rested;
   };
 
   const next = (tookMs = 0) => {
     clearTimeout(timer);
     show();
-    if (paused || document.hidden || still >= STILL_POLLS) return;
+    if (paused || document.hidden || isIdle()) return;
     timer = setTimeout(async () => {
       timer = 0;
       next(await refresh());

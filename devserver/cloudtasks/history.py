@@ -78,7 +78,7 @@ class History:
 
         Args:
             queue_name: Only those of this queue.
-            state: Only those in this state; "" for any.
+            state: Only those in this state; LIVE for all that have not ended, "" for any.
             before: Only those with a sequence below this one; 0 for all.
         """
         below = before or _ABOVE_ALL
@@ -90,7 +90,7 @@ class History:
                 task
                 for queue in self._state.chosen(queue_name)
                 for task in queue.tasks.values()
-                if task.sequence < below and self.state_of(task) == state
+                if task.sequence < below and state in (LIVE, self.state_of(task))
             ]
             return sorted(found, key=lambda task: -task.sequence)[:limit]
 

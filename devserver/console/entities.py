@@ -29,6 +29,10 @@ class BadKeyError(ValueError):
     """This is no key of an entity."""
 
 
+class BadValueError(ValueError):
+    """Datastore holds no such value, so no query can ask for it."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind and how many entities it has, as far as they were counted."""
@@ -132,12 +136,13 @@ class Entities:
 
         Raises:
             BadKeyError: the cursor is none.
+            BadValueError: no property can have this value.
         """
         query = self._reader.client(address).query(
             kind=asked.kind, namespace=asked.namespace or None
         )
         if asked.property:
-            value = value_of(asked.value)
+            value = _searched_value(asked)
             query.add_filter(filter=datastore.query.PropertyFilter(asked.property, "=", value))
         rows = query.fetch(limit=PAGE_ENTITIES, start_cursor=_cursor(asked.cursor), **CALL_OPTIONS)
         page = next(rows.pages, [])
@@ -175,8 +180,28 @@ def path_of(text: str) -> list[str | int]:
         path = None
     is_path = isinstance(path, list) and path and len(path) % 2 == 0
     if not is_path or not all(_is_part(i, part) for i, part in enumerate(path)):
-        raise BadKeyError("A key is a list of kinds and ids or names.")
+        raise BadKeyError("A key is a list of kinds and ids or names, in valid Unicode.")
     return [*path]
+
+
+def _searched_value(asked: Query) -> Any:
+    if asked.property == "__key__":
+        raise BadValueError("An entity is found by its id or name in the field for it.")
+    value = value_of(asked.value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise BadValueError("An integer has at most 64 bits. In quotes, digits are a text.")
+    if isinstance(value, str) and not _is_unicode(value):
+        raise BadValueError("A text is valid Unicode: this one has half of a surrogate pair.")
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be UTF-8; JSON may escape one that cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def value_of(text: str) -> Any:
@@ -283,9 +308,13 @@ def _cursor(text: str) -> bytes | None:
 
 def _is_part(index: int, part: Any) -> bool:
     if index % 2 == 0:
-        return isinstance(part, str) and bool(part)
+        return _is_name(part)
     is_id = isinstance(part, int) and not isinstance(part, bool) and 0 < part < 2**63
-    return is_id or (isinstance(part, str) and bool(part))
+    return is_id or _is_name(part)
+
+
+def _is_name(part: Any) -> bool:
+    return isinstance(part, str) and bool(part) and _is_unicode(part)
 
 
 def _line(text: str) -> str:

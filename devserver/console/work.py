@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,8 @@ from devserver.cloudtasks.records import TaskRecord
 from devserver.console.words import age, counted
 
 PAGE_TASKS = 50
-_SCAN_PAGE, _MAX_SCANNED = 250, 5000
+MAX_SEARCHED = 5000
+_SCAN_PAGE = 250
 _KEPT_SAMPLES = 120
 _STUCK_S = 60.0
 _MANY_ATTEMPTS = 5
@@ -52,7 +52,7 @@ class TaskFilter:
 
     Attributes:
         queue: The short id of a queue.
-        state: One of views.STATES.
+        state: One of views.STATES, or LIVE for all that have not ended.
         text: In name, path, last error or body.
         before: Only tasks created before the one with this sequence.
     """
@@ -69,12 +69,25 @@ class TaskFilter:
         return {name: value for name, value in given.items() if value}
 
 
-def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> list[TaskRecord]:
-    """Return tasks, newest first; a text is looked for in the newest 5000."""
+@dataclass(frozen=True)
+class Found:
+    """Tasks, newest first.
+
+    Attributes:
+        searched_to: The sequence below which nothing was looked at; 0: all was.
+    """
+
+    tasks: list[TaskRecord]
+    searched_to: int = 0
+
+
+def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> Found:
+    """Return at most `limit` tasks; a text is looked for in MAX_SEARCHED of them."""
     queue_name = engine.place.queue_name(chosen.queue) if chosen.queue else ""
-    if not chosen.text:
-        return engine.history.newest(queue_name, chosen.state, chosen.before, limit)
-    return list(_matching(engine, queue_name, chosen, limit))
+    if chosen.text:
+        return _search(engine, queue_name, chosen, limit)
+    tasks = engine.history.newest(queue_name, chosen.state, chosen.before, limit + 1)
+    return _first(tasks, limit)
 
 
 def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
@@ -137,22 +150,22 @@ def _overdue_s(engine: Engine, tasks: Any) -> float:
     return max((now - task.due_at for task in tasks if not task.running), default=0.0)
 
 
-def _matching(
-    engine: Engine, queue_name: str, chosen: TaskFilter, limit: int
-) -> Iterator[TaskRecord]:
-    """Yield as many tasks that hold the text."""
-    wanted, found, before = chosen.text.lower(), 0, chosen.before
-    for _ in range(_MAX_SCANNED // _SCAN_PAGE):
+def _search(engine: Engine, queue_name: str, chosen: TaskFilter, limit: int) -> Found:
+    """Return the tasks that hold the text."""
+    wanted, before = chosen.text.lower(), chosen.before
+    found: list[TaskRecord] = []
+    for _ in range(MAX_SEARCHED // _SCAN_PAGE):
         tasks = engine.history.newest(queue_name, chosen.state, before, _SCAN_PAGE)
-        for task in tasks:
-            if _holds(engine, task, wanted):
-                yield task
-                found += 1
-                if found == limit:
-                    return
-        if len(tasks) < _SCAN_PAGE:
-            return
+        found += [task for task in tasks if _holds(engine, task, wanted)]
+        if len(found) > limit or len(tasks) < _SCAN_PAGE:
+            return _first(found, limit)
         before = tasks[-1].sequence
+    return Found(found, before)
+
+
+def _first(tasks: list[TaskRecord], limit: int) -> Found:
+    is_cut = len(tasks) > limit
+    return Found(tasks[:limit], tasks[limit - 1].sequence if is_cut else 0)
 
 
 def _holds(engine: Engine, task: TaskRecord, wanted: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -88,7 +89,7 @@ def _query() -> RunQuery:
     state, limit = request.args.get("state", ""), request.args.get("limit", "20")
     if state not in ("", *STATES):
         raise ValueError(f"state is one of {', '.join(STATES)}.")
-    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:9]) <= MAX_LISTED:
+    if not re.fullmatch(r"[0-9]{1,9}", limit) or not 1 <= int(limit) <= MAX_LISTED:
         raise ValueError(f"limit is a number from 1 to {MAX_LISTED}.")
     return RunQuery(_before(), state, request.args.get("name", ""), int(limit))
 

@@ -71,7 +71,7 @@ def deliver(rest: str) -> ResponseReturnValue:
 def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
     failures = attempts.begin(clients(), delivery)
     if failures >= task.max_attempts:
-        said = f"{failures} deliveries failed, or ended without a word"
+        said = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, said)
     with delivery_log.kept(_task_of(delivery)) as lines:
         try:

@@ -230,9 +230,9 @@ def fill() -> ResponseReturnValue:
 
 @bp.post("/kept/empty")
 def empty() -> ResponseReturnValue:
-    """Forget the front page that is kept, and how often it was served."""
+    """Delete the cached front page, and the count of how often it was served."""
     if newest(page_tokens()).empty(clients()):
-        flash("The page that was kept is forgotten: the next visitor waits for Datastore.")
+        flash("The cached front page was deleted: the next visitor waits for Datastore.")
     else:
-        flash("memcached does not answer: nothing is kept, and nothing was forgotten.")
+        flash("memcached does not answer, so there is no cached page to delete.")
     return redirect(url_for("blog.front"), 303)

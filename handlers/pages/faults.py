@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import requests
@@ -42,19 +42,21 @@ SWITCHES: dict[str, dict[str, Any]] = {
 def toggle(switch: str, to: str) -> ResponseReturnValue:
     """Switch a fault on or off, then go back to the page."""
     rule = SWITCHES.get(switch) or abort(404)
-    if to == "on":
-        ask_platform("POST", "/api/v1/faults", rule)
-        _strike_once(switch, _path_of(_back()))
-    else:
-        for rule_id in (rule["id"], f"{rule['id']}-once"):
-            ask_platform("DELETE", f"/api/v1/faults/{rule_id}", {})
+    with _platform_expected():
+        if to == "on":
+            ask_platform("POST", "/api/v1/faults", rule)
+            _strike_once(switch, _path_of(_back()))
+        else:
+            for rule_id in (rule["id"], f"{rule['id']}-once"):
+                ask_platform("DELETE", f"/api/v1/faults/{rule_id}", {})
     return redirect(_back(), 303)
 
 
 @bp.post("/worker/kill")
 def kill_worker() -> ResponseReturnValue:
     """Kill one of this app's workers, maybe the one that handles this request: once it is over."""
-    ask_platform("POST", "/api/v1/workers/kill", {"after_s": KILL_AFTER_S})
+    with _platform_expected():
+        ask_platform("POST", "/api/v1/workers/kill", {"after_s": KILL_AFTER_S})
     return redirect(_back(), 303)
 
 
@@ -87,12 +89,35 @@ def flush_memcached() -> ResponseReturnValue:
     client = Client(host, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, default_noreply=False)
     try:
         client.flush_all()
-        ask_platform("POST", "/api/v1/marks", {"kind": "flush"})
     except (OSError, MemcacheError):
         flash("memcached does not answer, so it holds nothing.")
+    else:
+        _mark_flush()
     finally:
         client.close()
     return redirect(_back(), 303)
+
+
+def _mark_flush() -> None:
+    try:
+        ask_platform("POST", "/api/v1/marks", {"kind": "flush"})
+    except requests.RequestException:
+        flash(
+            "memcached is empty. The local platform did not answer, so the flush is not marked "
+            "on the time axis."
+        )
+
+
+@contextlib.contextmanager
+def _platform_expected() -> Iterator[None]:
+    """Say on the next page that the platform did not answer, and what to do."""
+    try:
+        yield
+    except requests.RequestException:
+        flash(
+            "The local platform did not answer, so this may not have happened. Check that "
+            "“make run” is still running, then press again."
+        )
 
 
 def active_switches() -> frozenset[str]:

@@ -18,7 +18,7 @@ STATES = {
     "running": ("◔", "Running"),
     "retrying": ("↻", "Retrying"),
     "done": ("✓", "Done"),
-    "finished": ("✓", "Done"),
+    "finished": ("✓", "Finished"),
     "skipped": ("–", "Skipped"),
     "failed": ("✕", "Failed"),
     "cancelled": ("⊘", "Cancelled"),

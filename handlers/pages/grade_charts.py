@@ -10,6 +10,14 @@ from demos.grades.views import grade_of
 from models.demos.grades import Teacher
 from pipelines.materialized_views import Apply, Reading, row_name
 
+# What waits longer is parked, or its queue is paused: only a person moves it.
+MAX_WAIT_S = 60.0
+
+
+def is_catching_up(reading: Reading) -> bool:
+    """Return whether a view gets its changes now, so that its part is worth asking for often."""
+    return reading.freshness.waiting > 0 and reading.freshness.oldest_s < MAX_WAIT_S
+
 
 @dataclass(frozen=True)
 class Bar:

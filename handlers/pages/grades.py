@@ -27,7 +27,7 @@ from handlers.endpoints.context import clients, settings
 from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
-from handlers.pages.grade_charts import Chip, bars, class_sizes
+from handlers.pages.grade_charts import Chip, bars, class_sizes, is_catching_up
 from handlers.pages.grade_stage import costs, school_stage
 from handlers.pages.live import live_part
 from models.continuations import RUNNING
@@ -322,7 +322,7 @@ def _live(school: str) -> dict[str, Any]:
         "table": GRADES.catalog().live(view_of(school)),
         "saved": saved,
         "stage": school_stage(last, waiting, verified, cost, clients().clock.now()),
-        "is_moving": bool(waiting or classes.freshness.waiting)
+        "is_moving": any(is_catching_up(each) for each in (reading, classes))
         or _is_busy(lists, builds, verified),
     }
 

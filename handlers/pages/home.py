@@ -14,7 +14,7 @@ from demos.sums import sums
 from handlers.endpoints.context import clients
 from handlers.endpoints.health import service_states
 from handlers.pages.charts import page_bars
-from handlers.pages.grade_charts import bars
+from handlers.pages.grade_charts import bars, is_catching_up
 from handlers.pages.incidents import Incidents
 from handlers.pages.invitation_stage import as_data, canvas_of, waiting_canvas
 from handlers.pages.live import live_part
@@ -76,5 +76,5 @@ def _pictures(parties: list[Any]) -> dict[str, Any]:
         "sum_name": name,
         "sum": busiest,
         "sizes": sizes(busiest.recent[:BATCHES_SHOWN], 0) if busiest else [],
-        "is_moving": is_sending or bool(reading.freshness.waiting),
+        "is_moving": is_sending or is_catching_up(reading),
     }

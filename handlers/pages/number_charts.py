@@ -21,7 +21,7 @@ LATE_TICKS = (("1 s", 1000.0), ("10", 10_000.0))
 
 @dataclass(frozen=True)
 class Strip:
-    """One row's picture: a dot for each sample, the median, 95 of 100, and the talk's number."""
+    """One row's picture: a dot for each sample, the median, p95, and the talk's number."""
 
     dots: Sequence[tuple[float, int]]
     p50: float | None

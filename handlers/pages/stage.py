@@ -248,7 +248,7 @@ def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
     """Return the last answer that slowed a queue, in the app's own words."""
     for each in reversed(deliveries):
         if each.queue == queue and each.status in (429, 503):
-            return f"{each.status}, {each.reason or 'without a word'}"
+            return f"{each.status}, {each.reason or 'no reason given'}"
     return "it was answered with 429 or 503"
 
 

@@ -101,7 +101,7 @@ def _cost(found: Reconciliation, reads: int) -> list[Cell]:
     per_write = number(status.folded.items / status.batches, 1) if status.batches else "–"
     return [
         Cell("Items a write", per_write, "alone it would be 1"),
-        Cell("An insert", _time(load.p50_ms), f"95 of 100 within {_time(load.p95_ms)}"),
+        Cell("An insert", _time(load.p50_ms), f"median; p95 {_time(load.p95_ms)}"),
         Cell(
             "Writes an item",
             number(load.writes / load.accepted.items, 1) if load.accepted.items else "–",

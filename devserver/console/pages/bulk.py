@@ -14,7 +14,7 @@ from devserver.console.pages.frame import Route, Section, back, whole
 from devserver.console.pages.tasks import filter_of
 from devserver.console.work import TaskFilter
 
-MAX_TASKS = 5000
+MAX_TASKS = work.MAX_SEARCHED
 _SHOWN = 5
 
 
@@ -31,17 +31,18 @@ class BulkActions(Section):
     async def confirm(self, request: web.Request) -> web.Response:
         """Say how many tasks it would be, and ask."""
         verb, chosen = request.match_info["verb"], filter_of(request)
-        found = self._eligible(chosen, verb)
+        found, is_cut = self._eligible(chosen, verb)
         return self.page(
             request,
             "bulk.html",
             verb=verb,
             count=len(found),
-            is_cut=len(found) == MAX_TASKS,
+            searched=MAX_TASKS,
+            is_cut=is_cut,
             rows=[task_rows.row_of(self.engine, task) for task in found[:_SHOWN]],
             chosen=chosen,
             list_url="/tasks?" + urlencode(chosen.fields),
-            # What is created while the person reads is not meant.
+            # What is created while the person reads is left alone.
             before=found[0].sequence + 1 if found else 0,
         )
 
@@ -56,18 +57,22 @@ class BulkActions(Section):
         if not before:
             raise web.HTTPBadRequest(text="Which tasks are meant? Go back to the list.")
         verb = request.match_info["verb"]
-        names = [task.name for task in self._eligible(replace(chosen, before=before), verb)]
+        found, _ = self._eligible(replace(chosen, before=before), verb)
         verbs: dict[str, Callable[[str], Any]] = {
             "run": self.engine.tasks.run,
             "retry": self.engine.tasks.retry,
             "delete": self.engine.tasks.delete,
         }
-        done = self.engine.tasks.act_on_many(verbs[verb], names)
+        done = self.engine.tasks.act_on_many(verbs[verb], [task.name for task in found])
         raise await back(request, "/tasks", f"all-{verb}", count=done)
 
-    def _eligible(self, chosen: TaskFilter, verb: str) -> list[TaskRecord]:
+    def _eligible(self, chosen: TaskFilter, verb: str) -> tuple[list[TaskRecord], bool]:
+        """Return the tasks that can be acted upon, and whether older ones were not looked at."""
+        if verb != "retry" and not chosen.state:
+            # Tasks that have ended would fill the list, however many newer ones there are.
+            chosen = replace(chosen, state=LIVE)
         found = work.find_tasks(self.engine, chosen, MAX_TASKS)
-        return [task for task in found if _may(task, verb)]
+        return [task for task in found.tasks if _may(task, verb)], found.searched_to > 0
 
 
 def _may(task: TaskRecord, verb: str) -> bool:

@@ -8,7 +8,7 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
 from devserver.console.dead_tasks import MAX_NAME_BYTES
-from devserver.console.entities import BadKeyError, Page, Query, path_of
+from devserver.console.entities import BadKeyError, BadValueError, Page, Query, path_of
 from devserver.console.pages.frame import Route, Section
 
 
@@ -63,7 +63,7 @@ class Data(Section):
         try:
             entities, address = self.console.entities, self.platform.datastore_address
             page = await asyncio.to_thread(entities.page, address, asked)
-        except (BadKeyError, InvalidArgument) as error:
+        except (BadKeyError, BadValueError, InvalidArgument) as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"

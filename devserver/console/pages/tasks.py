@@ -27,16 +27,17 @@ class Tasks(Section):
     async def tasks(self, request: web.Request) -> web.Response:
         """Show tasks, newest first, as the address filters them."""
         chosen = filter_of(request)
-        found = work.find_tasks(self.engine, chosen, PAGE_TASKS + 1)
-        page = found[:PAGE_TASKS]
+        found = work.find_tasks(self.engine, chosen, PAGE_TASKS)
         older = ""
-        if len(found) > PAGE_TASKS:
-            older = "/tasks?" + urlencode(chosen.fields | {"before": str(page[-1].sequence)})
+        if found.searched_to:
+            older = "/tasks?" + urlencode(chosen.fields | {"before": str(found.searched_to)})
         return self.page(
             request,
             "tasks.html",
-            rows=[task_rows.row_of(self.engine, task) for task in page],
+            rows=[task_rows.row_of(self.engine, task) for task in found.tasks],
             older=older,
+            searched=work.MAX_SEARCHED,
+            is_cut=bool(older) and len(found.tasks) < PAGE_TASKS,
             is_first=not chosen.before,
             queue_ids=[row["id"] for row in work.queue_rows(self.engine)],
             chosen=chosen,

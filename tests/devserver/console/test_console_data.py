@@ -131,6 +131,31 @@ def test_a_bad_address_is_no_server_error(browser, stored, path):
 
 
 @pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/data/kind/Book?property=__key__&value=x", "by its id or name"),
+        ("/data/kind/Book?property=cents&value=" + "9" * 20, "at most 64 bits"),
+        ("/data/kind/Book?property=cents&value=-9223372036854775809", "at most 64 bits"),
+        ("/data/kind/Book?property=title&value=" + quote(r'"\ud800"'), "valid Unicode"),
+        ("/data/entity?path=" + quote(r'["Book","\ud800"]'), "valid Unicode"),
+        ("/data/entity?path=" + quote(r'["\ud800",1]'), "valid Unicode"),
+    ],
+)
+def test_what_datastore_cannot_hold_is_refused_with_the_reason(browser, stored, path, reason):
+    """Typed by a person, so a 400 that says what is wrong."""
+    answer = browser.get(path)
+
+    assert answer.status == 400
+    assert reason in answer.text
+
+
+@pytest.mark.parametrize("value", ["9223372036854775807", "-9223372036854775808"])
+def test_every_integer_of_64_bits_can_be_looked_for(browser, stored, value):
+    """The first and the last of them."""
+    assert browser.get(f"/data/kind/Book?property=cents&value={value}").status == 200
+
+
+@pytest.mark.parametrize(
     "text", ["", "7", '["Book"]', '["Book", true]', '["", 1]', '["Book", 0]', "[" * 3000]
 )
 def test_what_is_no_key_is_refused(text):

@@ -10,7 +10,9 @@ import pytest
 
 from devserver.console import run_pictures
 from devserver.console.runs import Part, Run, RunDetails
+from devserver.console.words import RUN_STATES
 from devserver.cron import Cron
+from handlers.pages.formatting import state_word
 from tests.devserver.console.conftest import EVIL, add_task
 
 RUN = {
@@ -209,3 +211,9 @@ def test_the_time_axis_holds_all_attempts():
     assert all(0 <= bar.x <= bar.x + bar.width <= run_pictures.WIDTH for bar in axis.bars)
     assert axis.curve.startswith("0.0,160.0")
     assert axis.curve.endswith(",6.4")
+
+
+@pytest.mark.parametrize("state", ["running", "finished", "cancelled"])
+def test_a_run_has_one_word_in_the_app_and_in_the_console(state):
+    """A person who goes from one to the other reads the same."""
+    assert RUN_STATES[state].word == state_word(state)

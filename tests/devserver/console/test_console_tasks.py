@@ -7,6 +7,8 @@ import pytest
 
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.outgoing import OutgoingRequest
+from devserver.console import work
+from devserver.console.pages import bulk
 from devserver.console.task_rows import MAX_ARGUMENTS_CHARS, as_curl, words_of
 from tests.devserver.console.conftest import add_task, path_of
 
@@ -141,6 +143,52 @@ def test_run_now_goes_past_a_paused_queue(browser, engine):
     assert [(due.task_name, due.kind) for due in engine.due()] == [(waiting, "forced")]
 
 
+@pytest.mark.parametrize("verb", ["run", "delete"])
+def test_a_live_task_below_many_that_have_ended_is_acted_on(browser, engine, monkeypatch, verb):
+    """It is looked for among the live ones: those that have ended do not fill the list."""
+    monkeypatch.setattr(bulk, "MAX_TASKS", 3)
+    waiting = add_task(engine)
+    for _ in range(4):
+        engine.end_attempt(engine.begin_attempt(add_task(engine)).id, status=204)
+
+    fields, count = confirm(browser, verb)
+    browser.post(f"/tasks/all/{verb}/confirm", fields)
+
+    assert count == 1
+    left = [(due.task_name, due.kind) for due in engine.due()]
+    assert left == ([(waiting, "forced")] if verb == "run" else [])
+
+
+def test_a_list_that_was_cut_before_it_was_filtered_says_so(browser, engine, monkeypatch):
+    """Three were looked at, one of them cannot be retried, and there is an older one."""
+    monkeypatch.setattr(bulk, "MAX_TASKS", 3)
+    deleted = [add_task(engine) for _ in range(4)][-1]
+    assert "Only the newest 3 tasks" in browser.get("/tasks/all/retry/confirm").text
+    engine.tasks.delete(deleted)
+
+    page = browser.get("/tasks/all/retry/confirm").text
+
+    assert "Retry the newest 2 tasks?" in page
+    assert "Only the newest 3 tasks" in page
+    assert "Only the newest" not in browser.get("/tasks/all/delete/confirm").text
+
+
+def test_a_text_is_looked_for_further_by_the_link_to_older_tasks(browser, engine, monkeypatch):
+    """The page says where it stopped, and goes on from there."""
+    monkeypatch.setattr(work, "_SCAN_PAGE", 2)
+    monkeypatch.setattr(work, "MAX_SEARCHED", 4)
+    name = add_task(engine, body=b"suzuki")
+    for _ in range(5):
+        add_task(engine, body=b"sato")
+
+    page = browser.get("/tasks?q=suzuki").text
+    older = re.search(r'href="([^"]+)" rel="next"', page)[1].replace("&amp;", "&")
+
+    assert "looked for in 4 tasks" in page
+    assert "Only the newest" in browser.get("/tasks/all/delete/confirm?q=suzuki").text
+    assert path_of(name) in browser.get(older).text
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"before": "x"}, {"before": "9", "state": "odd"}, {"before": "0"}]
 )
@@ -157,7 +205,7 @@ def test_nothing_to_act_on_offers_no_button(browser):
     """The page says so, with the way back."""
     page = browser.get("/tasks/all/delete/confirm?q=nothing").text
 
-    assert "no task that this could be done to" in page
+    assert "No task can be deleted here" in page
     assert "<form" not in page.partition("<main")[2]
 
 

@@ -96,7 +96,7 @@ def test_a_task_over_which_workers_die_is_dead_lettered(
     assert answers == [None] * 6 + [204, "gone"]
     assert len(work.done) == 6, "three that are not noted, three that are"
     [dead] = Queue(world, app).dead_tasks()
-    assert "without a word" in dead.reason
+    assert "without a response" in dead.reason
     assert rows(world) == []
 
 

@@ -169,7 +169,15 @@ def test_what_cannot_be_done_changes_nothing_and_says_why(
 
 @pytest.mark.parametrize(
     "query",
-    ["?state=odd", "?limit=0", "?limit=x", "?limit=1000", "?before=x", "?before=2026-01-01"],
+    [
+        "?state=odd",
+        "?limit=0",
+        "?limit=x",
+        "?limit=1000",
+        "?limit=0000000019999",
+        "?before=x",
+        "?before=2026-01-01",
+    ],
 )
 def test_a_bad_query_is_a_400(world: World, query: str) -> None:
     """With what it should be."""

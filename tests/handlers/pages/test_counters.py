@@ -180,3 +180,23 @@ def test_a_deployed_app_has_no_such_switch(browser: Browser, world: World) -> No
     assert browser.post("/counters/write-limit/off").status_code == 404
     with world.context():
         assert switch_key().get() is None
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "form"),
+    [
+        ("/counters/clicks", "amount", {"amount": "x"}),
+        ("/counters/loads", "ways", LOAD | {"ways": "odd"}),
+        ("/counters/loads", "rate", LOAD | {"rate": "0"}),
+    ],
+)
+def test_a_wrong_field_is_bound_to_its_message(
+    browser: Browser, path: str, field: str, form: dict[str, str]
+) -> None:
+    """A screen reader says what is wrong when it comes to the field, and the eye finds it there."""
+    page = browser.post(path, form | {"id": FORM}).text
+
+    (control,) = re.findall(rf'<(?:input|select)[^>]* id="{field}"[^>]*>', page.replace("\n", " "))
+    assert f'aria-describedby="{field}-error"' in control
+    assert 'aria-invalid="true"' in control
+    assert page.count(f'id="{field}-error"') == 1

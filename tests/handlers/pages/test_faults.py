@@ -13,6 +13,8 @@ from tests.handlers.conftest import Browser, app_with, on_app_engine, on_cloud_r
 from tests.handlers.pages.party import ID, PAGE
 from tests.world import World
 
+NOBODY = "http://127.0.0.1:1"  # Nothing listens there.
+
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 
@@ -99,3 +101,29 @@ def switched_on(browser: Browser, page: str) -> list[str]:
 @pytest.fixture
 def party_page(breaker: Browser) -> str:
     return breaker.create_party(ID)
+
+
+@pytest.fixture
+def alone(world: World) -> Browser:
+    """A browser of an app whose local platform does not answer."""
+    return Browser(app_with(world, settings=replace(world.settings, devserver_url=NOBODY)))
+
+
+@pytest.mark.parametrize(
+    "path", ["/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"]
+)
+def test_a_silent_platform_is_said_to_be_silent(alone: Browser, path: str) -> None:
+    """The response leads back to the page, which says what to do: it is no error of ours."""
+    assert alone.post(path).status_code == 303
+    assert "The local platform did not answer" in alone.get("/").text
+
+
+def test_a_flush_that_worked_is_not_called_a_failure(world: World, alone: Browser) -> None:
+    """memcached was emptied; what failed is the mark of it, and the page says so."""
+    if world.services.memcached is None:
+        pytest.skip("needs memcached")
+    alone.post("/break-it/memcached/flush")
+    page = alone.get("/").text
+
+    assert "memcached is empty" in page
+    assert "memcached does not answer" not in page

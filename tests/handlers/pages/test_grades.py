@@ -316,3 +316,18 @@ def test_a_switch_leads_back_to_the_page(world: World) -> None:
     for back, place in backs.items():
         response = browser.post("/break-it/errors/off", {"back": back})
         assert response.headers["Location"] == place
+
+
+def test_a_page_stops_hurrying_once_only_an_old_change_waits(
+    world: World, browser: Browser
+) -> None:
+    """A parked update may wait for days: it is shown, and no page asks twice a second for it."""
+    browser.post("/grades/students", STUDENT)
+    young = [browser.get(path).text for path in ("/grades/live", "/live")]
+
+    world.clock.sleep(61)
+    old = [browser.get(path).text for path in ("/grades/live", "/live")]
+
+    assert ['data-moving="yes"' in page for page in young] == [True, True]
+    assert ['data-moving="no"' in page for page in old] == [True, True]
+    assert "behind" in old[0]

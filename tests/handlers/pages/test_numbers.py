@@ -56,7 +56,7 @@ def test_before_the_first_run_the_page_says_what_the_talk_says(browser: Browser)
 
 
 def test_a_run_shows_what_it_has_found_so_far(browser: Browser, run: str) -> None:
-    """Median and 95 of 100, how many times the talk's number, and what could not be measured."""
+    """Median and p95, how many times the talk's number, and what could not be measured."""
     page = browser.get(run).text
 
     assert f"2 of {len(PROBES)}" in page
