@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from pipelines.counters import (
     BadItemError,
     Counted,
+    Counter,
     DifferentItemError,
     OutcomeUnknownError,
 )
+from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
 from tests.pipelines.counters.counts import (
     LIKES,
@@ -18,6 +22,7 @@ from tests.pipelines.counters.counts import (
     WAYS,
     add,
     another_process,
+    config,
     receipts,
     stored,
     total,
@@ -218,3 +223,17 @@ def test_while_the_service_does_not_answer_the_probe_nothing_is_assumed(world: W
     add(world, "a", idempotency_key="r2")
 
     assert total(world, "a") == 2
+
+
+def test_a_counter_of_no_registry_counts_nothing(world: World) -> None:
+    """E1: its task could not be created later, so it is refused before the commit."""
+    unknown = Counter("unknown", queue="default")
+    clients = replace(world.clients, task_paths=frozenset([LIKES.settle_task.path]))
+    with world.clients.context():
+        with pytest.raises(UnknownTaskError):
+            unknown.increment(clients, "a")
+        with pytest.raises(UnknownTaskError):
+            unknown.resize(clients, "a", 4)
+
+    assert total(world, "a", unknown) == 0
+    assert config(world, "a", unknown) is None
