@@ -13,6 +13,7 @@ from pipelines.counters import (
     Counter,
     DifferentItemError,
     OutcomeUnknownError,
+    exact,
 )
 from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
@@ -237,3 +238,27 @@ def test_a_counter_of_no_registry_counts_nothing(world: World) -> None:
 
     assert total(world, "a", unknown) == 0
     assert config(world, "a", unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(rpc_errors.InvalidArgument, 1), (rpc_errors.ResourceExhausted, exact.MAX_ATTEMPTS)],
+)
+def test_what_can_never_work_is_not_repeated_and_a_quota_is_given_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception], attempts: int
+) -> None:
+    """E1: a refusal is told at once; between attempts that may work later there is a pause."""
+    began_s: list[float] = []
+
+    def refuse(*args: object) -> None:
+        began_s.append(world.clock.time_s)
+        raise error("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exact, "write", refuse)
+        with pytest.raises(OutcomeUnknownError):
+            add(world, "a", idempotency_key="r")
+    add(world, "a", idempotency_key="r")
+
+    assert len(began_s) == len(set(began_s)) == attempts
+    assert total(world, "a") == 1
