@@ -147,7 +147,7 @@ class Counter:
                 one it is never kept in memory.
 
         Raises:
-            BadItemError, DifferentItemError: nothing was counted.
+            BadItemError, DifferentItemError, UnknownTaskError: nothing was counted.
             OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
         """
         return self._add(clients, addition({key: delta}, idempotency_key))
@@ -165,6 +165,7 @@ class Counter:
     def _add(self, clients: Clients, each: Addition) -> Counted:
         if self._gathered:
             return self._gathered.add(clients, each)
+        self.settle_task.check_registered(clients)
         return self._group_commit(clients)(each)
 
     def flush(self, clients: Clients) -> None:
@@ -226,9 +227,11 @@ class Counter:
 
         Raises:
             NotShardedError: it has none.
+            UnknownTaskError: no registry has this counter; nothing was changed.
             ValueError: there cannot be so many.
         """
         self._check_sharded()
+        self.settle_task.check_registered(clients)
         check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, not {shards}")

@@ -6,6 +6,7 @@ ALREADY_EXISTS   some of it was counted before: what the receipts prove is answe
                  committed again
 NOT_FOUND        a shard was drained: read where to write, and commit again
 ABORTED          a race was lost: another shard, after a pause
+refused          (INVALID_ARGUMENT ...) it can never work: it is left, and its caller told
 any other        it may be committed, or be committed yet. A receipt of it proves all of it. Without
                  one, what has an idempotency key is committed again: of both commits the
                  receipt lets one through. What has none is left, and its caller told.
@@ -23,7 +24,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from models.counters import due_at, shard_key
-from models.transactions import RETRIED
+from models.transactions import TRANSIENT
 from pipelines.counters.additions import Addition, Counted
 from pipelines.counters.commits import Attempt, receipt_of, write
 from pipelines.counters.contention import BUSY, GROW, RUSH
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.01
 PAUSE_FACTOR = 2.0
+# What was wrong is known to be over: the next attempt goes another way.
+AT_ONCE = (rpc_errors.AlreadyExists, rpc_errors.NotFound)
 # No further commit begins so long after the first: the caller waits.
 LAST_ATTEMPT_AFTER = timedelta(seconds=10)
 
@@ -67,7 +70,7 @@ class ExactIncrements:
                     break
                 self._pause(retry, error)
             error = self._try(group)
-            if not group.open():
+            if not group.open() or not isinstance(error, (*AT_ONCE, *TRANSIENT)):
                 break
         if group.doubtful and group.is_in_doubt():
             with contextlib.suppress(rpc_errors.GoogleAPIError):
@@ -105,7 +108,7 @@ class ExactIncrements:
 
     def _pause(self, retry: int, error: Exception | None) -> None:
         """Wait a moment, unless what was wrong is known to be over."""
-        if isinstance(error, RETRIED):
+        if not isinstance(error, AT_ONCE):
             longest_s = PAUSE_S * PAUSE_FACTOR**retry
             self._clients.clock.sleep(self._clients.random.uniform(longest_s / 3, longest_s))
 

@@ -1,20 +1,18 @@
 """Deletes receipts after their time: 32 days, which no delivery of a task outlives.
 
-A receipt is read again in the transaction that deletes it. The same idempotency key may have been
-used anew since the query: then the receipt under that key is a new one, and stays.
+A receipt whose idempotency key was used anew since the query stays (models/expiry.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from google.cloud import ndb
 from pydantic import Field
 
+from models import expiry as expired_rows
 from models.counters import expired_receipts
 from models.fork_join import PARTITIONS, expiry
-from models.transactions import transact
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import task
 
@@ -62,12 +60,5 @@ def delete_partition(clients: Clients, args: DeleteReceipts) -> None:
 def _delete_page(clients: Clients, partition: str) -> int:
     before = expiry(partition, naive_utc(clients.clock.now()))
     keys = expired_receipts(partition, before).fetch(MAX_DELETED, keys_only=True)
-    if keys:
-        transact(lambda: _delete(keys, before))
+    expired_rows.delete_expired(keys, before)
     return len(keys)
-
-
-def _delete(keys: list[Any], before: str) -> None:
-    """Delete what is expired still, in a transaction."""
-    rows = ndb.get_multi(keys)
-    ndb.delete_multi([row.key for row in rows if row is not None and row.expires < before])

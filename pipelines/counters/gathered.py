@@ -70,8 +70,7 @@ class GatheredIncrements:
         """
         deltas = addition.deltas.items()
         if self._in_memory is not None and addition.idempotency_key is None:
-            for key, delta in deltas:
-                self._in_memory.add(clients, key, Delta(delta))
+            self._in_memory.add_all(clients, {key: Delta(delta) for key, delta in deltas})
             return Counted()
         if addition.key is not None:
             ((key, delta),) = deltas

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -83,8 +83,18 @@ class Accumulator(Generic[I]):
             BadItemError: the queue would not take it; nothing was taken.
             BufferFullError: there is no room, nothing was taken.
         """
-        self.fork_join.check(key, item)
-        self._buffer(clients).add(key, item)
+        self.add_all(clients, {key: item})
+
+    def add_all(self, clients: Clients, items: Mapping[str, I]) -> None:
+        """Take an item for each of some keys, all of them or none.
+
+        Raises:
+            BadItemError: the queue would not take one; nothing was taken.
+            BufferFullError: there is no room for all, nothing was taken.
+        """
+        for key, item in items.items():
+            self.fork_join.check(key, item)
+        self._buffer(clients).add_all(items)
 
     def flush(self, clients: Clients) -> None:
         """Store what was taken so far; what Datastore does not take now waits for the next time."""
@@ -112,15 +122,21 @@ class _Buffer(Generic[I]):
         owner = f"accumulator:{declared.name}"
         self.flusher = PeriodicFlusher(clients, owner, self, declared.flush_interval_s)
 
-    def add(self, key: str, item: I) -> None:
+    def add_all(self, items: Mapping[str, I]) -> None:
         with self._lock:
-            known = self._items.get(key)
-            both = None if known is None else self._sum(key, known, item)
-            if both is None and len(self._items) + len(self._unconfirmed) >= MAX_KEYS:
-                raise BufferFullError(f"{MAX_KEYS} sums wait already")
-            if both is None and known is not None:
-                self._unconfirmed.append(_Flush(key, known, self._clients.new_id()))
-            self._items[key] = item if both is None else both
+            sums: dict[str, I] = {}
+            full: list[_Flush[I]] = []
+            for key, item in items.items():
+                known = self._items.get(key)
+                both = None if known is None else self._sum(key, known, item)
+                if both is None and known is not None:
+                    full.append(_Flush(key, known, self._clients.new_id()))
+                sums[key] = item if both is None else both
+            taken = len(self._items.keys() | sums) + len(self._unconfirmed) + len(full)
+            if taken > max(MAX_KEYS, len(self._items) + len(self._unconfirmed)):
+                raise BufferFullError(f"there is no room: at most {MAX_KEYS} sums wait")
+            self._unconfirmed += full
+            self._items.update(sums)
         self.flusher.wake()
 
     def _sum(self, key: str, known: I, item: I) -> I | None:

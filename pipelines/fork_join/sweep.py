@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Protocol
 
-from google.cloud import ndb
 from pydantic import Field
 
+from models import expiry as expired_rows
 from models.fork_join import (
     PARTITIONS,
     EpochId,
@@ -202,5 +202,5 @@ def _delete_page(clients: Clients, partition: str) -> int:
         for query in (expired_receipts(partition, before), expired_outcomes(partition, before))
         for key in query.fetch(MAX_DELETED, keys_only=True)
     ]
-    ndb.delete_multi(keys)
+    expired_rows.delete_expired(keys, before)
     return len(keys)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from pipelines.counters import (
     BadItemError,
     Counted,
+    Counter,
     DifferentItemError,
     OutcomeUnknownError,
+    exact,
 )
+from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
 from tests.pipelines.counters.counts import (
     LIKES,
@@ -18,6 +23,7 @@ from tests.pipelines.counters.counts import (
     WAYS,
     add,
     another_process,
+    config,
     receipts,
     stored,
     total,
@@ -218,3 +224,41 @@ def test_while_the_service_does_not_answer_the_probe_nothing_is_assumed(world: W
     add(world, "a", idempotency_key="r2")
 
     assert total(world, "a") == 2
+
+
+def test_a_counter_of_no_registry_counts_nothing(world: World) -> None:
+    """E1: its task could not be created later, so it is refused before the commit."""
+    unknown = Counter("unknown", queue="default")
+    clients = replace(world.clients, task_paths=frozenset([LIKES.settle_task.path]))
+    with world.clients.context():
+        with pytest.raises(UnknownTaskError):
+            unknown.increment(clients, "a")
+        with pytest.raises(UnknownTaskError):
+            unknown.resize(clients, "a", 4)
+
+    assert total(world, "a", unknown) == 0
+    assert config(world, "a", unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(rpc_errors.InvalidArgument, 1), (rpc_errors.ResourceExhausted, exact.MAX_ATTEMPTS)],
+)
+def test_what_can_never_work_is_not_repeated_and_a_quota_is_given_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception], attempts: int
+) -> None:
+    """E1: a refusal is told at once; between attempts that may work later there is a pause."""
+    began_s: list[float] = []
+
+    def refuse(*args: object) -> None:
+        began_s.append(world.clock.time_s)
+        raise error("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exact, "write", refuse)
+        with pytest.raises(OutcomeUnknownError):
+            add(world, "a", idempotency_key="r")
+    add(world, "a", idempotency_key="r")
+
+    assert len(began_s) == len(set(began_s)) == attempts
+    assert total(world, "a") == 1

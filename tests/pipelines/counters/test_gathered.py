@@ -8,6 +8,7 @@ from models.counters import total_key
 from models.fork_join import PARTITIONS
 from pipelines.counters import Counter, DifferentItemError
 from pipelines.fork_join import sweep as fork_join_sweep
+from pipelines.fork_join.accumulator import BufferFullError
 from tests.pipelines.counters.counts import HITS, VIEWS, add, counter_world, total
 from tests.world import Services, World, in_threads
 
@@ -89,6 +90,24 @@ def test_increments_in_memory_ask_nothing_of_the_service(world: World) -> None:
     assert cost.round_trips == 0
     assert (total(world, "a", VIEWS), total(world, "b", VIEWS)) == (4951, -1)
     assert folds(world, "views", "a") == 1
+
+
+def test_increments_in_memory_without_room_for_all_count_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: a known counter has room and a new one has none; the caller makes the call again."""
+    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 2)
+    add(world, "old", counter=VIEWS)
+    add(world, "other", counter=VIEWS)
+    with world.clients.context():
+        with pytest.raises(BufferFullError):
+            VIEWS.increment_many(world.clients, {"old": 1, "new": 1})
+        VIEWS.flush(world.clients)
+        VIEWS.increment_many(world.clients, {"old": 1, "new": 1})
+        VIEWS.flush(world.clients)
+    world.settle()
+
+    assert [total(world, key, VIEWS) for key in ("old", "other", "new")] == [2, 1, 1]
 
 
 def test_what_has_an_idempotency_key_is_never_in_memory_alone(world: World) -> None:

@@ -7,6 +7,7 @@ import datetime
 import pytest
 from google.cloud import ndb
 
+from models import expiry as model_expiry
 from models.counters import CounterReceipt, receipt_key
 from models.fork_join import PARTITIONS
 from pipelines.counters import expiry
@@ -67,15 +68,15 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
     """E4: between the query and the deletion another sweep deletes, and a client repeats."""
     add(world, "a", idempotency_key="r")
     world.clock.sleep(33 * 24 * 3600)
-    found = expiry.transact
+    found = model_expiry.transact
 
     def meanwhile(body: object) -> object:
-        monkeypatch.setattr(expiry, "transact", found)
+        monkeypatch.setattr(model_expiry, "transact", found)
         receipt_key("likes", "a", "r").delete()
         assert not LIKES.increment(world.clients, "a", idempotency_key="r").is_duplicate
         return found(body)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(expiry, "transact", meanwhile)
+    monkeypatch.setattr(model_expiry, "transact", meanwhile)
     delete(world)
 
     assert len(receipts(world)) == 1

@@ -128,6 +128,36 @@ def test_receipts_are_forgotten_after_their_day(world: World) -> None:
     assert left(world) == 0
 
 
+def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: between the query and the deletion another sweep deletes, and a client repeats."""
+    put(world, "t", "a", idempotency_key="r1")
+    world.settle()
+    world.clock.sleep(26 * 3600)
+    listed = fork_join_sweep.expired_receipts
+
+    class Meanwhile:
+        def __init__(self, *range_: str) -> None:
+            self.query = listed(*range_)
+
+        def fetch(self, *args: Any, **options: Any) -> Any:
+            keys = self.query.fetch(*args, **options)
+            if keys:
+                ndb.delete_multi(keys)
+                anew = TALLIES.insert(world.clients, "t", Mark("a"), idempotency_key="r1")
+                assert not anew.is_duplicate
+            return keys
+
+    monkeypatch.setattr(fork_join_sweep, "expired_receipts", Meanwhile)
+    with world.clients.context():
+        for partition in PARTITIONS:
+            fork_join_sweep._delete_page(world.clients, partition)
+
+    (again,) = put(world, "t", "a", idempotency_key="r1")
+    assert again.is_duplicate
+
+
 def test_results_are_forgotten_after_their_hour(world: World) -> None:
     """Growth is bounded: not before an hour, and with the third."""
     hour = 3600

@@ -1,0 +1,35 @@
+"""What may be deleted after its time, and how that is done although its key is used anew.
+
+A query lists keys. Before they are deleted another sweep may have deleted one, and a caller may
+have used its key again: what stands there now is new, and stays. So each is read again in the
+transaction that deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.cloud import ndb
+
+from models.transactions import transact
+
+# Of a transaction, which takes fewer than 500 writes.
+MAX_KEYS = 250
+
+
+def delete_expired(keys: Sequence[Any], before: str) -> None:
+    """Delete what is expired still.
+
+    Args:
+        keys: Of rows with a text `expires`, all of one partition.
+        before: What expires earlier is deleted.
+    """
+    for first in range(0, len(keys), MAX_KEYS):
+        part = keys[first : first + MAX_KEYS]
+        transact(lambda part=part: _delete(part, before))  # type: ignore[misc]
+
+
+def _delete(keys: Sequence[Any], before: str) -> None:
+    rows = ndb.get_multi(keys)
+    ndb.delete_multi([row.key for row in rows if row is not None and row.expires < before])
