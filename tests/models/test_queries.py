@@ -202,8 +202,8 @@ CASES: dict[str, Case] = {
     ),
     "work of a batch": (
         lambda: work_within("b:1"),
-        lambda: [BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0)],
-        lambda: [BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0)],
+        lambda: [BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0, digest="d")],
+        lambda: [BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0, digest="d")],
     ),
     "results of a page": (
         lambda: results_within("b:1:p:000000"),
