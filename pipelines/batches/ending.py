@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from google.cloud import ndb
@@ -111,7 +111,7 @@ def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False)
     if state.waiting:
         state.cancelled = state.waiting
         state.cancelled_through = state.generation
-        outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id()))
+        outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id(), state.generation))
     state.state, state.sealed, state.completed = COMPLETED, True, now
     state.due = now + datetime.timedelta(seconds=state.keep_s)
     if state.callback_path:
@@ -164,9 +164,10 @@ def end_parent(clients: Clients, state: BatchState) -> None:
 
 @dataclass(frozen=True)
 class CancelNested:
-    """Whose nested batches to cancel; those behind the one named `after`."""
+    """Whose nested batches to cancel, in which generation; those behind the one named `after`."""
 
     batch: str
+    generation: int
     after: str = ""
 
 
@@ -194,12 +195,29 @@ def cancel_nested(clients: Clients, args: CancelNested) -> None:
     query = batches_in(args.batch)
     if args.after:
         query = query.filter(BatchState._key > state_key(args.after))
-    keys = query.fetch(MAX_CANCELLED, keys_only=True)
-    if len(keys) == MAX_CANCELLED:
-        following = CancelNested(args.batch, keys[-1].id())
-        cancel_nested.enqueue(clients, following)
-    for key in keys:
-        cancel(clients, key.id())
+    children = query.fetch(MAX_CANCELLED)
+    if len(children) == MAX_CANCELLED:
+        following = replace(args, after=children[-1].key.id())
+        # Each attempt enqueues it: by one name, there is one walk.
+        name = ("cancel nested", following.batch, following.generation, following.after)
+        cancel_nested.enqueue(clients, following, name=name)
+    for child in children:
+        if child.state == RUNNING:
+            _cancel_child(clients, child.key.id(), args.generation)
+
+
+def _cancel_child(clients: Clients, batch: str, generation: int) -> None:
+    """Cancel a nested batch that runs, unless it does so for a later generation of its parent."""
+
+    def body() -> None:
+        state = state_key(batch).get()
+        if state is None or state.state != RUNNING:
+            return
+        if state.parent_generation <= generation:
+            conclude(clients, state, is_cancelled=True)
+            state.put()
+
+    transact(body)
 
 
 def state_of(batch: str) -> BatchState:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.batches import RUNNING, BatchState, state_key
+from models.batches import BatchState, state_key
+from pipelines.batches import policy
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Declaration, MemberRef
 from pipelines.batches.ending import MAX_ERROR_CHARS, MAX_RESULT_BYTES, End, end_members
@@ -62,7 +63,7 @@ class Member:
 
     def is_cancelled(self) -> bool:
         """Return whether the batch is over, so that what this member does counts no more."""
-        return not _is_wanted(_read(self.ref.batch), self.ref.generation)
+        return not policy.wants(_read(self.ref.batch), self.ref.generation)
 
     def add(self, work: Work, *, idempotency_key: str = "") -> int:
         """Add members to the batch, also when it is sealed; return how many are new.
@@ -81,6 +82,10 @@ class Member:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
 
         Called again, as when this member is delivered twice, it changes nothing.
+
+        Raises:
+            ClosedError: this member has ended, or was cancelled.
+            BatchError: no batch was made, and why.
         """
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
@@ -181,7 +186,7 @@ def _may_run(clients: Clients, args: RunMember) -> bool:
     if generation == args.generation and now_s < until_s <= now_s + BELIEVED_S:
         return True
     state = _read(args.batch)
-    is_wanted = _is_wanted(state, args.generation)
+    is_wanted = policy.wants(state, args.generation)
     if is_wanted:
         if len(believed) >= MAX_BELIEVED:
             believed.clear()
@@ -191,9 +196,3 @@ def _may_run(clients: Clients, args: RunMember) -> bool:
 
 def _read(batch: str) -> BatchState | None:
     return state_key(batch).get()  # type: ignore[no-any-return]
-
-
-def _is_wanted(state: BatchState | None, generation: int) -> bool:
-    return (
-        state is not None and state.state == RUNNING and generation > int(state.cancelled_through)
-    )

@@ -207,12 +207,17 @@ def reopen(clients: Clients, state: BatchState) -> int:
 
 
 def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
-    """Let a nested batch end its member once more, in a later generation of its parent."""
+    """Let a nested batch end its member once more, in a later generation of its parent.
+
+    Raises:
+        ClosedError: the member has ended, or was cancelled.
+    """
 
     def body() -> None:
         state = state_of(batch)
         if state.parent_generation >= parent.generation:
             return
+        _check_wanted(parent)
         state.parent_generation = parent.generation
         if not reopen(clients, state):
             if state.state == COMPLETED:
@@ -226,6 +231,8 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
     """Count an addition, in a transaction; the row of its first page proves that it was."""
     state: BatchState | None = state_key(addition.batch).get()
     if state is None:
+        if how.parent is not None:
+            _check_wanted(how.parent)
         state = _new_state(clients, declared, addition.batch, how.parent)
     elif state.state == REMOVED:
         raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
@@ -277,14 +284,22 @@ def _new_state(
 
 def _check_open(state: BatchState, adder: MemberRef | None) -> None:
     """Check that a batch takes members: it is not sealed, or one that it waits for adds them."""
-    if state.state == RUNNING:
-        if not state.sealed:
-            return
-        if adder is not None and adder.generation > state.cancelled_through:
-            page = page_key(adder.page).get()
-            if page is not None and page.is_open(adder.position, adder.generation):
-                return
+    if state.state == RUNNING and (not state.sealed or (adder and _is_wanted(state, adder))):
+        return
     raise ClosedError(f"{state.key.id()} is {'sealed' if state.state == RUNNING else state.state}")
+
+
+def _check_wanted(parent: MemberRef) -> None:
+    """Check that a batch waits for a member: nothing begins below one that is over."""
+    if not _is_wanted(state_key(parent.batch).get(), parent):
+        raise ClosedError(f"{parent.batch} does not wait for {parent.page}:{parent.position}")
+
+
+def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:
+    if not policy.wants(state, member.generation):
+        return False
+    page: BatchPage | None = page_key(member.page).get()
+    return page is not None and page.is_open(member.position, member.generation)
 
 
 # The pages of an addition
