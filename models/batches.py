@@ -6,6 +6,7 @@ BatchState
     per member.
     Queries: due before a time, the first to be due first: what the sweep looks at. state =
     "running", by key: how many there are. parent = a batch's key, by key: the batches nested in it.
+    member = a member, by key: the batches that it has become.
     Single-property indexes.
     Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
     batch are deleted, and it stays for 32 days more, so that a task that comes late finds that the
@@ -70,6 +71,7 @@ class BatchState(ndb.Model):
     parent = ndb.StringProperty()
     parent_page = ndb.TextProperty()
     parent_position = ndb.IntegerProperty(indexed=False)
+    member = ndb.StringProperty()  # The same as one text: its page and its position there.
     parent_generation = ndb.IntegerProperty(indexed=False)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     completed = ndb.DateTimeProperty(indexed=False)
@@ -200,6 +202,11 @@ def running_batches() -> Any:
 def batches_in(parent: str) -> Any:
     """Return the query for the batches that are nested in a batch, by key."""
     return BatchState.query(BatchState.parent == parent).order(BatchState._key)
+
+
+def batches_of(member: str) -> Any:
+    """Return the query for the batches that a member has become, by key."""
+    return BatchState.query(BatchState.member == member).order(BatchState._key)
 
 
 def _within(kind: type[ndb.Model], prefix: str, after: str) -> Any:

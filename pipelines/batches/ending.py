@@ -102,8 +102,14 @@ def count(state: BatchState, page: BatchPage, end: End) -> bool:
     return True
 
 
-def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False) -> None:
-    """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction."""
+def conclude(
+    clients: Clients, state: BatchState, *, is_cancelled: bool = False, why: str = ""
+) -> None:
+    """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction.
+
+    Args:
+        why: What its member in another batch fails with; empty: its numbers.
+    """
     if state.state != RUNNING or not (is_cancelled or policy.is_over(state)):
         return
     now = naive_utc(clients.clock.now())
@@ -118,7 +124,7 @@ def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False)
         callback = message_task(state.callback_path, state.callback_queue, Completed)
         outbox.enqueue(clients, callback, completed(state))
     if state.parent:
-        end_parent(clients, state)
+        end_parent(clients, state, why)
 
 
 def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None:
@@ -142,7 +148,7 @@ def completed(state: BatchState) -> Completed:
     )
 
 
-def end_parent(clients: Clients, state: BatchState) -> None:
+def end_parent(clients: Clients, state: BatchState, why: str = "") -> None:
     """End the member that a batch is, in the transaction that completes it."""
     numbers = completed(state)
     has_succeeded = state.outcome == SUCCEEDED
@@ -154,7 +160,7 @@ def end_parent(clients: Clients, state: BatchState) -> None:
         state.parent_generation,
         is_done=has_succeeded,
         result={"batch": state.key.id(), **counts} if has_succeeded else None,
-        error="" if has_succeeded else f"{state.outcome}: {error} ({state.key.id()})",
+        error="" if has_succeeded else why or f"{state.outcome}: {error} ({state.key.id()})",
     )
     end_members.insert_in_transaction(clients, state.parent, end)
 
@@ -203,10 +209,10 @@ def cancel_nested(clients: Clients, args: CancelNested) -> None:
         cancel_nested.enqueue(clients, following, name=name)
     for child in children:
         if child.state == RUNNING:
-            _cancel_child(clients, child.key.id(), args.generation)
+            cancel_child(clients, child.key.id(), args.generation)
 
 
-def _cancel_child(clients: Clients, batch: str, generation: int) -> None:
+def cancel_child(clients: Clients, batch: str, generation: int, why: str = "") -> None:
     """Cancel a nested batch that runs, unless it does so for a later generation of its parent."""
 
     def body() -> None:
@@ -214,7 +220,7 @@ def _cancel_child(clients: Clients, batch: str, generation: int) -> None:
         if state is None or state.state != RUNNING:
             return
         if state.parent_generation <= generation:
-            conclude(clients, state, is_cancelled=True)
+            conclude(clients, state, is_cancelled=True, why=why)
             state.put()
 
     transact(body)

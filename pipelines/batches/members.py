@@ -13,11 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.batches import BatchState, state_key
+from models.batches import BatchState, batches_of, state_key
 from pipelines.batches import policy
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Declaration, MemberRef
-from pipelines.batches.ending import MAX_ERROR_CHARS, MAX_RESULT_BYTES, End, end_members
+from pipelines.batches.ending import (
+    MAX_ERROR_CHARS,
+    MAX_RESULT_BYTES,
+    End,
+    cancel_child,
+    end_members,
+)
 from pipelines.batches.errors import BatchError
 from pipelines.batches.population import PopulateOptions, Work, populate, renew
 from pipelines.fork_join import OutcomeUnknownError
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from pipelines.batches.batch import TaskBatch
 
 MAX_ATTEMPTS = 3
+MAX_BECOME = 100  # One for each declaration that a member nests in.
 # How long a process believes that a batch is running: so long a cancelled one may go on.
 BELIEVED_S = 1.0
 MAX_BELIEVED = 1_000
@@ -144,9 +151,15 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
 
 
 def fail(clients: Clients, args: RunMember, reason: str) -> None:
-    """Say that a member has failed: it was tried often enough, or rejected itself."""
+    """Say that a member has failed: it was tried often enough, or rejected itself.
+
+    What it has become before is cancelled first: no batch is complete over one that runs.
+    """
     last_line = reason.strip().splitlines()[-1] if reason.strip() else "no reason was given"
-    _end(clients, args, is_done=False, error=last_line[:MAX_ERROR_CHARS])
+    error = last_line[:MAX_ERROR_CHARS]
+    for child in batches_of(f"{args.page}:{args.position}").fetch(MAX_BECOME, keys_only=True):
+        cancel_child(clients, child.id(), args.generation, error)
+    _end(clients, args, is_done=False, error=error)
 
 
 def _end(

@@ -276,6 +276,7 @@ def _new_state(
         parent=parent.batch if parent else None,
         parent_page=parent.page if parent else None,
         parent_position=parent.position if parent else None,
+        member=f"{parent.page}:{parent.position}" if parent else None,
         parent_generation=parent.generation if parent else None,
         created=now,
         due=now + datetime.timedelta(days=1),

@@ -18,6 +18,7 @@ from models.batches import (
     BatchState,
     BatchWork,
     batches_in,
+    batches_of,
     due_batches,
     pages_within,
     results_within,
@@ -189,6 +190,11 @@ CASES: dict[str, Case] = {
         lambda: batches_in("p:1"),
         lambda: [batch("a", parent="p:1"), batch("b", parent="p:1")],
         lambda: [batch("c", parent="p:10"), batch("d")],
+    ),
+    "batches of a member": (
+        lambda: batches_of("p:1"),
+        lambda: [batch("a", member="p:1"), batch("b", member="p:1")],
+        lambda: [batch("c", member="p:10"), batch("d")],
     ),
     "pages of a batch": (
         lambda: pages_within("b:1"),

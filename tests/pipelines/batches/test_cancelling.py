@@ -112,3 +112,17 @@ def test_a_member_that_was_cancelled_nests_no_more(world: World, generation: int
 
     assert states(world) == ["cancelled"] * (generation - 1)
     assert not RAN
+
+
+def test_a_member_that_nests_and_then_fails_is_over_with_its_batch(world: World) -> None:
+    """F7: it fails with its own error, and nothing below it runs."""
+    with world.context():
+        tree = Branch("t", 2, is_rejected=True)
+        TREES.populate(world.clients, "root", [(branch, tree)], seal=True)
+    world.settle()
+
+    assert states(world) == ["cancelled"]
+    with world.context():
+        [failed] = TREES.failures("root")
+    assert failed.error.endswith("t is rejected")
+    assert set(RAN) == {"root/t"}
