@@ -6,6 +6,7 @@ BatchState
     per member.
     Queries: due before a time, the first to be due first: what the sweep looks at. state =
     "running", by key: how many there are. parent = a batch's key, by key: the batches nested in it.
+    member = a member, by key: the batches that it has become.
     Single-property indexes.
     Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
     batch are deleted, and it stays for 32 days more, so that a task that comes late finds that the
@@ -14,7 +15,9 @@ BatchState
 BatchWork
     Key: "<batch's key>:<addition>:<number>", fixed width: an addition is what one call of
     `populate` adds, and its rows are one key range in order. Number 0 is written in the commit that
-    counts the addition's members, and proves that it was counted; the others are stored before.
+    counts the addition's members, and proves that it was counted. The others are stored before, and
+    their keys end with "-<digest of the addition>": a call that broke off, and one that adds other
+    members under the same key, write different rows. Those with the digest of number 0 count.
     Queries: none; read by key. Growth: one row for up to 1,000 members.
 
 BatchPage
@@ -68,6 +71,7 @@ class BatchState(ndb.Model):
     parent = ndb.StringProperty()
     parent_page = ndb.TextProperty()
     parent_position = ndb.IntegerProperty(indexed=False)
+    member = ndb.StringProperty()  # The same as one text: its page and its position there.
     parent_generation = ndb.IntegerProperty(indexed=False)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     completed = ndb.DateTimeProperty(indexed=False)
@@ -90,7 +94,7 @@ class BatchWork(ndb.Model):
         indexed=False, required=True
     )  # How many of its addition come before.
     size = ndb.IntegerProperty(indexed=False)  # Of the whole addition, in number 0.
-    digest = ndb.TextProperty()  # Of the whole addition, in number 0.
+    digest = ndb.TextProperty(required=True)  # Of the whole addition.
 
 
 class BatchPage(ndb.Model):
@@ -140,22 +144,29 @@ def page_key(page: str) -> Any:
     return ndb.Key(BatchPage, page)
 
 
-def page_id(batch: str, addition: str, number: int) -> str:
+def page_id(batch: str, addition: str, number: int, digest: str) -> str:
     """Return what a page is called; fixed width, so that keys sort as pages do.
 
-    >>> page_id("prints:spring", "c0ffee", 3)
-    'prints:spring:c0ffee:000003'
+    >>> page_id("prints:spring", "c0ffee", 0, "5eed")
+    'prints:spring:c0ffee:000000'
+    >>> page_id("prints:spring", "c0ffee", 3, "5eed")
+    'prints:spring:c0ffee:000003-5eed'
     """
-    return f"{batch}:{addition}:{number:06d}"
+    return f"{batch}:{addition}:{number:06d}" + (f"-{digest}" if number else "")
 
 
 def first_page_of(page: str) -> str:
     """Return the first page of the addition that a page belongs to.
 
-    >>> first_page_of("prints:spring:c0ffee:000003")
+    >>> first_page_of("prints:spring:c0ffee:000003-5eed")
     'prints:spring:c0ffee:000000'
     """
     return f"{page.rpartition(':')[0]}:{0:06d}"
+
+
+def is_counted(work: BatchWork | None, first: BatchWork | None) -> bool:
+    """Return whether a page was counted, by its work and that of its addition's first page."""
+    return work is not None and first is not None and work.digest == first.digest
 
 
 def results_key(page: str, number: int) -> Any:
@@ -191,6 +202,11 @@ def running_batches() -> Any:
 def batches_in(parent: str) -> Any:
     """Return the query for the batches that are nested in a batch, by key."""
     return BatchState.query(BatchState.parent == parent).order(BatchState._key)
+
+
+def batches_of(member: str) -> Any:
+    """Return the query for the batches that a member has become, by key."""
+    return BatchState.query(BatchState.member == member).order(BatchState._key)
 
 
 def _within(kind: type[ndb.Model], prefix: str, after: str) -> Any:

@@ -20,6 +20,7 @@ from models.batches import (
     BatchPage,
     BatchWork,
     first_page_of,
+    is_counted,
     page_key,
     pages_within,
     state_key,
@@ -76,8 +77,8 @@ def _messages(args: Create, name: str) -> list[Message]:
     )
     if state is None or state.state != RUNNING:
         return []
-    if page is None or work is None or first is None:
-        return []  # Stored by a call that has not counted its members yet.
+    if page is None or not is_counted(work, first):
+        return []  # Stored by a call that has not counted its members, or never will.
     tasks = [message_task(path, queue, RunMember) for path, queue in work.tasks]
     return [_message(args, tasks, work, name, i) for i in _open(args, page)]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from google.cloud import ndb
@@ -102,8 +102,14 @@ def count(state: BatchState, page: BatchPage, end: End) -> bool:
     return True
 
 
-def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False) -> None:
-    """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction."""
+def conclude(
+    clients: Clients, state: BatchState, *, is_cancelled: bool = False, why: str = ""
+) -> None:
+    """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction.
+
+    Args:
+        why: What its member in another batch fails with; empty: its numbers.
+    """
     if state.state != RUNNING or not (is_cancelled or policy.is_over(state)):
         return
     now = naive_utc(clients.clock.now())
@@ -111,14 +117,14 @@ def conclude(clients: Clients, state: BatchState, *, is_cancelled: bool = False)
     if state.waiting:
         state.cancelled = state.waiting
         state.cancelled_through = state.generation
-        outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id()))
+        outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id(), state.generation))
     state.state, state.sealed, state.completed = COMPLETED, True, now
     state.due = now + datetime.timedelta(seconds=state.keep_s)
     if state.callback_path:
         callback = message_task(state.callback_path, state.callback_queue, Completed)
         outbox.enqueue(clients, callback, completed(state))
     if state.parent:
-        end_parent(clients, state)
+        end_parent(clients, state, why)
 
 
 def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None:
@@ -142,7 +148,7 @@ def completed(state: BatchState) -> Completed:
     )
 
 
-def end_parent(clients: Clients, state: BatchState) -> None:
+def end_parent(clients: Clients, state: BatchState, why: str = "") -> None:
     """End the member that a batch is, in the transaction that completes it."""
     numbers = completed(state)
     has_succeeded = state.outcome == SUCCEEDED
@@ -154,7 +160,7 @@ def end_parent(clients: Clients, state: BatchState) -> None:
         state.parent_generation,
         is_done=has_succeeded,
         result={"batch": state.key.id(), **counts} if has_succeeded else None,
-        error="" if has_succeeded else f"{state.outcome}: {error} ({state.key.id()})",
+        error="" if has_succeeded else why or f"{state.outcome}: {error} ({state.key.id()})",
     )
     end_members.insert_in_transaction(clients, state.parent, end)
 
@@ -164,9 +170,10 @@ def end_parent(clients: Clients, state: BatchState) -> None:
 
 @dataclass(frozen=True)
 class CancelNested:
-    """Whose nested batches to cancel; those behind the one named `after`."""
+    """Whose nested batches to cancel, in which generation; those behind the one named `after`."""
 
     batch: str
+    generation: int
     after: str = ""
 
 
@@ -194,12 +201,29 @@ def cancel_nested(clients: Clients, args: CancelNested) -> None:
     query = batches_in(args.batch)
     if args.after:
         query = query.filter(BatchState._key > state_key(args.after))
-    keys = query.fetch(MAX_CANCELLED, keys_only=True)
-    if len(keys) == MAX_CANCELLED:
-        following = CancelNested(args.batch, keys[-1].id())
-        cancel_nested.enqueue(clients, following)
-    for key in keys:
-        cancel(clients, key.id())
+    children = query.fetch(MAX_CANCELLED)
+    if len(children) == MAX_CANCELLED:
+        following = replace(args, after=children[-1].key.id())
+        # Each attempt enqueues it: by one name, there is one walk.
+        name = ("cancel nested", following.batch, following.generation, following.after)
+        cancel_nested.enqueue(clients, following, name=name)
+    for child in children:
+        if child.state == RUNNING:
+            cancel_child(clients, child.key.id(), args.generation)
+
+
+def cancel_child(clients: Clients, batch: str, generation: int, why: str = "") -> None:
+    """Cancel a nested batch that runs, unless it does so for a later generation of its parent."""
+
+    def body() -> None:
+        state = state_key(batch).get()
+        if state is None or state.state != RUNNING:
+            return
+        if state.parent_generation <= generation:
+            conclude(clients, state, is_cancelled=True, why=why)
+            state.put()
+
+    transact(body)
 
 
 def state_of(batch: str) -> BatchState:

@@ -13,10 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.batches import RUNNING, BatchState, state_key
+from models.batches import BatchState, batches_of, state_key
+from pipelines.batches import policy
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Declaration, MemberRef
-from pipelines.batches.ending import MAX_ERROR_CHARS, MAX_RESULT_BYTES, End, end_members
+from pipelines.batches.ending import (
+    MAX_ERROR_CHARS,
+    MAX_RESULT_BYTES,
+    End,
+    cancel_child,
+    end_members,
+)
 from pipelines.batches.errors import BatchError
 from pipelines.batches.population import PopulateOptions, Work, populate, renew
 from pipelines.fork_join import OutcomeUnknownError
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from pipelines.batches.batch import TaskBatch
 
 MAX_ATTEMPTS = 3
+MAX_BECOME = 100  # One for each declaration that a member nests in.
 # How long a process believes that a batch is running: so long a cancelled one may go on.
 BELIEVED_S = 1.0
 MAX_BELIEVED = 1_000
@@ -62,7 +70,7 @@ class Member:
 
     def is_cancelled(self) -> bool:
         """Return whether the batch is over, so that what this member does counts no more."""
-        return not _is_wanted(_read(self.ref.batch), self.ref.generation)
+        return not policy.wants(_read(self.ref.batch), self.ref.generation)
 
     def add(self, work: Work, *, idempotency_key: str = "") -> int:
         """Add members to the batch, also when it is sealed; return how many are new.
@@ -81,6 +89,10 @@ class Member:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
 
         Called again, as when this member is delivered twice, it changes nothing.
+
+        Raises:
+            ClosedError: this member has ended, or was cancelled.
+            BatchError: no batch was made, and why.
         """
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
@@ -139,9 +151,15 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
 
 
 def fail(clients: Clients, args: RunMember, reason: str) -> None:
-    """Say that a member has failed: it was tried often enough, or rejected itself."""
+    """Say that a member has failed: it was tried often enough, or rejected itself.
+
+    What it has become before is cancelled first: no batch is complete over one that runs.
+    """
     last_line = reason.strip().splitlines()[-1] if reason.strip() else "no reason was given"
-    _end(clients, args, is_done=False, error=last_line[:MAX_ERROR_CHARS])
+    error = last_line[:MAX_ERROR_CHARS]
+    for child in batches_of(f"{args.page}:{args.position}").fetch(MAX_BECOME, keys_only=True):
+        cancel_child(clients, child.id(), args.generation, error)
+    _end(clients, args, is_done=False, error=error)
 
 
 def _end(
@@ -181,7 +199,7 @@ def _may_run(clients: Clients, args: RunMember) -> bool:
     if generation == args.generation and now_s < until_s <= now_s + BELIEVED_S:
         return True
     state = _read(args.batch)
-    is_wanted = _is_wanted(state, args.generation)
+    is_wanted = policy.wants(state, args.generation)
     if is_wanted:
         if len(believed) >= MAX_BELIEVED:
             believed.clear()
@@ -191,9 +209,3 @@ def _may_run(clients: Clients, args: RunMember) -> bool:
 
 def _read(batch: str) -> BatchState | None:
     return state_key(batch).get()  # type: ignore[no-any-return]
-
-
-def _is_wanted(state: BatchState | None, generation: int) -> bool:
-    return (
-        state is not None and state.state == RUNNING and generation > int(state.cancelled_through)
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.batches import FAILED, SUCCEEDED, BatchState
+from models.batches import FAILED, RUNNING, SUCCEEDED, BatchState
 
 ALL, BEST_EFFORT, FAIL_FAST, DONE_AT = "all", "best-effort", "fail-fast", "done-at"
 
@@ -53,6 +53,13 @@ def is_over(state: BatchState) -> bool:
     if _is_reached(state):
         return True
     return bool(state.sealed) and state.waiting <= 0
+
+
+def wants(state: BatchState | None, generation: int) -> bool:
+    """Return whether a batch waits for those members of a generation that have not ended."""
+    if state is None or state.state != RUNNING:
+        return False
+    return generation > int(state.cancelled_through)
 
 
 def outcome_of(state: BatchState) -> str:

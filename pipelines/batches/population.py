@@ -1,10 +1,12 @@
 """Adding members, sealing, and running again what has failed.
 
 What one call adds is an addition, known by the call's idempotency key, so making it again adds
-nothing. Its members are cut into pages of up to 1,000. All pages but the first are stored before
-anything counts them, and inserted: a call that is repeated overwrites no page that members have
-ended in. The first page commits with the batch's number of members, and with the task that creates
-theirs. A crash before that commit leaves pages that nobody reads, and the repeated call finds them.
+nothing. Its members are checked, and cut into pages of up to 1,000. All pages but the first are
+stored before anything counts them, by keys that hold the digest of the addition, and inserted: a
+call that is repeated overwrites no page that members have ended in. The first page commits with the
+batch's number of members, and with the task that creates theirs. A crash before that commit leaves
+pages that nobody reads: the same call made again finds them, and one that adds other members under
+the same key writes pages of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,9 +80,13 @@ class _Page:
         self.members.append((self.tasks.index(where), body))
         self.bytes += _size(body)
 
-    def rows(self, name: str) -> tuple[BatchWork, BatchPage]:
+    def rows(self, name: str, digest: str) -> tuple[BatchWork, BatchPage]:
         work = BatchWork(
-            key=work_key(name), tasks=self.tasks, members=self.members, first=self.first
+            key=work_key(name),
+            tasks=self.tasks,
+            members=self.members,
+            first=self.first,
+            digest=digest,
         )
         return work, BatchPage(key=page_key(name), letters=WAITING * len(self.members))
 
@@ -91,17 +97,23 @@ class _Addition:
 
     batch: str
     name: str
-    first: _Page
-    size: int
+    pages: Sequence[_Page]
     digest: str
 
     @property
+    def size(self) -> int:
+        return sum(len(page.members) for page in self.pages)
+
+    @property
     def first_page(self) -> str:
-        return page_id(self.batch, self.name, 0)
+        return self.page_id(0)
 
     @property
     def prefix(self) -> str:
         return f"{self.batch}:{self.name}"
+
+    def page_id(self, number: int) -> str:
+        return page_id(self.batch, self.name, number, self.digest)
 
 
 @dataclass(frozen=True)
@@ -123,7 +135,8 @@ def populate(
     Raises:
         BatchError: none was added, and why.
     """
-    addition = _store(clients, declared, batch, work, how.idempotency_key)
+    addition = _addition(declared, batch, work, how.idempotency_key)
+    _store(clients, addition)
     return transact(lambda: _add(clients, declared, addition, how))
 
 
@@ -137,7 +150,11 @@ def populate_in_transaction(
         BatchError: none was added, and why.
     """
     current_transaction()
-    addition = _store(clients, declared, batch, work, how.idempotency_key, is_single=True)
+    addition = _addition(declared, batch, work, how.idempotency_key)
+    if len(addition.pages) > 1:
+        raise BadWorkError(
+            f"a transaction adds up to {MAX_PAGE_MEMBERS} members, of {MAX_PAGE_BYTES} bytes"
+        )
     return _add(clients, declared, addition, how)
 
 
@@ -190,12 +207,17 @@ def reopen(clients: Clients, state: BatchState) -> int:
 
 
 def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
-    """Let a nested batch end its member once more, in a later generation of its parent."""
+    """Let a nested batch end its member once more, in a later generation of its parent.
+
+    Raises:
+        ClosedError: the member has ended, or was cancelled.
+    """
 
     def body() -> None:
         state = state_of(batch)
         if state.parent_generation >= parent.generation:
             return
+        _check_wanted(parent)
         state.parent_generation = parent.generation
         if not reopen(clients, state):
             if state.state == COMPLETED:
@@ -209,6 +231,8 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
     """Count an addition, in a transaction; the row of its first page proves that it was."""
     state: BatchState | None = state_key(addition.batch).get()
     if state is None:
+        if how.parent is not None:
+            _check_wanted(how.parent)
         state = _new_state(clients, declared, addition.batch, how.parent)
     elif state.state == REMOVED:
         raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
@@ -232,8 +256,8 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
 
 
 def _put_first(addition: _Addition) -> None:
-    work, page = addition.first.rows(addition.first_page)
-    work.size, work.digest = addition.size, addition.digest
+    work, page = addition.pages[0].rows(addition.first_page, addition.digest)
+    work.size = addition.size
     ndb.put_multi([work, page])
 
 
@@ -252,6 +276,7 @@ def _new_state(
         parent=parent.batch if parent else None,
         parent_page=parent.page if parent else None,
         parent_position=parent.position if parent else None,
+        member=f"{parent.page}:{parent.position}" if parent else None,
         parent_generation=parent.generation if parent else None,
         created=now,
         due=now + datetime.timedelta(days=1),
@@ -260,46 +285,49 @@ def _new_state(
 
 def _check_open(state: BatchState, adder: MemberRef | None) -> None:
     """Check that a batch takes members: it is not sealed, or one that it waits for adds them."""
-    if state.state == RUNNING:
-        if not state.sealed:
-            return
-        if adder is not None and adder.generation > state.cancelled_through:
-            page = page_key(adder.page).get()
-            if page is not None and page.is_open(adder.position, adder.generation):
-                return
+    if state.state == RUNNING and (not state.sealed or (adder and _is_wanted(state, adder))):
+        return
     raise ClosedError(f"{state.key.id()} is {'sealed' if state.state == RUNNING else state.state}")
+
+
+def _check_wanted(parent: MemberRef) -> None:
+    """Check that a batch waits for a member: nothing begins below one that is over."""
+    if not _is_wanted(state_key(parent.batch).get(), parent):
+        raise ClosedError(f"{parent.batch} does not wait for {parent.page}:{parent.position}")
+
+
+def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:
+    if not policy.wants(state, member.generation):
+        return False
+    page: BatchPage | None = page_key(member.page).get()
+    return page is not None and page.is_open(member.position, member.generation)
 
 
 # The pages of an addition
 
 
-def _store(
-    clients: Clients,
-    declared: Declaration,
-    batch: str,
-    work: Work,
-    idempotency_key: str,
-    *,
-    is_single: bool = False,
-) -> _Addition:
-    """Store all pages of an addition but the first, which its commit writes."""
+def _addition(declared: Declaration, batch: str, work: Work, idempotency_key: str) -> _Addition:
+    """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
     if len(idempotency_key) > MAX_KEY_CHARS:
         raise BadWorkError(f"an idempotency key has at most {MAX_KEY_CHARS} characters")
-    name = _addition_name(idempotency_key)
+    pages = list(_cut(declared, work))
     digest = hashlib.sha256()
-    first, size = _Page(0), 0
-    for number, page in enumerate(_cut(declared, work)):
-        if number and is_single:
-            raise BadWorkError(
-                f"a transaction adds up to {MAX_PAGE_MEMBERS} members, of {MAX_PAGE_BYTES} bytes"
-            )
+    for page in pages:
         digest.update(json.dumps([page.tasks, page.members]).encode())
-        size += len(page.members)
-        if number:
-            _insert(clients, page_id(batch, name, number), page)
-        else:
-            first = page
-    return _Addition(batch, name, first, size, digest.hexdigest()[:32])
+    return _Addition(batch, _addition_name(idempotency_key), pages, digest.hexdigest()[:32])
+
+
+def _store(clients: Clients, addition: _Addition) -> None:
+    """Store all pages of an addition but the first, which its commit writes.
+
+    A page that exists was stored by a call like this one: its key says what is in it.
+    """
+    if len(addition.pages) < 2 or work_key(addition.first_page).get() is not None:
+        return  # What is there was counted with its first page; `_add` says whether it is this.
+    for number, page in list(enumerate(addition.pages))[1:]:
+        rows = page.rows(addition.page_id(number), addition.digest)
+        with contextlib.suppress(rpc_errors.AlreadyExists):
+            insert_all(clients.datastore, rows)
 
 
 def _addition_name(idempotency_key: str) -> str:
@@ -340,15 +368,3 @@ def _member(declared: Declaration, task: Task[Any], args: Any) -> tuple[tuple[st
 def _size(body: str) -> int:
     """Return how many bytes a member takes in its row, as text in JSON."""
     return len(json.dumps(body)) + 10
-
-
-def _insert(clients: Clients, name: str, page: _Page) -> None:
-    """Insert a page; one that exists was stored by a call like this one."""
-    work, members = page.rows(name)
-    with contextlib.suppress(rpc_errors.AlreadyExists):
-        insert_all(clients.datastore, [work, members])
-        return
-    stored = work_key(name).get()
-    said = None if stored is None else json.dumps([stored.tasks, stored.members])
-    if said != json.dumps([page.tasks, page.members]):
-        raise DifferentWorkError(f"other members were to be added under this key: {name}")

@@ -17,6 +17,7 @@ from models.batches import (
     BatchState,
     batches_in,
     first_page_of,
+    is_counted,
     pages_within,
     results_within,
     work_key,
@@ -84,7 +85,7 @@ def results(batch: str) -> Iterator[MemberResult]:
         works = _works(pages)
         for page in pages:
             name = page.key.id()
-            if works[name] is not None and works[first_page_of(name)] is not None:
+            if is_counted(works[name], works[first_page_of(name)]):
                 yield from _results_of(state, page, works[name].first)
         after = pages[-1].key.id()
 

@@ -11,7 +11,7 @@ then its rows are deleted by a task. The mark stays for 32 days: longer than a t
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -41,6 +41,7 @@ from pipelines.runtime.each import run_each
 from pipelines.tasks.declaration import task
 
 MAX_HERE = 100
+MAX_PAGES = 20  # Of so many batches, in any state, to look for those to act upon.
 MAX_COUNTED = 1_000
 MAX_DELETED = 500  # By one call.
 CALLS_PER_TASK = 20
@@ -75,16 +76,23 @@ def count_running() -> int:
 
 
 def _act(clients: Clients, acts: Mapping[str, Callable[[Clients, str], bool]]) -> list[bool]:
-    now = naive_utc(clients.clock.now())
     results = run_each(
         (f"the sweep of batch {batch} failed", partial(acts[state], clients, batch))
-        for batch, state in [
-            (each.key.id(), each.state) for each in due_batches(now).fetch(MAX_HERE)
-        ]
-        if state in acts
+        for batch, state in _find(clients, acts)
     )
     results.raise_first()
     return results.returned
+
+
+def _find(clients: Clients, states: Container[str]) -> list[tuple[str, str]]:
+    """Return batches in certain states that are due: what is to be removed hides none to wake."""
+    now, found = naive_utc(clients.clock.now()), list[tuple[str, str]]()
+    for number in range(MAX_PAGES):
+        page = due_batches(now).fetch(MAX_HERE, offset=number * MAX_HERE)
+        found += [(each.key.id(), each.state) for each in page if each.state in states]
+        if len(page) < MAX_HERE or len(found) >= MAX_HERE:
+            break
+    return found[:MAX_HERE]
 
 
 def _wake(clients: Clients, batch: str) -> bool:

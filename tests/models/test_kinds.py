@@ -28,7 +28,7 @@ from tests.pipelines.memory import offline
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
-    "BatchState": {"due", "parent", "state"},
+    "BatchState": {"due", "member", "parent", "state"},
     "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "CounterConfig": {"due"},
@@ -56,7 +56,7 @@ REQUIRED = {
     "BatchPage": {"letters"},
     "BatchResults": {"results"},
     "BatchState": {"created", "due", "keep_s", "policy", "state"},
-    "BatchWork": {"first", "members", "tasks"},
+    "BatchWork": {"digest", "first", "members", "tasks"},
     "Comment": {"author", "author_id", "created", "text", "thread"},
     "Comparison": {"asked"},
     "ContinuationHeartbeat": {"expires_at"},

@@ -18,6 +18,7 @@ from models.batches import (
     BatchState,
     BatchWork,
     batches_in,
+    batches_of,
     due_batches,
     pages_within,
     results_within,
@@ -190,6 +191,11 @@ CASES: dict[str, Case] = {
         lambda: [batch("a", parent="p:1"), batch("b", parent="p:1")],
         lambda: [batch("c", parent="p:10"), batch("d")],
     ),
+    "batches of a member": (
+        lambda: batches_of("p:1"),
+        lambda: [batch("a", member="p:1"), batch("b", member="p:1")],
+        lambda: [batch("c", member="p:10"), batch("d")],
+    ),
     "pages of a batch": (
         lambda: pages_within("b:1"),
         lambda: [letters("b:1:p:000000"), letters("b:1:p:000001"), letters("b:1:q:000000")],
@@ -202,8 +208,8 @@ CASES: dict[str, Case] = {
     ),
     "work of a batch": (
         lambda: work_within("b:1"),
-        lambda: [BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0)],
-        lambda: [BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0)],
+        lambda: [BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0, digest="d")],
+        lambda: [BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0, digest="d")],
     ),
     "results of a page": (
         lambda: results_within("b:1:p:000000"),

@@ -33,6 +33,7 @@ class Branch:
     label: str
     width: int
     levels: int = 0
+    is_rejected: bool = False  # It rejects itself when it has become a batch.
     bad: int = 0  # How many of the leaves fail, the first time.
 
 
@@ -77,6 +78,8 @@ def branch(clients: Clients, args: Branch) -> None:
             for i in range(args.width)
         ]
     current_member().nest(TREES, work)
+    if args.is_rejected:
+        raise Reject(f"{args.label} is rejected")
 
 
 @task("/tasks/tell", queue="default")

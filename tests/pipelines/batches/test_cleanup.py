@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from models.fork_join import WorkPack
-from pipelines.batches import TaskBatch, UnknownBatchError
+from pipelines.batches import TaskBatch, UnknownBatchError, sweep
 from pipelines.batches.ending import End, end_members
 from tests.pipelines.batches.harness import (
     NOTES,
@@ -105,3 +105,20 @@ def test_how_long_a_batch_is_kept_is_declared() -> None:
     for days in (0, 366):
         with pytest.raises(ValueError, match="kept"):
             TaskBatch("x1", members=[], keep=datetime.timedelta(days=days))
+
+
+def test_what_is_to_be_removed_holds_up_nothing_to_wake(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3: however many batches are due before."""
+    monkeypatch.setattr(sweep, "MAX_HERE", 2)
+    with world.context():
+        for batch_id in "abcde":
+            NOTES.populate(world.clients, batch_id, [], seal=True)
+    world.settle()
+    world.clock.sleep(WEEK_S - 60)
+    with world.context():
+        NOTES.populate(world.clients, "lost", notes("a"))
+    world.clock.sleep(WEEK_S)
+    with world.context():
+        assert sweep.wake(world.clients) == 1

@@ -85,6 +85,7 @@ def test_running_the_root_again_runs_the_failed_leaves_again(world: World) -> No
 
 
 def test_cancelling_a_batch_cancels_what_is_nested_in_it(world: World) -> None:
+    """F7: at once, and none of its members runs."""
     with world.context():
         TREES.populate(world.clients, "root", [(branch, Branch("t", 3))], seal=True)
     for queue in ("default", "fan-out"):

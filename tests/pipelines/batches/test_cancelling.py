@@ -1,0 +1,128 @@
+"""Cancelling trees of batches: all that runs below, of that generation, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from google.cloud import ndb
+
+from models.batches import REMOVED, BatchState, pages_within
+from pipelines.batches import ClosedError, ending
+from pipelines.batches.declaration import MemberRef
+from pipelines.batches.ending import CancelNested, cancel_nested
+from pipelines.batches.members import Member
+from tests.pipelines.batches.harness import (
+    RAN,
+    TREES,
+    Branch,
+    branch,
+    deliver_all,
+    deliver_next,
+    notes,
+)
+from tests.world import World
+
+
+def grow(world: World, count: int) -> Sequence[ndb.Key]:
+    """Make a batch whose members are batches that run; return their keys."""
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, Branch("t", 2))] * count, seal=True)
+    deliver_next(world, "default")
+    for _ in range(count):
+        deliver_next(world, "fan-out")
+    return children(world)
+
+
+def children(world: World) -> Sequence[ndb.Key]:
+    with world.context():
+        query = BatchState.query(BatchState.parent == "trees:root").order(BatchState._key)
+        return query.fetch(keys_only=True)  # type: ignore[no-any-return]
+
+
+def states(world: World) -> list[str | None]:
+    """Return what came of each nested batch."""
+    keys = children(world)
+    with world.context():
+        return [state.outcome for state in ndb.get_multi(keys)]
+
+
+def test_a_nested_batch_that_is_removed_is_passed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: those behind it are cancelled all the same, by one walk however often it is delivered."""
+    monkeypatch.setattr(ending, "MAX_CANCELLED", 2)
+    first, *_ = grow(world, 4)
+    with world.context():
+        gone = first.get()
+        gone.state = REMOVED
+        gone.put()
+        TREES.cancel(world.clients, "root")
+    with world.context():
+        for _ in range(3):
+            cancel_nested.work(world.clients, CancelNested("trees:root", 1))
+    urls = [each.http_request.url for each in world.live_tasks("default")]
+    # The first page's, the next page's, and that of the child which was cancelled.
+    assert sum("cancel-nested" in url for url in urls) == 3
+    deliver_all(world, "default")
+
+    assert states(world) == [None, "cancelled", "cancelled", "cancelled"]
+
+
+def test_a_late_cancelling_leaves_the_next_generation_alone(world: World) -> None:
+    """F7: what was run again meanwhile goes on."""
+    grow(world, 2)
+    with world.context():
+        TREES.cancel(world.clients, "root")
+    world.settle()
+    assert states(world) == ["cancelled"] * 2
+    with world.context():
+        TREES.run_again(world.clients, "root")
+    while states(world) != [None, None]:
+        is_walk = world.engine.due(world.engine.place.queue_name("default"))
+        deliver_next(world, "default" if is_walk else "fan-out")
+    with world.context():
+        cancel_nested.work(world.clients, CancelNested("trees:root", 1))
+
+    assert states(world) == [None, None]
+    world.settle()
+    assert states(world) == ["succeeded"] * 2
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_member_that_was_cancelled_nests_no_more(world: World, generation: int) -> None:
+    """F7: one that is at work meanwhile is refused, so nothing runs below a batch that is over."""
+    key = "trees:root"
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, Branch("t", 2))], seal=True)
+        [page] = pages_within(key).fetch()
+        if generation == 2:
+            ref = MemberRef(key, page.key.id(), 0, 1)
+            Member(world.clients, TREES.declaration, ref).nest(TREES, notes("a"))
+            TREES.cancel(world.clients, "root")
+            for nested in TREES.nested("root"):
+                TREES.cancel(world.clients, nested.batch_id)
+            TREES.run_again(world.clients, "root")
+        TREES.cancel(world.clients, "root")
+        ref = MemberRef(key, page.key.id(), 0, generation)
+        late = Member(world.clients, TREES.declaration, ref)
+        with pytest.raises(ClosedError):
+            late.nest(TREES, notes("a"))
+    world.settle()
+
+    assert states(world) == ["cancelled"] * (generation - 1)
+    assert not RAN
+
+
+def test_a_member_that_nests_and_then_fails_is_over_with_its_batch(world: World) -> None:
+    """F7: it fails with its own error, and nothing below it runs."""
+    with world.context():
+        tree = Branch("t", 2, is_rejected=True)
+        TREES.populate(world.clients, "root", [(branch, tree)], seal=True)
+    world.settle()
+
+    assert states(world) == ["cancelled"]
+    with world.context():
+        [failed] = TREES.failures("root")
+    assert failed.error.endswith("t is rejected")
+    assert set(RAN) == {"root/t"}

@@ -1,0 +1,100 @@
+"""Additions that are made again with other members: what was not counted never runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines.batches import population
+from pipelines.batches.errors import BadWorkError, DifferentWorkError
+from pipelines.batches.population import PopulateOptions
+from tests.pipelines.batches.harness import NOTES, RAN, notes, outcomes, rows_of, told
+from tests.world import World
+
+GROWS = PopulateOptions(is_compared=False)  # As a member adds, whose work may differ each time.
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 3)
+    monkeypatch.setattr(population, "MAX_PAGE_BYTES", 200)
+
+
+def die_before_the_commit(world: World, work: Any, how: PopulateOptions) -> None:
+    def dies(*args: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch, world.context():
+        patch.setattr(population, "_add", dies)
+        with pytest.raises(ZeroDivisionError):
+            population.populate(world.clients, NOTES.declaration, "notes:b", work, how)
+
+
+@pytest.mark.parametrize("lost", ["abcde", ["x" * 100, "y" * 100, "z" * 100]])
+def test_members_of_a_call_that_died_never_run(world: World, lost: Any) -> None:
+    """F4: however the two calls are cut into pages; and every member of the second one runs."""
+    die_before_the_commit(world, notes(*lost), PopulateOptions())
+    with world.context():
+        assert rows_of("notes:b")["BatchPage"] > 0
+        assert NOTES.populate(world.clients, "b", notes("k", "l"), seal=True) == 2
+    world.settle()
+
+    assert RAN == {"b/k": 1, "b/l": 1}
+    with world.context():
+        assert outcomes(NOTES, "b") == ["done", "done"]
+        assert told(NOTES, "b")[0]["done"] == 2
+
+
+def test_members_of_a_call_that_is_refused_never_run(world: World) -> None:
+    """F4: a call with other members under a key stores none of them."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "b"))
+        before = rows_of("notes:b")
+        with pytest.raises(DifferentWorkError):
+            NOTES.populate(world.clients, "b", notes(*"abcde"))
+        assert rows_of("notes:b") == before
+        NOTES.seal(world.clients, "b")
+    world.settle()
+
+    assert RAN == {"b/a": 1, "b/b": 1}
+    with world.context():
+        assert outcomes(NOTES, "b") == ["done", "done"]
+
+
+def test_a_bad_member_is_refused_before_any_is_stored(world: World) -> None:
+    bad = [*notes(*"abcdefg"), (NOTES.on_complete, None)]
+    with world.context():
+        with pytest.raises(BadWorkError):
+            NOTES.populate(world.clients, "b", bad)
+        assert rows_of("notes").total() == 0
+
+
+def test_a_member_that_adds_more_the_second_time_adds_nothing(world: World) -> None:
+    """F4: its first addition counts."""
+    with world.context():
+        add = population.populate
+        assert add(world.clients, NOTES.declaration, "notes:b", notes("a"), GROWS) == 1
+        assert add(world.clients, NOTES.declaration, "notes:b", notes(*"abcde"), GROWS) == 0
+        NOTES.seal(world.clients, "b")
+    world.settle()
+
+    assert RAN == {"b/a": 1}
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == 1
+
+
+def test_a_member_that_died_may_add_others(world: World) -> None:
+    """F4: what was stored before the commit refuses nothing, and no page of it runs."""
+    die_before_the_commit(world, notes(*"abcde"), GROWS)
+    with world.context():
+        added = population.populate(
+            world.clients, NOTES.declaration, "notes:b", notes(*"vwxyz"), GROWS
+        )
+        assert added == 5
+        NOTES.seal(world.clients, "b")
+    world.settle()
+
+    assert {f"b/{label}": 1 for label in "vwxyz"} == RAN
+    with world.context():
+        assert outcomes(NOTES, "b") == ["done"] * 5
