@@ -26,6 +26,8 @@ from pipelines.runtime import Clients, naive_utc
 # How old what a process remembers may become; only the spread of writes depends on it.
 REMEMBERED_FOR = timedelta(seconds=5)
 MAX_REMEMBERED = 10_000
+# In one transaction, which takes fewer than 500 writes; a counter's are never apart.
+MAX_MADE_ROWS = 450
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,10 @@ class Layouts:
         if unknown:
             configs = ndb.get_multi([config_key(self.settings.name, key) for key in unknown])
             new = [key for key, row in zip(unknown, configs, strict=True) if row is None]
-            made = transact(lambda: self._make(new)) if new else {}
+            made: dict[str, CounterConfig] = {}
+            size = max(1, MAX_MADE_ROWS // (1 + self.settings.min_shards))
+            for part in (new[i : i + size] for i in range(0, len(new), size)):
+                made |= transact(lambda part=part: self._make(part))  # type: ignore[misc]
             for key, row in zip(unknown, configs, strict=True):
                 found[key] = self.learn(clients, key, row or made[key])
         return found

@@ -29,7 +29,8 @@ from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 
-MAX_GROUP_ITEMS = 500
+# Each may need a receipt and a pack of its own, and a commit takes fewer than 500 writes.
+MAX_GROUP_ITEMS = 225
 MAX_GROUP_BYTES = 900_000
 MAX_GROUP_KEYS = 100
 MAX_GROUP_WAIT_S = 0.05

@@ -18,6 +18,9 @@ from pipelines.fork_join.items import BadItemError, Insertion
 from pipelines.fork_join.joiners import Joiners
 from pipelines.runtime.clients import Clients
 
+# A pack that is bisected is a row for each item, in a commit that takes fewer than 500 writes.
+MAX_PACK_ITEMS = 450
+
 
 class TransactionalInserts:
     """The stays in epochs of one transaction, through all of its tries."""
@@ -36,10 +39,9 @@ class TransactionalInserts:
         key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())
-        if len(insertions) > self._settings.max_batch_size:
-            raise BadItemError(
-                f"one insert in a transaction has at most {self._settings.max_batch_size} items"
-            )
+        limit = min(self._settings.max_batch_size, MAX_PACK_ITEMS)
+        if len(insertions) > limit:
+            raise BadItemError(f"one insert in a transaction has at most {limit} items")
         if size > MAX_GROUP_BYTES:
             raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
         admission = self._admissions.get(key)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from models.transactions import pending_writes
 from pipelines.counters import (
     BadItemError,
     Counted,
@@ -14,6 +17,7 @@ from pipelines.counters import (
     DifferentItemError,
     OutcomeUnknownError,
     exact,
+    layouts,
 )
 from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
@@ -262,3 +266,29 @@ def test_what_can_never_work_is_not_repeated_and_a_quota_is_given_time(
 
     assert len(began_s) == len(set(began_s)) == attempts
     assert total(world, "a") == 1
+
+
+def test_many_new_counters_are_made_by_commits_below_the_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: a hundred counters of five shards, six rows each, and all are incremented."""
+    sound, sizes = layouts.transact, list[int]()
+
+    def counted(body: Callable[[], Any]) -> Any:
+        def counting() -> Any:
+            made = body()
+            sizes.append(pending_writes())
+            return made
+
+        return sound(counting)
+
+    monkeypatch.setattr(layouts, "transact", counted)
+    spread = Counter("spread", queue="default", min_shards=5)
+    keys = [f"k{i}" for i in range(100)]
+    with world.clients.context():
+        spread.increment_many(world.clients, dict.fromkeys(keys, 1))
+        totals = spread.totals(world.clients, keys)
+
+    assert sum(sizes) == 600
+    assert max(sizes) < 500
+    assert {each.value for each in totals.values()} == {1}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join import BadItemError, OutcomeUnknownError
+from pipelines.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.epochs import Slot, look
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.commits import fail_first, lost_replies
-from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tasks
+from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tally, tasks
 from tests.world import World, in_threads
 
 
@@ -215,3 +215,26 @@ def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
 
     with world.context():
         assert tallied("t") == Counter("a")
+
+
+def test_each_commit_of_many_inserts_is_below_the_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: 500 items, each with an idempotency key and a pack of its own."""
+    sound, sizes = fork_join_insert.insert_all, list[int]()
+    small = ForkJoin("small", Mark, tally, queue="fork-join", period_s=1.0, max_batch_size=1)
+
+    def counted(client: Any, entities: Any) -> None:
+        sizes.append(len(entities))
+        sound(client, entities)
+
+    monkeypatch.setattr(fork_join_insert, "insert_all", counted)
+    marks = [("t", Mark(f"i{i}")) for i in range(500)]
+    with world.clients.context():
+        answers = small.insert_each(
+            world.clients, marks, idempotency_keys=[f"r{i}" for i in range(500)]
+        )
+
+    assert not any(isinstance(answer, Exception) for answer in answers)
+    assert sum(sizes) == 1000
+    assert max(sizes) < 500

@@ -11,7 +11,7 @@ from models.fork_join import WorkPack
 from models.transactions import NoTransactionError, transact
 from pipelines.fork_join import BadItemError
 from pipelines.fork_join import transactional as fork_join_transactional
-from tests.pipelines.tallies import TALLIES, Mark, MarkTally, packs, put, tallied, tasks
+from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, MarkTally, packs, put, tallied, tasks
 from tests.world import World
 
 
@@ -148,3 +148,12 @@ def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
     """Said at once, not found out later."""
     with world.clients.context(), pytest.raises(NoTransactionError):
         TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
+
+
+def test_a_pack_is_never_too_large_to_be_bisected(world: World) -> None:
+    """D3: a row for each item and the pack's own deletion go into one commit."""
+    marks = [Mark(f"i{i}") for i in range(500)]
+    with world.clients.context():
+        with pytest.raises(BadItemError, match="at most 450"):
+            transact(lambda: AT_ONCE.insert_in_transaction(world.clients, "t", *marks))
+        transact(lambda: AT_ONCE.insert_in_transaction(world.clients, "t", *marks[:450]))
