@@ -102,7 +102,7 @@ class Books:
 
     def bars(self) -> Counter[int]:
         """Return how many students the view counts in each grade; nothing while no page comes."""
-        answer = self._get("/grades")
+        answer = self._get("/grades?more=table")
         told = BAR.findall(answer.text) if answer else []
         return Counter({int(grade): int(count) for grade, count in told if int(count)})
 
