@@ -19,10 +19,12 @@ from tests.faults import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
+from tests.soak import IS_SOAK
 from tests.world import World
 
 WORK = PullQueue("work", max_deliveries=9, partitions=1)
 LEASE_S = 30.0
+STEPS = ("La", "Aa", "Lb", "Ab", "T", *(("La",) if IS_SOAK else ()))
 
 
 @pytest.fixture
@@ -59,8 +61,8 @@ def drained(here: World) -> list[str]:
 
 
 def test_every_order_of_two_workers_steps_acks_each_item_once(here: World) -> None:
-    """Exhaustive: two leases and an ack of one, a lease and an ack of another, and an expiry."""
-    for steps in sorted(set(itertools.permutations(("La", "La", "Aa", "Lb", "Ab", "T")))):
+    """Exhaustive: a lease and an ack of each, and an expiry; in a soak one leases twice."""
+    for steps in sorted(set(itertools.permutations(STEPS))):
         WORK.add(here.clients, "item")
         workers = {"a": Worker(here), "b": Worker(here)}
         acked: list[str] = []
