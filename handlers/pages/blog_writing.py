@@ -1,11 +1,13 @@
 """Pages of the blog that are written to: posts, comments, the name of who writes, samples.
 
-Who writes is a random id and a display name, in the signed cookie of the session. They are taken
-with the first form that a visitor sends. There is no password: the demo has no secrets.
-Somebody else's post or comment is as good as none: 404.
+Who writes is an id that nobody can choose and a display name, in the signed cookie of the session.
+They are taken with the first form that a visitor sends. There is no password: the demo has no
+secrets. Somebody else's post or comment is as good as none: 404.
 """
 
 from __future__ import annotations
+
+import hmac
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
@@ -18,7 +20,7 @@ from demos.blog.front import NEWEST, newest
 from demos.blog.markdown import html_of
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.samples import BlogNotEmptyError
-from handlers.endpoints.context import clients
+from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.blog import address_of, anchor_of, author, page_tokens, post_or_404, post_page
 from models.demos.blog import Post
@@ -184,8 +186,17 @@ def _author_in_form(form_id: str) -> Author:
     Raises:
         BadDraftError: the name is none.
     """
-    # From the form's id: one that is sent again, before its cookie came, is by the same author.
-    return author() or Author(form_id[:16], name_of(request.form.get("name", "")))
+    return author() or Author(_new_id(form_id), name_of(request.form.get("name", "")))
+
+
+def _new_id(form_id: str) -> str:
+    """Return the id of whoever sent a form: the same when it is sent again before its cookie came.
+
+    Visitors choose what they send, and the ids of authors are public: they are in the addresses of
+    comments. So a key of ours makes the id, and nobody can send the form that has a given one.
+    """
+    key = settings().secret_keys[0].encode()
+    return hmac.digest(key, f"blog.author|{form_id}".encode(), "sha256").hex()[:16]
 
 
 def _sign_in(who: Author) -> None:

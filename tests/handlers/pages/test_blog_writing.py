@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from demos.blog import samples
 from demos.blog.posts import DEMO
 from models.demos.blog import Comment, Post, post_key
-from tests.demos.bloggers import threads
+from tests.demos.bloggers import said, threads, written
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
 from tests.world import World
@@ -114,6 +115,33 @@ def test_nobody_changes_what_somebody_else_wrote(
         assert "Edit" not in stranger.get("/blog/1").text.partition("<article>")[2]
 
     assert snapshot() == before
+
+
+def test_nobody_becomes_an_author_by_a_form_id(
+    world: World, browser: Browser, snapshot: Callable[[], Any]
+) -> None:
+    """S28: ids of authors are public; a form id that is made of one makes another author."""
+    where = publish(browser)
+    sample = samples.authors()[0]
+    written(world, 1, author=sample)
+    said(world, 1, "Sample", sample)
+    say(browser, where, "Mine", OTHER)
+    with world.context():
+        authors = {each.author_id for each in [*Post.query().fetch(), *Comment.query().fetch()]}
+        names = [each.key.id() for each in Comment.query().fetch()]
+    assert len(authors) == len(names) == 2
+
+    for author_id in authors:
+        eve = Browser(world.app)
+        mine = publish(eve, author_id + "0" * 16, title="By Eve")
+        assert eve.get(f"{mine}/edit").status_code == 200
+        before = snapshot()
+        for path in ("/blog/1", "/blog/2"):
+            assert eve.post(f"{path}/edit", {**POST, "title": "Taken"}).status_code == 404
+            assert eve.post(f"{path}/delete").status_code == 404
+        for name in names:
+            assert eve.post("/blog/1/comments/delete", {"comment": name}).status_code == 404
+        assert snapshot() == before
 
 
 def test_an_author_edits_and_deletes_a_post(world: World, browser: Browser) -> None:
