@@ -6,6 +6,8 @@ import unicodedata
 
 # Control characters, halves of characters, and what ends a line or a paragraph.
 HIDDEN = ("Cc", "Cs", "Zl", "Zp")
+# XML, and so a feed, may not hold them.
+NO_CHARACTERS = "\ufffe\uffff"
 
 
 def can_be_shown(text: str) -> bool:
@@ -14,7 +16,9 @@ def can_be_shown(text: str) -> bool:
     Wide blanks and joiners are letters' everyday company in Japanese and in emoji, although
     `str.isprintable` turns them down.
 
-    >>> [can_be_shown(text) for text in ("庭の　パーティー", "a\\u2028b", "a\\x00b")]
-    [True, False, False]
+    >>> [can_be_shown(text) for text in ("庭の　パーティー", "a\\u2028b", "a\\x00b", "a\\ufffe")]
+    [True, False, False, False]
     """
-    return all(unicodedata.category(char) not in HIDDEN for char in text)
+    return all(
+        unicodedata.category(char) not in HIDDEN and char not in NO_CHARACTERS for char in text
+    )

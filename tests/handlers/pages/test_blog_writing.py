@@ -335,3 +335,19 @@ def test_the_front_page_is_read_once_for_all_and_follows_what_is_published(
     assert response.status_code == 303
     assert "Read from Datastore" in browser.get("/blog").text
     assert world.app.test_client().post("/blog/kept/empty").status_code == 403
+
+
+def test_pages_of_a_blog_whose_posts_are_gone(browser: Browser) -> None:
+    """What its pages cost can be asked all the same."""
+    publish(browser)
+    browser.post("/blog/1/delete", {})
+
+    assert browser.get("/blog/cost").status_code == 200
+
+
+@pytest.mark.parametrize("field", ["title", "body", "tags", "name"])
+def test_what_no_feed_can_hold_is_refused(browser: Browser, field: str) -> None:
+    """XML forbids two code points: one post with one of them would end the feed for everybody."""
+    response = browser.post("/blog/posts", {"id": FORM, **POST, field: "a\ufffeb"})
+
+    assert response.status_code == 400
