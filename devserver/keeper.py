@@ -7,6 +7,7 @@ saved.
 
 import asyncio
 import contextlib
+import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -85,6 +86,8 @@ class AppKeeper:
             self._changed(paths)
 
     def _changed(self, paths: set[Path]) -> None:
+        for path in paths:
+            _forget_bytecode(path)
         applied = {path for path in paths & self.on_file.keys() if self.on_file[path]()}
         saved = sorted(path.name for path in paths if path.suffix in _CODE or path in applied)
         if not saved:
@@ -112,6 +115,16 @@ class AppKeeper:
             self.app.restarts += 1
             started = time.monotonic()
             self.app.reload()
+
+
+def _forget_bytecode(path: Path) -> None:
+    """Delete what Python has compiled of a file.
+
+    Python takes it for the file's as long as size and second of the change are the same: what was
+    saved twice within a second could run as it was first.
+    """
+    if path.suffix == ".py":
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def _is_code_folder_of(root: Path, path: Path) -> bool:
