@@ -17,6 +17,8 @@ from handlers.endpoints.context import settings
 
 # A stage can do without; a visitor must not wait for it.
 TIMEOUT_S = 1.5
+# Datastore's times are rounded to microseconds, and so perhaps later than what they began.
+ROUNDED_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ def _ask(
     base_url = settings().devserver_url
     if not settings().is_local or base_url is None:
         return None
-    query: dict[str, Any] = {"since": _seconds(since), **chosen}
+    query: dict[str, Any] = {"since": _seconds(since) - ROUNDED_S, **chosen}
     if until is not None:
-        query["until"] = _seconds(until)
+        query["until"] = _seconds(until) + ROUNDED_S
     try:
         response = requests.get(base_url + route, params=query, timeout=TIMEOUT_S)
         response.raise_for_status()
