@@ -9,22 +9,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models import counters
+from models import batches, counters
 from models.attempts import TaskAttempts, expired_attempts
-from models.batches import (
-    COMPLETED,
-    BatchPage,
-    BatchResults,
-    BatchState,
-    BatchWork,
-    batches_in,
-    batches_of,
-    due_batches,
-    pages_within,
-    results_within,
-    running_batches,
-    work_within,
-)
 from models.continuations import (
     CANCELLED,
     FINISHED,
@@ -84,13 +70,13 @@ def run(name: str, **how: Any) -> ContinuationRun:
     )
 
 
-def batch(name: str, **how: Any) -> BatchState:
+def batch(name: str, **how: Any) -> batches.BatchState:
     told = {"policy": "all", "keep_s": 1.0, "created": NOON, "due": NOON, **how}
-    return BatchState(id=name, **told)
+    return batches.BatchState(id=name, **told)
 
 
-def letters(name: str) -> BatchPage:
-    return BatchPage(id=name, letters=".")
+def letters(name: str) -> batches.BatchPage:
+    return batches.BatchPage(id=name, letters=".")
 
 
 def beat(name: str) -> ContinuationHeartbeat:
@@ -177,44 +163,44 @@ CASES: dict[str, Case] = {
         lambda: [beat("q:0000:00000000:a"), beat("r:"), beat("r;"), beat("ra:0:0:a")],
     ),
     "batches that the sweep looks at": (
-        lambda: due_batches(NOON),
+        lambda: batches.due_batches(NOON),
         lambda: [batch("b", due=NOON - SECOND), batch("a", due=NOON)],
         lambda: [batch("c", due=NOON + SECOND)],
     ),
     "batches that run": (
-        lambda: running_batches(),
+        lambda: batches.running_batches(),
         lambda: [batch("a"), batch("b")],
-        lambda: [batch("c", state=COMPLETED)],
+        lambda: [batch("c", state=batches.COMPLETED)],
     ),
     "batches in a batch": (
-        lambda: batches_in("p:1"),
+        lambda: batches.batches_in("p:1"),
         lambda: [batch("a", parent="p:1"), batch("b", parent="p:1")],
         lambda: [batch("c", parent="p:10"), batch("d")],
     ),
     "batches of a member": (
-        lambda: batches_of("p:1"),
+        lambda: batches.batches_of("p:1"),
         lambda: [batch("a", member="p:1"), batch("b", member="p:1")],
         lambda: [batch("c", member="p:10"), batch("d")],
     ),
     "pages of a batch": (
-        lambda: pages_within("b:1"),
+        lambda: batches.pages_within("b:1"),
         lambda: [letters("b:1:p:000000"), letters("b:1:p:000001"), letters("b:1:q:000000")],
         lambda: [letters("b:10:p:000000"), letters("b:1:"), letters("b:1;"), letters("a:1:p:0")],
     ),
     "pages of an addition, behind one": (
-        lambda: pages_within("b:1:p", after="b:1:p:000000"),
+        lambda: batches.pages_within("b:1:p", after="b:1:p:000000"),
         lambda: [letters("b:1:p:000001")],
         lambda: [letters("b:1:p:000000"), letters("b:1:q:000000"), letters("b:2:p:000001")],
     ),
     "work of a batch": (
-        lambda: work_within("b:1"),
-        lambda: [BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0, digest="d")],
-        lambda: [BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0, digest="d")],
+        lambda: batches.work_within("b:1"),
+        lambda: [batches.BatchWork(id="b:1:p:000000", tasks=[], members=[], first=0, digest="d")],
+        lambda: [batches.BatchWork(id="b:10:p:000000", tasks=[], members=[], first=0, digest="d")],
     ),
     "results of a page": (
-        lambda: results_within("b:1:p:000000"),
-        lambda: [BatchResults(id=f"b:1:p:000000:00000{n}", results=[]) for n in range(2)],
-        lambda: [BatchResults(id="b:1:p:000001:000000", results=[])],
+        lambda: batches.results_within("b:1:p:000000"),
+        lambda: [batches.BatchResults(id=f"b:1:p:000000:00000{n}", results=[]) for n in range(2)],
+        lambda: [batches.BatchResults(id="b:1:p:000001:000000", results=[])],
     ),
     "runs that go on": (
         lambda: running_runs(),
