@@ -23,6 +23,7 @@ from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.datastore_v1.types import (
     CommitRequest,
+    CommitResponse,
     LookupRequest,
     Mutation,
     TransactionOptions,
@@ -45,7 +46,8 @@ def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> list[int]:
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
     """
-    return _commit(client, [Mutation(insert=_protobuf(entity)) for entity in entities])
+    inserts = [Mutation(insert=protobuf_of(entity)) for entity in entities]
+    return _versions(commit(client, inserts))
 
 
 def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
@@ -82,9 +84,9 @@ def commit_unchanged(
     guarded = partial(
         Mutation, conflict_resolution_strategy=Mutation.ConflictResolutionStrategy.FAIL
     )
-    mutations = [guarded(update=_protobuf(entity), base_version=at) for entity, at in puts]
+    mutations = [guarded(update=protobuf_of(entity), base_version=at) for entity, at in puts]
     mutations += [guarded(delete=key._key.to_protobuf(), base_version=at) for key, at in deletes]
-    return _commit(client, mutations)
+    return _versions(commit(client, mutations))
 
 
 def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Model, int] | None]:
@@ -108,7 +110,12 @@ def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Mod
     return [found.get(key) for key in keys]
 
 
-def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
+def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
+    """Apply mutations, all of them or none, in a transaction that reads nothing.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
     request = CommitRequest(
         project_id=client.project,
         database_id=client.database or "",
@@ -116,7 +123,15 @@ def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
         single_use_transaction=_READ_WRITE,
         mutations=mutations,
     )
-    response = _call(client.stub.commit, request)
+    return _call(client.stub.commit, request)
+
+
+def protobuf_of(entity: ndb.Model) -> Any:
+    """Return an entity as the service takes it."""
+    return helpers.entity_to_protobuf(_entity_to_ds_entity(entity))
+
+
+def _versions(response: CommitResponse) -> list[int]:
     return [result.version for result in response.mutation_results]
 
 
@@ -125,7 +140,3 @@ def _call(method: Any, request: Any) -> Any:
         return method(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
-
-
-def _protobuf(entity: ndb.Model) -> Any:
-    return helpers.entity_to_protobuf(_entity_to_ds_entity(entity))

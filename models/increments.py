@@ -19,21 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
-    CommitRequest,
-    CommitResponse,
     Entity,
     Mutation,
     PropertyMask,
     PropertyTransform,
     Value,
 )
-from google.cloud.ndb._datastore_api import _add_routing_info
 
-from models.commits import _READ_WRITE, _protobuf
+from models.commits import commit, protobuf_of
 
 # Numbers that no service makes up by itself.
 _BEGIN, _ADDED = 1, 41
@@ -76,8 +72,8 @@ def insert_and_increment(
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
     """
-    inserts = [Mutation(insert=_protobuf(entity)) for entity in entities]
-    _commit(client, [*inserts, *(increment.mutation for increment in increments)])
+    inserts = [Mutation(insert=protobuf_of(entity)) for entity in entities]
+    commit(client, [*inserts, *(increment.mutation for increment in increments)])
 
 
 def supports_increments(client: ndb.Client) -> bool:
@@ -87,24 +83,10 @@ def supports_increments(client: ndb.Client) -> bool:
         google.api_core.exceptions.GoogleAPICallError: it did not answer; that says nothing.
     """
     key = ndb.Key(IncrementProbe, "probe")
-    begin = Mutation(upsert=_protobuf(IncrementProbe(key=key, number=_BEGIN)))
+    begin = Mutation(upsert=protobuf_of(IncrementProbe(key=key, number=_BEGIN)))
     try:
-        response = _commit(client, [begin, Increment(key, "number", _ADDED).mutation])
+        response = commit(client, [begin, Increment(key, "number", _ADDED).mutation])
     except (rpc_errors.InvalidArgument, rpc_errors.MethodNotImplemented):
         return False
     results = list(response.mutation_results[-1].transform_results)
     return [result.integer_value for result in results] == [_BEGIN + _ADDED]
-
-
-def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
-    request = CommitRequest(
-        project_id=client.project,
-        database_id=client.database or "",
-        mode=CommitRequest.Mode.TRANSACTIONAL,
-        single_use_transaction=_READ_WRITE,
-        mutations=mutations,
-    )
-    try:
-        return client.stub.commit(request, metadata=_add_routing_info((), request))
-    except grpc.RpcError as error:
-        raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipelines.counters import expiry
 from pipelines.counters.commits import has_increments
 from pipelines.counters.counter import Counter
+from pipelines.counters.expiry import RECEIPTS
 from pipelines.runtime import Clients
 from pipelines.runtime.each import run_each
 from pipelines.tasks import Task
@@ -26,7 +26,7 @@ class Counters(Pattern[Counter]):
         return () if part.fork_join is None else (part.fork_join,)
 
     def tasks(self, parts: Sequence[Counter]) -> Iterable[Task[Any]]:
-        return [expiry.delete_partition, *(task for part in parts for task in part.tasks)]
+        return [RECEIPTS.task, *(task for part in parts for task in part.tasks)]
 
     def check(self, parts: Sequence[Counter]) -> None:
         names = [part.name for part in parts]
@@ -50,4 +50,4 @@ class Counters(Pattern[Counter]):
         return {"due": sum(results.returned)}
 
     def delete_expired(self, clients: Clients) -> int:
-        return expiry.delete_expired(clients)
+        return RECEIPTS.sweep(clients)

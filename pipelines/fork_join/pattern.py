@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.fork_join import sweep
+from pipelines.fork_join.expiry import RECEIPTS_AND_OUTCOMES
 from pipelines.fork_join.queue import ForkJoin
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Task
@@ -22,7 +23,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
     takes = ForkJoin
 
     def tasks(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[Task[Any]]:
-        return [sweep.delete_partition, *(task for queue in parts for task in queue.tasks)]
+        return [RECEIPTS_AND_OUTCOMES.task, *(task for queue in parts for task in queue.tasks)]
 
     def sweep(
         self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
@@ -35,4 +36,4 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         return {"woken": swept.woken, "partitions": swept.partitions}
 
     def delete_expired(self, clients: Clients) -> int:
-        return sweep.delete_expired(clients)
+        return RECEIPTS_AND_OUTCOMES.sweep(clients)

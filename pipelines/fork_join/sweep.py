@@ -1,8 +1,7 @@
-"""The sweep of fork-join queues: it wakes stranded batches, and deletes what has expired.
+"""The sweep of fork-join queues: it wakes stranded batches.
 
-An idle queue costs one query, and the deletion two. Few stranded batches are woken here; for many,
-each partition of the key space gets a task. What has expired is deleted by tasks, too, as soon as
-it is more than a page.
+An idle queue costs one query. Few stranded batches are woken here; for many, each partition of the
+key space gets a task.
 """
 
 from __future__ import annotations
@@ -16,14 +15,10 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from models import expiry as expired_rows
 from models.fork_join import (
     PARTITIONS,
     EpochId,
     PackId,
-    expired_outcomes,
-    expired_receipts,
-    expiry,
     packs_of_queue,
 )
 from pipelines.fork_join.joiners import Joiners
@@ -31,17 +26,13 @@ from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.each import run_each
 from pipelines.runtime.wakes import Round
-from pipelines.tasks.declaration import Task, task
+from pipelines.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 
 # A batch that its own joiner should have folded by now.
 STALE_S = 10.0
 MAX_HERE = 500
-MAX_DELETED = 500
-# A task that deletes takes some thousands, in seconds; a sweep starts chains of at most so many.
-PAGES_PER_TASK = 10
-MAX_DELETING = 12
 
 
 @dataclass(frozen=True)
@@ -54,15 +45,6 @@ class Drain:
     began: datetime.datetime | None = None
     since: datetime.datetime | None = None
     stale_s: float = STALE_S
-
-
-@dataclass(frozen=True)
-class DeleteExpired:
-    """In which partition to delete; how many tasks of the chain came before."""
-
-    partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
-    minute: Annotated[str, Field(max_length=20)]
-    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,44 +145,3 @@ def _round_name(joiners: Joiners) -> str:
 
 def _minute(clients: Clients) -> str:
     return f"{clients.clock.now():%Y%m%dT%H%M}"
-
-
-# Delete what has expired
-
-
-def delete_expired(clients: Clients) -> int:
-    """Delete receipts and outcomes that have expired; return how many.
-
-    One partition of 16, so that an idle sweep costs two queries. If there is much in it, there is
-    in the others: then each gets a task.
-    """
-    found = _delete_page(clients, clients.random.choice(PARTITIONS))
-    if found >= MAX_DELETED:
-        minute = _minute(clients)
-        names = [(minute, partition, 0) for partition in PARTITIONS]
-        tasks = [DeleteExpired(partition, minute) for partition in PARTITIONS]
-        delete_partition.enqueue_many(clients, tasks, names=names)
-    return found
-
-
-@task("/tasks/fork-join/delete-expired", queue="default")
-def delete_partition(clients: Clients, args: DeleteExpired) -> None:
-    """Delete what has expired in a partition; pass on to another task what is too much."""
-    for _ in range(PAGES_PER_TASK):
-        if _delete_page(clients, args.partition) < MAX_DELETED:
-            return
-    number = args.number + 1
-    if number < MAX_DELETING:
-        following = replace(args, number=number)
-        delete_partition.enqueue(clients, following, name=(args.minute, args.partition, number))
-
-
-def _delete_page(clients: Clients, partition: str) -> int:
-    before = expiry(partition, naive_utc(clients.clock.now()))
-    keys = [
-        key
-        for query in (expired_receipts(partition, before), expired_outcomes(partition, before))
-        for key in query.fetch(MAX_DELETED, keys_only=True)
-    ]
-    expired_rows.delete_expired(keys, before)
-    return len(keys)

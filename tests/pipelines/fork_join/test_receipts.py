@@ -13,9 +13,10 @@ from google.cloud import ndb
 from pydantic import Field
 
 from models.fork_join import PARTITIONS, WorkReceipt, receipt_key
-from pipelines.fork_join import DifferentItemError, ForkJoin, ItemStatus
-from pipelines.fork_join import sweep as fork_join_sweep
-from pipelines.fork_join.sweep import DeleteExpired, delete_expired
+from pipelines.fork_join import DifferentItemError, ForkJoin, ItemStatus, expiry
+from pipelines.fork_join.expiry import RECEIPTS_AND_OUTCOMES
+from pipelines.tasks import expiry as tasks_expiry
+from pipelines.tasks.expiry import DeleteExpired
 from tests.pipelines.tallies import TALLIES, Mark, put, tallied, tally
 from tests.world import Services, World, in_threads
 
@@ -110,7 +111,7 @@ def forget_what_expired(world: World) -> None:
     """Let every partition forget, as the sweep would in time."""
     with world.clients.context():
         for partition in PARTITIONS:
-            fork_join_sweep.delete_partition.work(world.clients, DeleteExpired(partition, "now"))
+            RECEIPTS_AND_OUTCOMES.task.work(world.clients, DeleteExpired(partition, "now"))
 
 
 def test_receipts_are_forgotten_after_their_day(world: World) -> None:
@@ -135,7 +136,7 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
     put(world, "t", "a", idempotency_key="r1")
     world.settle()
     world.clock.sleep(26 * 3600)
-    listed = fork_join_sweep.expired_receipts
+    listed = expiry.expired_receipts
 
     class Meanwhile:
         def __init__(self, *range_: str) -> None:
@@ -149,10 +150,10 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
                 assert not anew.is_duplicate
             return keys
 
-    monkeypatch.setattr(fork_join_sweep, "expired_receipts", Meanwhile)
+    monkeypatch.setattr(expiry, "expired_receipts", Meanwhile)
     with world.clients.context():
         for partition in PARTITIONS:
-            fork_join_sweep._delete_page(world.clients, partition)
+            expiry._delete_page(world.clients, partition, 500)
 
     (again,) = put(world, "t", "a", idempotency_key="r1")
     assert again.is_duplicate
@@ -196,8 +197,8 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
-    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 3)
-    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 2)
+    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "page_size", 3)
+    monkeypatch.setattr(tasks_expiry, "PAGES_PER_TASK", 2)
     receipts(world, 160)
     world.sweep()
     assert left(world) == 157
@@ -210,9 +211,9 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
 
 def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep starts chains of so many tasks, and the next sweep goes on."""
-    monkeypatch.setattr(fork_join_sweep, "MAX_DELETED", 1)
-    monkeypatch.setattr(fork_join_sweep, "PAGES_PER_TASK", 1)
-    monkeypatch.setattr(fork_join_sweep, "MAX_DELETING", 2)
+    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "page_size", 1)
+    monkeypatch.setattr(tasks_expiry, "PAGES_PER_TASK", 1)
+    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "max_tasks", 2)
     receipts(world, 160)
     world.sweep()
     world.settle()
@@ -224,7 +225,7 @@ def test_forgetting_nothing_costs_two_queries(world: World) -> None:
     """An idle queue costs next to nothing."""
     with world.context():
         before = world.clients.meter.cost()
-        assert delete_expired(world.clients) == 0
+        assert RECEIPTS_AND_OUTCOMES.sweep(world.clients) == 0
         cost = world.clients.meter.cost() - before
 
     assert (cost.round_trips, cost.tasks) == (2, 0)
