@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.counters_app import COUNTERS, KEY, total
-from benchmarks.load import Load, closed, new_numbers, paced
+from benchmarks.load import Load, closed, new_numbers, paced, rates_compared
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
 
@@ -85,25 +85,15 @@ def _rates(bench: Bench, emulator: str) -> Iterator[Result]:
 def _compared(
     loads: dict[str, list[Load]], design: str, rival: str, clients: int, emulator: str
 ) -> Result:
-    ours = [load.per_s for load in loads[design]]
-    theirs = [load.per_s for load in loads[rival]]
     targets = TARGETS | (TARGETS_OF_ONE_ROUND_TRIP if emulator == "firestore" else {})
-    return Result(
+    return rates_compared(
         f"counters.{_name(design)}_versus_{_name(rival)}_at_{clients}_{emulator}",
-        statistics.median(ours) / statistics.median(theirs),
-        "ratio",
+        loads[design],
+        loads[rival],
         RIVALS[rival],
         targets.get((design, rival)),
-        raw={
-            "ours_per_s": quartiles(ours),
-            "theirs_per_s": quartiles(theirs),
-            "ours_p50_ms": quartiles([load.ms(0.5) for load in loads[design]]),
-            "ours_p95_ms": quartiles([load.ms(0.95) for load in loads[design]]),
-            "theirs_p50_ms": quartiles([load.ms(0.5) for load in loads[rival]]),
-            "theirs_p95_ms": quartiles([load.ms(0.95) for load in loads[rival]]),
-            "clients": clients,
-            "rounds": ROUNDS,
-        },
+        clients=clients,
+        rounds=ROUNDS,
     )
 
 

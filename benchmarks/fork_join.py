@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from benchmarks.fork_join_app import IN_MEMORY, SUMS, Addition, BareAddition, BenchSum
-from benchmarks.load import Load, closed, paced
+from benchmarks.load import Load, closed, paced, rates_compared
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
 from pipelines.runtime import Cost
@@ -75,24 +75,14 @@ def _rates(bench: Bench) -> Iterator[Result]:
 
 
 def _compared(loads: dict[str, list[Load]], design: str, rival: str, clients: int) -> Result:
-    ours = [load.per_s for load in loads[design]]
-    theirs = [load.per_s for load in loads[rival]]
-    return Result(
+    return rates_compared(
         f"fork_join.{design.replace('-', '_')}_versus_{rival}_at_{clients}",
-        statistics.median(ours) / statistics.median(theirs),
-        "ratio",
+        loads[design],
+        loads[rival],
         RIVALS[rival],
         TARGETS.get((design, rival, clients)),
-        raw={
-            "ours_per_s": quartiles(ours),
-            "theirs_per_s": quartiles(theirs),
-            "ours_p50_ms": quartiles([load.ms(0.5) for load in loads[design]]),
-            "ours_p95_ms": quartiles([load.ms(0.95) for load in loads[design]]),
-            "theirs_p50_ms": quartiles([load.ms(0.5) for load in loads[rival]]),
-            "theirs_p95_ms": quartiles([load.ms(0.95) for load in loads[rival]]),
-            "clients": clients,
-            "rounds": ROUNDS,
-        },
+        clients=clients,
+        rounds=ROUNDS,
     )
 
 

@@ -10,14 +10,15 @@ import argparse
 import asyncio
 import itertools
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 
-from benchmarks.results import percentile
+from benchmarks.results import Result, percentile, quartiles
 
 # A lost race is sent again, within the same latency.
 MAX_RACES = 1_000
@@ -73,6 +74,33 @@ def paced(port: int, path: str, clients: int, per_s: float, numbers: range) -> L
     return _run(
         port, path, "--clients", clients, "--per-s", per_s, "--first", first, "--requests", most
     )
+
+
+def rates_compared(
+    name: str,
+    ours: Sequence[Load],
+    theirs: Sequence[Load],
+    versus: str,
+    target: float | None,
+    **raw: object,
+) -> Result:
+    """Return how many times as many requests a second one design takes; medians of loads."""
+    figures = {
+        f"{side}_{what}": quartiles([figure(load) for load in loads])
+        for side, loads in (("ours", ours), ("theirs", theirs))
+        for what, figure in _FIGURES.items()
+    }
+    ratio = statistics.median(load.per_s for load in ours) / statistics.median(
+        load.per_s for load in theirs
+    )
+    return Result(name, ratio, "ratio", versus, target, raw={**figures, **raw})
+
+
+_FIGURES: dict[str, Callable[[Load], float]] = {
+    "per_s": lambda load: load.per_s,
+    "p50_ms": lambda load: load.ms(0.5),
+    "p95_ms": lambda load: load.ms(0.95),
+}
 
 
 def _run(port: int, path: str, *arguments: object) -> Load:

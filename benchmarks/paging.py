@@ -82,24 +82,19 @@ def _compared(
         "first_ms": round(begin.median_s * 1e3, 3),
         "last_ms": round(end.median_s * 1e3, 3),
     }
-    yield Result(
-        f"paging.reads_of_page_{LAST}_{name}",
-        end.reads / begin.reads,
-        "times",
-        "page 1",
-        1.25 if is_ours else None,
-        at_least=False,
-        raw=raw,
-    )
-    yield Result(
-        f"paging.time_of_page_{LAST}_{name}",
-        end.median_s / begin.median_s,
-        "times",
-        "page 1",
-        1.5 if is_ours else None,
-        at_least=False,
-        raw=raw,
-    )
+    for what, value, most in (
+        ("reads", end.reads / begin.reads, 1.25),
+        ("time", end.median_s / begin.median_s, 1.5),
+    ):
+        yield Result(
+            f"paging.{what}_of_page_{LAST}_{name}",
+            value,
+            "times",
+            "page 1",
+            most if is_ours else None,
+            at_least=False,
+            raw=raw,
+        )
 
 
 def _in_turn(
