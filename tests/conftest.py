@@ -22,7 +22,7 @@ from devserver import services as backing
 from devserver.cloudtasks.emulator import running
 from tests import sampling, soak, summary
 from tests.routes import SharedRule
-from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty
+from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
 
 # The same examples each time: a red run means a change. Explore with another profile.
 hypothesis_settings.register_profile("steady", derandomize=True, deadline=None)
@@ -149,6 +149,7 @@ def services(
     mail_relay.set_faults()
     cloud_tasks.engine.reset()
     empty(memcached_address)  # The clock was put back: turns that were taken lie far ahead.
+    wipe(datastore_address(kind))
     services = Services(datastore_address(kind), kind, memcached_address, mail_relay, cloud_tasks)
     yield services
     for close in services.closers:
