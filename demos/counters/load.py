@@ -207,7 +207,8 @@ def click(clients: Clients, step: ClickStep) -> None:
     work = _click(clients, step, row.accepted, planned)
     writes = (clients.meter.cost() - before).writes
     is_over = work.error is None and (is_last or work.accepted >= load.clicks_of(step.writer))
-    transact(lambda: _record(step, work, writes, has_ended=is_over))
+    ended_ms = round(clients.clock.now().timestamp() * 1000) if is_over else None
+    transact(lambda: _record(step, work, writes, ended_ms))
     if work.error is not None:
         raise Unavailable(str(work.error)) from work.error
     if not is_over:
@@ -228,7 +229,7 @@ def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work
             work.error = error  # The task comes again, and makes the same click.
             break
         took_ms = (time.perf_counter() - started) * 1000
-        second = min(load.seconds - 1, int(load.age_s(clients)))
+        second = int(min(load.age_s(clients), load.seconds + GIVEN_UP_AFTER_S))
         work.count(second, took_ms, counted.conflicts, is_duplicate=counted.is_duplicate)
     return work
 
@@ -244,8 +245,9 @@ def _plan(step: ClickStep, planned: int) -> None:
     row.put()
 
 
-def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> None:
+def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> None:
     """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    has_ended = ended_ms is not None
     key = writer_key(step.load.id, step.way, step.writer)
     row = key.get() or ClickWriter(key=key)
     fresh = work.accepted - row.accepted
@@ -257,6 +259,7 @@ def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> No
         loads.put()
     row.accepted = work.accepted
     row.has_ended = row.has_ended or has_ended
+    row.ended_ms = row.ended_ms or ended_ms
     row.repeats += work.repeats
     row.writes += writes
     row.latencies = _added(row.latencies or {}, work.latencies)
@@ -300,6 +303,7 @@ class WayStatus:
     p95_ms: float | None
     seconds: Mapping[int, Sequence[int]]
     has_ended: bool
+    ended_ms: int  # Since 1970; 0: none of its writers has ended.
 
 
 @dataclass(frozen=True)
@@ -352,6 +356,7 @@ def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
         percentile(latencies, 0.95),
         seconds,
         all(row.has_ended for row in rows),
+        max((row.ended_ms or 0 for row in rows), default=0),
     )
 
 
