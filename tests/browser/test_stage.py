@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.forms import TIMEOUT_MS, check_width, press
+from tests.browser.test_blog import publish, say
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -58,6 +59,14 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
     context = browser.new_context()
     page = context.new_page()
     found = []
+    page.goto(f"{stack.app}/numbers")
+    press(page, page.get_by_role("button", name="Measure this stack"))
+    page.goto(f"{stack.app}/counters")
+    page.get_by_role("slider", name="For seconds").fill("2")
+    press(page, page.get_by_role("button", name="Start clicking"))
+    publish(page, stack, "On stages")
+    post = page.url.partition("#")[0]
+    say(page, "Hello")
     for button in ("Add 1 000 students", "Add 1 000 items", "Run the demo"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
@@ -72,7 +81,10 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/grades?more={more}" for more in ("code", "table", "teachers")),
         *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
         f"{party}?tour=2",
-        *("/counters", "/numbers", "/blog", "/blog/new"),
+        *("/counters", "/numbers", "/numbers?scale=long", "/blog", "/blog/new", "/blog/cost", post),
+        *(f"/counters?tab={tab}" for tab in ("how", "code", "tables")),
+        *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
+        *("/blog?tab=cache", "/blog?tab=code"),
     ]
 
 
