@@ -140,10 +140,9 @@ def _cost(under: LoadStatus, names: Mapping[str, tuple[str, str]], reads: int) -
     """Return a cell for each way: how fast it was, what a click took and what it wrote."""
     cells = []
     for way, found in under.ways.items():
-        lasted_s = under.load.seconds if under.load else 1
-        rate = f"{number(found.accepted / lasted_s)} / s"
+        rate = f"{number(under.rate(way))} / s"
         writes = number(found.writes / found.accepted, 1) if found.accepted else "–"
         p95 = duration(None if found.p95_ms is None else found.p95_ms / 1000)
         value = number(found.accepted) if under.is_moving else rate
-        cells.append(Cell(names[way][0], value, f"p95 {p95}; {writes} writes a click"))
+        cells.append(Cell(names[way][0], value, f"p95 {p95}, {writes} writes"))
     return [*cells, Cell("This page", plural(reads, "read"), "however many clicks")]

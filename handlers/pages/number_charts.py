@@ -14,7 +14,7 @@ from demos.numbers.results import Finding
 # From a microsecond to ten seconds: what lies beyond is drawn at the end.
 MIN_MS, MAX_MS = 0.001, 10_000.0
 LANES = 5
-FIRST_LANE, LANE_HIGH = 4, 4
+FIRST_LANE, LANE_HIGH = 3, 4
 TICKS = (("1 µs", 0.001), ("10", 0.01), ("100", 0.1), ("1 ms", 1.0), ("10", 10.0), ("100", 100.0))
 LATE_TICKS = (("1 s", 1000.0), ("10", 10_000.0))
 THIN = "\u202f"  # Between thousands.
@@ -73,7 +73,14 @@ def ticks(*, is_long: bool) -> list[tuple[str, float]]:
         is_long: As if a nanosecond were a second.
     """
     found = (*TICKS, *LATE_TICKS)
-    return [(as_long(ms) if is_long else word, place(ms)) for word, ms in found]
+    return [(_short(as_long(ms)) if is_long else word, place(ms)) for word, ms in found]
+
+
+def _short(text: str) -> str:
+    """Return a length of time with its unit in one or two letters, as an axis has room for."""
+    for unit, letters in (("year", "y"), ("month", "mo"), ("day", "d")):
+        text = text.replace(f"{unit}s", letters).replace(unit, letters)
+    return text
 
 
 def exact(ms: float | None) -> str:

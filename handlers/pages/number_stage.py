@@ -20,9 +20,9 @@ MEASURING, CHAIN = "/tasks/continuations/measure-numbers", "/tasks/numbers/echo"
 # What of what, and what both are: each is the quotient of two medians.
 RATIOS = (
     ("Write : read", "put", "get", 1, "an entity of 1 kB"),
-    ("Datastore : memcached", "get", "memcached", 1, "reading 1 kB"),
-    ("One by one : at once", "put", "put-batch", BATCH, f"{BATCH} entities"),
-    ("Busy row : 20 rows", "contended", "sharded", 1, "eight writers"),
+    ("Datastore : cache", "get", "memcached", 1, "reading 1 kB"),
+    ("500 : at once", "put", "put-batch", BATCH, "written one by one, or together"),
+    ("1 row : 20 rows", "contended", "sharded", 1, "with eight writers"),
 )
 
 

@@ -116,7 +116,7 @@ def _live(found: NumbersRun | None) -> dict[str, Any]:
     spent = clients().meter.cost()
     before = runs.before(found) if found else None
     rows: list[Finding] = findings(found, before)
-    reads = (clients().meter.cost() - spent).reads
+    reads = (clients().meter.cost() - spent).reads + (found is not None)
     is_complete = found is not None and runs.is_complete(found)
     is_moving = found is not None and runs.is_moving(clients(), found)
     now = clients().clock.now()

@@ -78,7 +78,7 @@ def test_all_that_a_filter_finds_are_replayed(browser, engine, put):
     wrong = [browser.post("/dead/replay/confirm", {"until": text}) for text in ("", "x", "nan")]
 
     assert "Replay 3 dead tasks?" in confirm
-    assert "count=3" in replayed.headers["Location"]
+    assert "count=3" in replayed.headers["location"]
     bodies = [messages.Task.FromString(t.spec).http_request.body for t in engine.history.newest()]
     assert sorted(json.loads(body)["dead_task_id"] for body in bodies) == ["n0", "n1", "n2"]
     assert [answer.status for answer in wrong] == [400, 400, 303]
