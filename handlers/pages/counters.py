@@ -10,7 +10,8 @@ from flask.typing import ResponseReturnValue
 
 from demos.counters import counters, load
 from demos.counters.counters import MAX_CLICK, MAX_SHARDS_BY_HAND, WAYS
-from demos.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad, LoadGoesOnError
+from demos.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad
+from demos.loads import LoadGoesOnError
 from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt

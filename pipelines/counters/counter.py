@@ -237,7 +237,7 @@ class Counter:
     def _read(self, clients: Clients, keys: Sequence[str]) -> dict[str, int]:
         if self._gathered:
             return self._gathered.totals(keys)
-        shards = ShardReader(clients.datastore, self._layouts(clients)).read(keys)
+        shards = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read(keys)
         return {key: each.total for key, each in shards.items()}
 
     def status(self, clients: Clients, key: str) -> ShardStatus:
@@ -247,7 +247,7 @@ class Counter:
             NotShardedError: it has none.
         """
         self._check_sharded()
-        found = ShardReader(clients.datastore, self._layouts(clients)).read([key])[key]
+        found = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read([key])[key]
         if found.config is None:
             return ShardStatus(0, ())
         return ShardStatus(found.config.shards, found.counts, bool(found.config.is_pinned))
@@ -267,7 +267,7 @@ class Counter:
         check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, not {shards}")
-        layouts = self._layouts(clients)
+        layouts = Layouts.of(clients, self._settings)
         layout = Resizer(layouts).set(clients, key, shards)
         if layout.due is not None:
             try:
@@ -285,7 +285,7 @@ class Counter:
         return len(due)
 
     def _settle(self, clients: Clients, args: Settle) -> None:
-        if Resizer(self._layouts(clients)).settle(clients, args.key):
+        if Resizer(Layouts.of(clients, self._settings)).settle(clients, args.key):
             self.settle_task.enqueue(clients, replace(args, number=args.number + 1))
 
     def _wake(self, clients: Clients, layout: Layout) -> None:
@@ -295,11 +295,8 @@ class Counter:
 
     # What this process has
 
-    def _layouts(self, clients: Clients) -> Layouts:
-        return Layouts.of(clients, self._settings)
-
     def _group_commit(self, clients: Clients) -> GroupCommit[Addition, Counted]:
-        layouts = self._layouts(clients)
+        layouts = Layouts.of(clients, self._settings)
         return clients.process_state.get_or_create(
             f"counters:commits:{self.name}",
             lambda: GroupCommit(

@@ -151,6 +151,24 @@ def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: st
     context.close()
 
 
+@pytest.mark.parametrize("window", ["desktop", "phone"])
+def test_what_moves_fits_the_window(
+    browser: Browser, stack: Stack, pages: list[str], window: str
+) -> None:
+    """With its axis, its closing line and its cost, when a run is over."""
+    context = browser.new_context(**WINDOWS[window])
+    page = context.new_page()
+    found = {}
+    for path in ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors"):
+        page.goto(stack.app + path)
+        expect(page.locator(".closing")).to_be_attached()
+        found[path] = bottom(page)
+    context.close()
+
+    height = WINDOWS[window]["viewport"]["height"]
+    assert {path: place for path, place in found.items() if place > height} == {}
+
+
 def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str]) -> None:
     """After the first one, which has no still picture any more."""
     context = browser.new_context()
