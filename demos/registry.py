@@ -5,6 +5,7 @@ from __future__ import annotations
 from demos.blog import samples
 from demos.blog.posts import DELETE_COMMENTS, delete_comments
 from demos.blog.views import BUILDS as BLOG_BUILDS
+from demos.blog.views import COMMENT_COUNTS
 from demos.counters import load as click_load
 from demos.counters.counters import WAYS
 from demos.grades import comparison
@@ -24,5 +25,6 @@ APP = Registry(
     *(add_up, load.begin, load.write),
     *(MEASURE_NUMBERS, echo),
     *(*WAYS.values(), click_load.begin, click_load.click),
-    *(BLOG_BUILDS, samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
+    *(BLOG_BUILDS, COMMENT_COUNTS),
+    *(samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
 )

@@ -5,7 +5,8 @@ yet, all or none; that they are new is checked by the same commit, so it is its 
 `put_unchanged` writes an entity that nobody else has written since its version was learned: a
 compare-and-set. A writer that owns an entity for a while learns each version from its own last
 commit, and so reads nothing in between. `commit_unchanged` does so for several entities, all or
-none; `read_versions` reads entities with their versions.
+none; `read_versions` reads entities with their versions. A lookup may leave some of its keys for
+the next one: `look_up` says when it did, for then its answer is of several moments.
 
 ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
 their database, and the client's own stub.
@@ -95,19 +96,30 @@ def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Mod
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
-    request = LookupRequest(
-        project_id=client.project,
-        database_id=client.database or "",
-        keys=[key._key.to_protobuf() for key in keys],
-    )
-    response = _call(client.stub.lookup, request)
-    if response.deferred:
-        raise ValueError(f"{len(keys)} keys are more than one lookup answers")
-    found = {}
-    for result in response.found:
-        entity = _entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
-        found[entity.key] = (entity, result.version)
-    return [found.get(key) for key in keys]
+    return look_up(client, keys)[0]
+
+
+def look_up(
+    client: ndb.Client, keys: Sequence[Any]
+) -> tuple[list[tuple[ndb.Model, int] | None], bool]:
+    """Return the same, and whether all of it is of one moment.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
+    found: dict[Any, tuple[ndb.Model, int]] = {}
+    left: Sequence[Any] = [key._key.to_protobuf() for key in keys]
+    lookups = 0
+    while left:
+        request = LookupRequest(
+            project_id=client.project, database_id=client.database or "", keys=left
+        )
+        response = _call(client.stub.lookup, request)
+        for result in response.found:
+            entity = _entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+            found[entity.key] = (entity, result.version)
+        left, lookups = list(response.deferred), lookups + 1
+    return [found.get(key) for key in keys], lookups <= 1
 
 
 def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:

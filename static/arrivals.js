@@ -1,9 +1,14 @@
 // Says how many comments were written since a post was opened, and shows them when asked: below
 // all that is there, so that the text being read stays where it is. Without this script: a link.
+//
+// Each answer says where to look next, so nothing comes twice and a long visit asks for no more
+// than a short one. It looks less and less often while nothing is new, and not at all when the page
+// is hidden or nobody has touched it for long.
 "use strict";
 (() => {
   const EVERY_MS = 5000;
   const SLOWEST_MS = 60000;
+  const IDLE_MS = 600000;
 
   const bar = document.querySelector("[data-arrivals]");
   const place = document.querySelector("[data-arrived]");
@@ -11,48 +16,71 @@
   if (!bar || !place || !link) return;
   const count = bar.querySelector("[data-arrivals-count]");
 
-  let found = null;
-  let shown = 0;
+  const waiting = document.createElement("ol"); // What came, until somebody asks to see it.
+  waiting.className = "comments";
+  let where = bar.dataset.arrivals;
   let pause = EVERY_MS;
   let timer = 0;
+  let isLooking = false;
+  let touched = performance.now();
+
+  const isIdle = () => performance.now() - touched > IDLE_MS;
 
   const look = async () => {
-    const response = await fetch(bar.dataset.arrivals);
+    const response = await fetch(where);
     if (!response.ok) throw new Error(String(response.status));
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    found = page.getElementById("new-comments");
-    const all = found ? found.querySelectorAll(".comment").length : 0;
-    const more = all - shown;
-    if (more > 0) {
-      const text = more === 1 ? "1 new comment" : `${more} new comments`;
-      if (count.textContent !== text) count.textContent = text;
-    }
-    bar.hidden = more <= 0;
-    pause = more > 0 ? EVERY_MS : Math.min(SLOWEST_MS, pause * 1.3);
+    const found = page.getElementById("new-comments");
+    if (!found) throw new Error("no comments in the answer");
+    const fresh = [...found.querySelectorAll(".comment")]
+      .filter((each) => !document.getElementById(each.id) && !waiting.querySelector("#" + CSS.escape(each.id)));
+    waiting.append(...fresh);
+    where = found.dataset.next || where;
+    const all = waiting.children.length;
+    const text = all === 1 ? "1 new comment" : `${all} new comments`;
+    if (fresh.length && count.textContent !== text) count.textContent = text;
+    bar.hidden = !all;
+    pause = fresh.length ? EVERY_MS : Math.min(SLOWEST_MS, pause * 1.3);
   };
 
   const next = () => {
     clearTimeout(timer);
-    if (document.hidden) return;
+    timer = 0;
+    if (document.hidden || isIdle() || isLooking) return;
     timer = setTimeout(async () => {
+      timer = 0;
+      isLooking = true;
       try {
         await look();
       } catch {
         pause = SLOWEST_MS;
       }
+      isLooking = false;
       next();
     }, pause);
   };
 
   bar.querySelector("[data-arrivals-show]").addEventListener("click", () => {
-    if (!found) return;
-    shown = found.querySelectorAll(".comment").length;
-    place.replaceChildren(...found.childNodes);
+    if (!waiting.children.length) return;
+    const shown = waiting.cloneNode(false);
+    shown.append(...waiting.children);
+    place.append(shown);
     place.hidden = false;
     bar.hidden = true;
     place.focus();
   });
+  // Somebody is here: if it stopped, it looks again.
+  const touch = () => {
+    const stopped = isIdle();
+    touched = performance.now();
+    if (stopped) {
+      pause = EVERY_MS;
+      next();
+    }
+  };
+  for (const kind of ["pointerdown", "keydown", "scroll", "focus"]) addEventListener(kind, touch, { passive: true });
   document.addEventListener("visibilitychange", () => {
+    touched = performance.now();
     pause = EVERY_MS;
     next();
   });

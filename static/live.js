@@ -21,7 +21,8 @@
   const isIdle = () => still >= STILL_POLLS && !isMoving();
   let paused = false;
   let lost = false;
-  let acting = false; // A form has just acted in place.
+  let asks = 0;
+  let acted = 0; // The ask that shows what a form did: an answer to an earlier one is too old.
   let pressed = false; // A button that is held down must not be swapped away.
   let still = 0;
   let timer = 0;
@@ -89,16 +90,17 @@
   };
 
   // What an action said stays until the next one.
-  const isOver = (fresh) => fresh.dataset.part === "notices" && !fresh.children.length && !acting;
+  const isOver = (fresh, isAction) =>
+    fresh.dataset.part === "notices" && !fresh.children.length && !isAction;
 
-  const take = (fresh) => {
+  const take = (fresh, isAction) => {
     const changed = fresh.dataset.milestone !== live.dataset.milestone;
     for (const name of ["moving", "milestone", "say"]) live.dataset[name] = fresh.dataset[name];
     const parts = (of) => [...of.children].filter((part) => part.dataset.part);
     const names = (of) => parts(of).map((part) => part.dataset.part).join();
     if (names(live) === names(fresh)) {
       const newer = parts(fresh);
-      parts(live).forEach((part, i) => { if (!isOver(newer[i])) swap(part, newer[i]); });
+      parts(live).forEach((part, i) => { if (!isOver(newer[i], isAction)) swap(part, newer[i]); });
     } else {
       live.replaceChildren(...fresh.childNodes);
     }
@@ -134,7 +136,9 @@
     }
   };
 
-  const refresh = async () => {
+  const refresh = async (isAction = false) => {
+    const order = ++asks;
+    if (isAction) acted = order;
     const wasMoving = isMoving();
     const asked = performance.now();
     try {
@@ -144,11 +148,11 @@
       lost = false;
       if (!fresh) {
         still += 1;
-      } else if (acting || (!paused && !isInUse())) {
-        const changed = take(fresh);
+      } else if (order >= acted && (isAction || (!paused && !isInUse()))) {
+        const changed = take(fresh, isAction);
         tag = answer.tag;
         still = wasMoving || isMoving() || changed ? 0 : still + 1;
-        if ((wasMoving || acting) && !isMoving()) await refreshLists();
+        if ((wasMoving || isAction) && !isMoving()) await refreshLists();
       }
     } catch {
       lost = true;
@@ -218,9 +222,8 @@
     refresh: async () => {
       clearTimeout(timer);
       timer = 0;
-      acting = true;
       still = 0;
-      try { await refresh(); } finally { acting = false; }
+      await refresh(true);
       next();
     },
     waited: (ms) => {

@@ -26,7 +26,7 @@ from google.cloud import ndb
 
 from demos.blog.drafts import Author
 from demos.blog.posts import UnknownPostError
-from demos.blog.views import BLOG
+from demos.blog.views import BLOG, COMMENT_COUNTS
 from models.demos.blog import (
     BUCKETS,
     REPLY,
@@ -98,6 +98,7 @@ def add_comment(
         commenter.forms = {**dict(kept), form_id: comment.key.id()}
         commenter.put()
         BLOG.save_in_transaction(clients, comment)
+        COMMENT_COUNTS.increment_in_transaction(clients, {post: 1})
         return str(comment.key.id())
 
     return transact(body)
@@ -148,6 +149,7 @@ def delete_comment(clients: Clients, post: str, name: str, author: Author) -> No
         if not comment.is_deleted:
             comment.populate(is_deleted=True, text="")
             BLOG.save_in_transaction(clients, comment)
+            COMMENT_COUNTS.increment_in_transaction(clients, {post: -1})
 
     transact(body)
 
@@ -238,8 +240,31 @@ def arrivals_from(clients: Clients, post: str) -> Arrivals:
 
 def new_comments(post: str, arrivals: Arrivals) -> list[Comment]:
     """Return the comments committed after a page was read, oldest first, MAX_NEW at most."""
-    found = _since(post, arrivals.since)
-    return [each for each in found if _digest(each) not in arrivals.known][:MAX_NEW]
+    return _split(post, arrivals)[1]
+
+
+def arrivals_after(
+    clients: Clients, post: str, arrivals: Arrivals
+) -> tuple[list[Comment], Arrivals]:
+    """Return the same, and what to hand over next time: whoever has these sees them no more."""
+    known, found = _split(post, arrivals)
+    # Of more than that, the rest comes after the last of these.
+    is_cut = len(found) == MAX_NEW
+    now = found[-1].created if is_cut else naive_utc(clients.clock.now())
+    seen = [*known, *found]
+    for window_s in LOOK_BACK_S:
+        since = max(arrivals.since, now - datetime.timedelta(seconds=window_s))
+        names = [_digest(each) for each in seen if each.created >= since]
+        if len(names) < MAX_NEW:
+            break
+    return found, Arrivals(since, frozenset(names[-MAX_NEW:]))
+
+
+def _split(post: str, arrivals: Arrivals) -> tuple[list[Comment], list[Comment]]:
+    """Return the comments since a time that were known then, and the first that were not."""
+    rows = _since(post, arrivals.since)
+    known = [each for each in rows if _digest(each) in arrivals.known]
+    return known, [each for each in rows if _digest(each) not in arrivals.known][:MAX_NEW]
 
 
 def _since(post: str, at: datetime.datetime) -> Sequence[Comment]:

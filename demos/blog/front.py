@@ -73,7 +73,7 @@ def front_page(
     """
     page = posts_page(tokens, blog, tag=tag, page_token=page_token, page_size=page_size)
     return Front(
-        summaries(page.items),
+        summaries(clients, page.items),
         page.previous_page_token,
         page.next_page_token,
         discussed_this_week(clients),
@@ -93,9 +93,9 @@ def newest(tokens: PageTokens) -> CachedQuery[[str], Front]:
     return CachedQuery(first_page, NEWEST, returns=Front, ttl_s=KEPT_S)
 
 
-def summaries(posts: Sequence[Post]) -> list[Summary]:
+def summaries(clients: Clients, posts: Sequence[Post]) -> list[Summary]:
     """Return posts as a list shows them, with their comments counted."""
-    counts = comment_counts(posts)
+    counts = comment_counts(clients, posts)
     return [
         Summary(
             post.number,

@@ -19,7 +19,7 @@ from google.cloud import ndb
 
 from demos.blog.drafts import Author, Draft
 from demos.blog.markdown import excerpt_of
-from demos.blog.views import BLOG
+from demos.blog.views import BLOG, COMMENT_COUNTS
 from models.demos.blog import (
     BlogIndex,
     Comment,
@@ -191,6 +191,8 @@ def delete_comments(clients: Clients, args: PostArgs) -> None:
 def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[ItemError | None]:
     """Delete some comments with what they count for, in the commit that holds their receipts."""
     BLOG.delete_in_transaction(clients, *(comment.key for comment in comments))
+    if counted := sum(not comment.is_deleted for comment in comments):
+        COMMENT_COUNTS.increment_in_transaction(clients, {args.post: -counted})
     return [None] * len(comments)
 
 

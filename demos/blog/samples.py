@@ -4,8 +4,9 @@ A new blog is filled by two runs of a continuation, side by side: 500 posts and 
 500 in each commit. The blog's index gives out the numbers of all sample posts at once, so a post
 that somebody writes meanwhile comes after them.
 
-Older comments are written as an import would write them: in bulk, and their post says how many it
-came with. Those of the last days go through the views, like any other comment.
+Comments are written as an import would write them: a post's counter begins with how many it comes
+with, in the commit that makes the post. Those of the last days go through the views, like any other
+comment: the week's most discussed posts are among them.
 
 Lost on failure: nothing. A run is resumed where it stood; all that is made follows from its number.
 """
@@ -27,7 +28,7 @@ from demos.blog.comments import new_comment
 from demos.blog.drafts import Author, Draft
 from demos.blog.posts import new_post
 from demos.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
-from demos.blog.views import BLOG
+from demos.blog.views import BLOG, COMMENT_COUNTS
 from models.continuations import RUNNING
 from models.demos.blog import REPLY, BlogIndex, Comment, Commenter, Post, commenter_key, index_key
 from models.transactions import transact
@@ -120,6 +121,12 @@ def fill(
         runs.launch(clients, job, run_id)
 
 
+def can_fill(blog: str) -> bool:
+    """Return whether nobody has written a post there, nor asked for samples."""
+    index = index_key(blog).get()
+    return index is None or not (index.last_number or index.has_samples)
+
+
 def status(clients: Clients, blog: str) -> SampleStatus | None:
     """Return how far the samples of a blog are; None: nobody has asked for any."""
     index = index_key(blog).get()
@@ -166,11 +173,13 @@ def sample_post(args: SampleArgs, number: int) -> Post:
     body = "\n\n".join([opening, *dice.sample(TOPICS[topics is POSTS_JA], 4)])
     tags = tuple(dice.sample(_words(topics is POSTS_JA), dice.randint(1, 3)))
     draft = Draft(f"{title} · {number}", body, tags)
-    post = new_post(args.blog, number, dice.choice(authors()), draft, posted_at(args, number))
+    return new_post(args.blog, number, dice.choice(authors()), draft, posted_at(args, number))
+
+
+def comments_on(args: SampleArgs, number: int) -> int:
+    """Return how many sample comments there are on a sample post."""
     firsts = first_comments(args.posts, args.comments)
-    numbers = range(firsts[number - 1], firsts[number])
-    post.imported_comments = sum(is_imported(args, each) for each in numbers)
-    return post
+    return firsts[number] - firsts[number - 1]
 
 
 def _words(is_japanese: bool) -> tuple[str, ...]:
@@ -252,7 +261,10 @@ def _add_posts(
     clients: Clients, args: SampleArgs, numbers: Sequence[int]
 ) -> list[ItemError | None]:
     """Save some sample posts, inside the transaction that holds their receipts."""
-    ndb.put_multi([sample_post(args, number) for number in numbers])
+    posts = {number: sample_post(args, number) for number in numbers}
+    ndb.put_multi(list(posts.values()))
+    counts = {str(post.key.id()): comments_on(args, number) for number, post in posts.items()}
+    COMMENT_COUNTS.begin_in_transaction(counts)
     return [None] * len(numbers)
 
 

@@ -1,8 +1,11 @@
-"""Which posts are discussed: how many comments each has, in all and by week, and the week's most.
+"""Which posts are discussed: how many comments each has, and which have most this week.
 
-Two views in a row. The first counts; its rows of one week are the sources of that week's row in the
-second, which ranks them: the ten most discussed of thousands are ten reads. Many comments change
-one row, so both gather their changes (`fan_in`): a hot row is written once per batch.
+How many a post has in all is a counter, which is gathered: one row for each post, written once for
+a batch of comments. A comment and its increment are one commit.
+
+Most of the week are two views in a row. The first counts by post and week; its rows of one week are
+the sources of that week's row in the second, which ranks them: the ten most discussed of thousands
+are ten reads. Many comments change one row, so both gather their changes (`fan_in`) as well.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from models.demos.blog import Comment, Post
+from pipelines.counters import Counter
 from pipelines.materialized_views import (
     Contributions,
     Row,
@@ -20,13 +24,16 @@ from pipelines.materialized_views import (
     ViewMaintenance,
     row_name,
 )
+from pipelines.runtime import Clients
 
-ALL, WEEK = "all", "week"
+WEEK = "week"
 COMMENTS = "comments"
+
+COMMENT_COUNTS = Counter("blog-comments", "gathered", queue="fork-join")
 
 
 class CommentsByPost(View):
-    """How many comments a post has, and how many of one week."""
+    """How many comments a post has of one week."""
 
     source = Comment
     fan_in = True
@@ -35,8 +42,7 @@ class CommentsByPost(View):
     def contributions(comment: Comment) -> Contributions:
         if comment.is_deleted or comment.is_imported:
             return {}
-        week = week_of(comment.created)
-        return {(ALL, comment.post_id): {}, (WEEK, week, comment.post_id): {}}
+        return {(WEEK, week_of(comment.created), comment.post_id): {}}
 
 
 class MostDiscussed(View):
@@ -48,24 +54,19 @@ class MostDiscussed(View):
 
     @staticmethod
     def contributions(row: Row) -> Contributions:
-        span, week, *_ = cast(tuple[str, ...], row.name)
-        return {(WEEK, week): {COMMENTS: row.count}} if span == WEEK else {}
+        _, week, _ = cast(tuple[str, ...], row.name)
+        return {(WEEK, week): {COMMENTS: row.count}}
 
 
 BLOG = ViewGroup("blog", CommentsByPost, MostDiscussed)
 BUILDS = ViewMaintenance(BLOG)
 
 
-def comment_counts(posts: Sequence[Post]) -> list[int]:
-    """Return how many comments each of some posts has; mostly a second late.
-
-    One read each. The one place that says where these numbers come from.
-    """
-    rows = BLOG.rows(CommentsByPost, [(ALL, post.key.id()) for post in posts])
-    return [
-        post.imported_comments + (row.count if row else 0)
-        for post, row in zip(posts, rows, strict=True)
-    ]
+def comment_counts(clients: Clients, posts: Sequence[Post]) -> list[int]:
+    """Return how many comments each of some posts has; mostly a second late. One read each."""
+    names = [str(post.key.id()) for post in posts]
+    totals = COMMENT_COUNTS.totals(clients, names)
+    return [totals[name].value for name in names]
 
 
 def most_discussed(at: datetime.datetime, limit: int) -> list[tuple[str, int]]:

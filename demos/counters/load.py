@@ -16,18 +16,24 @@ Routes: POST /tasks/counters-demo/begin, /tasks/counters-demo/click.
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from google.cloud import ndb
 from pydantic import Field
 
 from demos.counters.counters import KEY, WAYS, apply_switch
-from demos.sums.load import bucket, percentile
+from demos.loads import (
+    GIVEN_UP_AFTER_S,
+    LoadGoesOnError,
+    TimedLoad,
+    bucket,
+    percentile,
+    together,
+)
 from models.demos.counters import ClickLoads, ClickWriter, loads_key, writer_key
 from models.transactions import transact
 from pipelines import outbox
@@ -42,16 +48,10 @@ MAX_WRITERS = 10
 CLICKS_A_WRITER = 10
 STEP_S = 0.5
 MAX_STEP = 32
-# A load that has not ended so long after its time may be replaced: its writers are dead.
-GIVEN_UP_AFTER_S = 60.0
-
-
-class LoadGoesOnError(Exception):
-    """There is a load already."""
 
 
 @dataclass(frozen=True)
-class ClickLoad:
+class ClickLoad(TimedLoad):
     """What a load is: clicks a second for each way, its length, its beginning."""
 
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -79,12 +79,6 @@ class ClickLoad:
         """Return how many clicks of a writer are due by now."""
         made = min(self.clicks, int(self.age_s(clients) * self.rate) + 1)
         return len(range(writer, made, self.writers))
-
-    def age_s(self, clients: Clients) -> float:
-        return clients.clock.now().timestamp() - self.started_ms / 1000
-
-    def is_given_up(self, clients: Clients) -> bool:
-        return self.age_s(clients) > self.seconds + GIVEN_UP_AFTER_S
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,8 @@ def click(clients: Clients, step: ClickStep) -> None:
     work = _click(clients, step, row.accepted, planned)
     writes = (clients.meter.cost() - before).writes
     is_over = work.error is None and (is_last or work.accepted >= load.clicks_of(step.writer))
-    transact(lambda: _record(step, work, writes, has_ended=is_over))
+    ended_ms = round(clients.clock.now().timestamp() * 1000) if is_over else None
+    transact(lambda: _record(step, work, writes, ended_ms))
     if work.error is not None:
         raise Unavailable(str(work.error)) from work.error
     if not is_over:
@@ -228,7 +223,7 @@ def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work
             work.error = error  # The task comes again, and makes the same click.
             break
         took_ms = (time.perf_counter() - started) * 1000
-        second = min(load.seconds - 1, int(load.age_s(clients)))
+        second = int(min(load.age_s(clients), load.seconds + GIVEN_UP_AFTER_S))
         work.count(second, took_ms, counted.conflicts, is_duplicate=counted.is_duplicate)
     return work
 
@@ -244,8 +239,9 @@ def _plan(step: ClickStep, planned: int) -> None:
     row.put()
 
 
-def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> None:
+def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> None:
     """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    has_ended = ended_ms is not None
     key = writer_key(step.load.id, step.way, step.writer)
     row = key.get() or ClickWriter(key=key)
     fresh = work.accepted - row.accepted
@@ -257,9 +253,10 @@ def _record(step: ClickStep, work: _Work, writes: int, *, has_ended: bool) -> No
         loads.put()
     row.accepted = work.accepted
     row.has_ended = row.has_ended or has_ended
+    row.ended_ms = row.ended_ms or ended_ms
     row.repeats += work.repeats
     row.writes += writes
-    row.latencies = _added(row.latencies or {}, work.latencies)
+    row.latencies = together(row.latencies or {}, work.latencies)
     seconds = dict(row.seconds or {})
     for second, (clicks, conflicts) in work.seconds.items():
         so_far = seconds.get(str(second), [0, 0])
@@ -275,13 +272,11 @@ def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
     """
     load, number = step.load, step.number + 1
     size = max(1, step.size // 2) if is_slow else min(MAX_STEP, 2 * step.size)
-    at_s = load.started_ms / 1000 + STEP_S * (number + step.writer / load.writers)
-    at = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
     click.enqueue(
         clients,
         ClickStep(load, step.way, step.writer, number, size),
         name=(load.id, step.way, step.writer, number),
-        at=at if at > clients.clock.now() else None,
+        at=load.step_at(clients, STEP_S * (number + step.writer / load.writers)),
     )
 
 
@@ -300,6 +295,7 @@ class WayStatus:
     p95_ms: float | None
     seconds: Mapping[int, Sequence[int]]
     has_ended: bool
+    ended_ms: int  # Since 1970; 0: none of its writers has ended.
 
 
 @dataclass(frozen=True)
@@ -315,6 +311,14 @@ class LoadStatus:
     def is_moving(self) -> bool:
         is_over = all(way.has_ended for way in self.ways.values())
         return self.load is not None and not is_over and not self.is_given_up
+
+    def rate(self, way: str) -> float:
+        """Return how many clicks a second a way took, until its last one."""
+        found = self.ways[way]
+        if self.load is None:
+            return 0.0
+        lasted_s = (found.ended_ms - self.load.started_ms) / 1000
+        return found.accepted / max(float(self.load.seconds), lasted_s)
 
     def accepted(self, way: str) -> int:
         """Return what was ever accepted of a way, but by forms."""
@@ -339,7 +343,7 @@ def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
     latencies: dict[str, int] = {}
     seconds: dict[int, list[int]] = {}
     for row in rows:
-        latencies = _added(latencies, row.latencies or {})
+        latencies = together(latencies, row.latencies or {})
         for second, found in (row.seconds or {}).items():
             so_far = seconds.get(int(second), [0, 0])
             seconds[int(second)] = [so_far[0] + found[0], so_far[1] + found[1]]
@@ -352,11 +356,5 @@ def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
         percentile(latencies, 0.95),
         seconds,
         all(row.has_ended for row in rows),
+        max((row.ended_ms or 0 for row in rows), default=0),
     )
-
-
-def _added(one: Mapping[Any, int], other: Mapping[Any, int]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in (one, other):
-        total.update({str(key): count for key, count in each.items()})
-    return dict(total)

@@ -44,7 +44,8 @@ def echo(clients: Clients, args: Echo) -> None:
     """Record how long this task was on its way, and enqueue the next."""
     took_s = max(0.0, (_now_us(clients) - args.sent_us) / 1e6)
     if args.number > 0:
-        results.append(args.run_id, PROBE, took_s, place=args.number - 1)
+        now = clients.clock.now()
+        results.append(args.run_id, PROBE, took_s, place=args.number - 1, at=now)
     if args.number + 1 < ECHOES:
         _enqueue(clients, args.run_id, args.number + 1)
 

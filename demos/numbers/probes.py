@@ -45,6 +45,7 @@ class Probe:
     Attributes:
         name: In addresses, rows and files.
         title: What one sample is.
+        short: The same in a few letters, for a picture.
         method: How it is taken, in a sentence.
         take: Returns the samples, in seconds. None: a task takes them, see demos/numbers/echo.py.
         then_ms: What the talk says, in milliseconds; None: nothing.
@@ -53,6 +54,7 @@ class Probe:
 
     name: str
     title: str
+    short: str
     method: str
     take: Take | None
     then_ms: float | None = None
@@ -134,12 +136,14 @@ PROBES: Sequence[Probe] = (
     Probe(
         "compress",
         "Compress 1 kB with zlib",
+        "zlib 1 kB",
         "zlib.compress of 1,000 bytes of English",
         _compress,
     ),
     Probe(
         "memory",
         "Read 1 MB from memory",
+        "1 MB of memory",
         "a copy of 1,000,000 bytes, as reading alone is not seen from Python",
         _memory,
         0.25,
@@ -148,18 +152,21 @@ PROBES: Sequence[Probe] = (
     Probe(
         "memcached",
         "memcached: get",
+        "memcached get",
         "1 kB under a key, over one connection",
         _memcached,
     ),
     Probe(
         "get",
         "Datastore: read by key",
+        "read by key",
         "an entity of 1 kB, by ndb, its caches off",
         _get,
     ),
     Probe(
         "get-large",
         "Datastore: read 1 MB by key",
+        "read 1 MB",
         "an entity of 1,000,000 bytes",
         _get_large,
         0.25,
@@ -168,12 +175,14 @@ PROBES: Sequence[Probe] = (
     Probe(
         "query",
         "Datastore: query",
+        f"query of {QUERIED}",
         f"{QUERIED} entities of 1 kB, by one indexed property",
         _query,
     ),
     Probe(
         "put",
         "Datastore: write an entity",
+        "write",
         "1 kB, another row each time",
         _put,
         10.0,
@@ -182,18 +191,21 @@ PROBES: Sequence[Probe] = (
     Probe(
         "put-batch",
         f"Datastore: write {BATCH} entities at once",
+        f"write {BATCH}",
         "small ones, in one commit; divide by 500 for one of them",
         _put_batch,
     ),
     Probe(
         "transaction",
         "Datastore: transaction",
+        "transaction",
         "reads an entity and writes it, another row each time: begin, read, commit",
         _transaction,
     ),
     Probe(
         "contended",
         "One entity, 8 writers",
+        f"one row, {contention.WRITERS} writers",
         "a transaction each, again until it commits; a sample is one increment",
         _contended,
         1000.0,
@@ -202,12 +214,14 @@ PROBES: Sequence[Probe] = (
     Probe(
         "sharded",
         f"{contention.SHARDS} shards, 8 writers",
+        f"{contention.SHARDS} rows, {contention.WRITERS} writers",
         "the same, each increment on a shard by chance",
         _sharded,
     ),
     Probe(
         "enqueue-to-run",
         "Task: from enqueued to running",
+        "a task's way",
         "one task at a time, each enqueued by the one before; by the clocks of both processes",
         None,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,37 +64,51 @@ def percentile(samples: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else None
 
 
-def record(run_id: str, probe: str, samples_s: Sequence[float], note: str = "") -> None:
-    """Keep the samples of a probe, in the place of any that were there."""
+def record(
+    run_id: str,
+    probe: str,
+    samples_s: Sequence[float],
+    note: str = "",
+    *,
+    at: datetime.datetime,
+) -> None:
+    """Keep the samples of a probe and when they were taken, in the place of any that were there."""
     samples_ms = [_ms(sample) for sample in samples_s[:MAX_SAMPLES]]
 
     def body() -> None:
-        _put(run_id, probe, {"samples_ms": samples_ms, "note": note})
+        _put(run_id, probe, {"samples_ms": samples_ms, "note": note}, at)
 
     transact(body)
 
 
-def append(run_id: str, probe: str, sample_s: float, *, place: int) -> None:
+def append(run_id: str, probe: str, sample_s: float, *, place: int, at: datetime.datetime) -> None:
     """Keep one more sample, which is that of a place; a place that is filled stays as it is."""
 
     def body() -> None:
         run = numbers_run_key(run_id).get()
         samples = list(run.results.get(probe, {}).get("samples_ms", [])) if run else []
         if len(samples) == place:
-            _put(run_id, probe, {"samples_ms": [*samples, _ms(sample_s)], "note": ""})
+            found = {"samples_ms": [*samples, _ms(sample_s)], "note": ""}
+            _put(run_id, probe, found, at)
 
     transact(body)
 
 
-def _put(run_id: str, probe: str, found: Mapping[str, Any]) -> None:
+def _put(run_id: str, probe: str, found: Mapping[str, Any], at: datetime.datetime) -> None:
     run = numbers_run_key(run_id).get()
     if run is not None:  # It may be deleted by now.
-        run.results = {**run.results, probe: dict(found)}
+        at_ms = round(at.timestamp() * 1000)
+        run.results = {**run.results, probe: {**found, "at_ms": at_ms}}
         run.put()
 
 
 def _ms(sample_s: float) -> float:
     return round(sample_s * 1000, DIGITS)
+
+
+def last_at_ms(run: NumbersRun) -> int:
+    """Return when a run's last sample was kept, in milliseconds since 1970; 0: none was."""
+    return max((int(found.get("at_ms", 0)) for found in run.results.values()), default=0)
 
 
 def findings(run: NumbersRun | None, before: NumbersRun | None = None) -> list[Finding]:

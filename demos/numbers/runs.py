@@ -58,9 +58,10 @@ def _measure_each(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[int
             echo.begin(clients, args.run_id)
             return
         try:
-            results.record(args.run_id, probe.name, probe.take(clients))
+            samples, note = probe.take(clients), ""
         except NotMeasurableError as error:
-            results.record(args.run_id, probe.name, [], str(error))
+            samples, note = [], str(error)
+        results.record(args.run_id, probe.name, samples, note, at=clients.clock.now())
 
     yield take
 

@@ -15,18 +15,23 @@ Routes: POST /tasks/sums/begin, /tasks/sums/write.
 
 from __future__ import annotations
 
-import datetime
-import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from google.cloud import ndb
 from pydantic import Field
 
+from demos.loads import (
+    LoadGoesOnError,
+    TimedLoad,
+    bucket,
+    percentile,
+    together,
+)
 from demos.sums.sums import Add, Count, add_up
 from models.demos.sums import LoadWriter, SumLoads, loads_key, writer_key
 from models.transactions import transact
@@ -46,25 +51,16 @@ STEPS_PER_S = 25
 MAX_WORK_S = 5.0
 MAX_ITEMS_A_STEP = 250
 MAX_STEPS_KEPT = 100
-# A load that has not ended so long after its time may be replaced.
-GIVEN_UP_AFTER_S = 60.0
 # Less than an item's idempotency key is known for.
 LAST_STEP_S = 23 * 3600.0
 # A form that starts a load does so once for so long, and for so many loads of its sum.
 ROWS_FOR_S = 48 * 3600.0
 MAX_PAST = 200
 MAX_DELETED = 3
-# A bucket of latencies is 1.2 times as wide as the one before.
-GROWTH = 1.2
-BUCKETS = 60
-
-
-class LoadGoesOnError(Exception):
-    """The sum is under a load."""
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(TimedLoad):
     """What a load is: its rate in items a second, its writers, its length, its beginning."""
 
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -108,12 +104,6 @@ class Load:
         """What all of it adds up to."""
         each = [sum(self.amounts(w, self.items_of(w))) for w in range(self.writers)]
         return Count(self.items, sum(each))
-
-    def age_s(self, clients: Clients) -> float:
-        return clients.clock.now().timestamp() - self.started_ms / 1000
-
-    def is_given_up(self, clients: Clients) -> bool:
-        return self.age_s(clients) > self.seconds + GIVEN_UP_AFTER_S
 
 
 @dataclass(frozen=True)
@@ -280,7 +270,7 @@ def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) 
     row.accepted, row.amount = work.accepted, amount
     row.repeats += work.repeats
     row.writes += writes
-    row.latencies = _together([row.latencies or {}, work.latencies])
+    row.latencies = together(row.latencies or {}, work.latencies)
     row.steps = [*(row.steps or []), list(stretch)][-MAX_STEPS_KEPT:]
     row.put()
 
@@ -288,14 +278,11 @@ def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) 
 def _next(clients: Clients, step: WriterStep) -> None:
     """Create the task of a writer's next step. Writers begin theirs one after the other."""
     load, number = step.load, step.number + 1
-    at_ms = load.started_ms + 1000 * load.step_s * (number + step.writer / load.writers)
-    now = clients.clock.now()
-    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
     write.enqueue(
         clients,
         WriterStep(load, step.writer, number),
         name=(load.id, step.writer, number),
-        at=at if at > now else None,
+        at=load.step_at(clients, load.step_s * (number + step.writer / load.writers)),
     )
 
 
@@ -328,7 +315,7 @@ def status(clients: Clients, name: str) -> LoadStatus:
     load = load_of(loads)
     rows = _rows(load) if load else []
     accepted = Count(sum(row.accepted for row in rows), sum(row.amount for row in rows))
-    latencies = _together(row.latencies or {} for row in rows)
+    latencies = together(*(row.latencies or {} for row in rows))
     is_over = load is not None and accepted.items >= load.items
     return LoadStatus(
         load,
@@ -342,36 +329,3 @@ def status(clients: Clients, name: str) -> LoadStatus:
         is_over,
         load is not None and not is_over and load.is_given_up(clients),
     )
-
-
-# Latencies
-
-
-def bucket(ms: float) -> int:
-    """Return the bucket of a latency.
-
-    >>> bucket(0.3), bucket(1.1), bucket(1.3), bucket(1e9)
-    (0, 1, 2, 60)
-    """
-    return min(BUCKETS, max(0, math.ceil(math.log(max(ms, 0.001), GROWTH))))
-
-
-def percentile(latencies: Mapping[str, int], share: float) -> float | None:
-    """Return the latency that so many did not exceed, to a bucket's width.
-
-    >>> percentile({"0": 50, "10": 49, "20": 1}, 0.95)
-    6.2
-    """
-    left = share * sum(latencies.values())
-    for each in sorted(map(int, latencies)):
-        left -= latencies[str(each)]
-        if left <= 0:
-            return round(GROWTH**each, 1)
-    return None
-
-
-def _together(many: Iterable[Mapping[Any, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in many:
-        total.update({str(key): count for key, count in each.items()})
-    return dict(total)

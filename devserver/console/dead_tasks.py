@@ -6,6 +6,7 @@ one again: a replay is a task of its own, sent through Cloud Tasks like any othe
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,7 +21,7 @@ REPLAY_PATH = "/tasks/dead/replay"
 REPLAY_QUEUE = "default"
 PAGE_DEAD = 100
 MAX_NAME_BYTES = 1500  # Of a key in Datastore.
-_MAX_READ = 1000
+MAX_REPLAYED = _MAX_READ = 1000
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,17 @@ class DeadTask:
     updated: float | None
     resolved: bool
 
+    @property
+    def at(self) -> float:
+        """When it failed last."""
+        return self.updated or self.created or 0.0
+
+    def has(self, text: str) -> bool:
+        """Return whether a text stands in it, in any case."""
+        wanted = text.casefold()
+        where = (self.path, self.queue, self.reason, self.body.text)
+        return any(wanted in each.casefold() for each in where)
+
 
 class DeadTasks:
     """Reads dead tasks from the emulator."""
@@ -45,23 +57,45 @@ class DeadTasks:
         """Read through this connection."""
         self._reader = reader
 
-    async def newest(self, address: str, *, unresolved_only: bool = False) -> list[DeadTask]:
+    async def newest(
+        self,
+        address: str,
+        *,
+        text: str = "",
+        unresolved_only: bool = False,
+        limit: int = PAGE_DEAD,
+    ) -> list[DeadTask]:
         """Return the newest dead tasks of the Datastore at this address.
+
+        Args:
+            text: Only those with this in their path, queue, reason or body.
 
         Raises:
             google.api_core.exceptions.GoogleAPIError: it does not answer.
         """
-        return await asyncio.to_thread(self._newest, address, unresolved_only)
+        found = await asyncio.to_thread(self._read, address)
+        if unresolved_only:
+            found = [dead for dead in found if not dead.resolved]
+        return [dead for dead in found if dead.has(text)][:limit]
 
-    def _newest(self, address: str, unresolved_only: bool) -> list[DeadTask]:
+    def _read(self, address: str) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
         query = self._reader.client(address).query(kind=KIND)
         rows = query.fetch(limit=_MAX_READ, **CALL_OPTIONS)
         found = [_dead_task(row) for row in rows]
-        if unresolved_only:
-            found = [dead for dead in found if not dead.resolved]
-        found.sort(key=lambda dead: (dead.resolved, -(dead.updated or dead.created or 0.0)))
-        return found[:PAGE_DEAD]
+        found.sort(key=lambda dead: (dead.resolved, -dead.at))
+        return found
+
+
+def enqueue_replays(
+    engine: Engine, dead_task_ids: Sequence[str], app_url: str, account: str
+) -> int:
+    """Ask the app to run many dead tasks again; return how many were not refused."""
+
+    def replay(dead_task_id: str) -> None:
+        enqueue_replay(engine, dead_task_id, app_url, account)
+
+    return engine.tasks.act_on_many(replay, dead_task_ids)
 
 
 def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str) -> str:

@@ -13,19 +13,23 @@ from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
 from demos.blog import comments, cost, posts, samples
-from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_from, new_comments
+from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_after, arrivals_from
 from demos.blog.drafts import Author, is_tag
 from demos.blog.front import KEPT_S, Front, front_page, newest
-from demos.blog.markdown import html_of
+from demos.blog.markdown import shown
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.views import comment_counts
 from handlers.endpoints.context import clients, settings
+from handlers.pages.blog_stage import closing_of, costs_of
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.stage import Stage
 from models.demos.blog import Comment, Post
 from pipelines.paging import BadPageSizeError, BadPageTokenError, PageTokens
 from pipelines.query_cache import Reading
 
 bp = Blueprint("blog", __name__, url_prefix="/blog")
 
+TABS = ("how", "cache", "code")
 FEED_POSTS = 20
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 MAX_ARRIVALS_CHARS = 4000
@@ -48,26 +52,41 @@ def tagged(tag: str) -> ResponseReturnValue:
 
 def _list(tag: str) -> ResponseReturnValue:
     is_first = not request.args.get("page_token")
+    tab = request.args.get("tab", TABS[0])
+    if tab not in TABS:
+        abort(404)
     filling = samples.status(clients(), DEMO) if is_first and not tag else None
     before, started = clients().meter.cost(), time.perf_counter()
     found, reading = _read(tag, is_filling=bool(filling and filling.is_running))
     took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
     if tag and is_first and not found.posts:
         abort(404)
+    stats = newest(page_tokens()).stats(clients()) if reading else None
     return render_template(
         "blog/list.html",
         tag=tag,
         found=found,
         is_first=is_first,
-        took_s=took_s,
-        spent=spent,
         filling=filling,
+        can_fill=is_first and not found.posts and samples.can_fill(DEMO),
         reading=reading,
-        kept_s=KEPT_S,
-        stats=newest(page_tokens()).stats(clients()) if reading else None,
+        stage=Stage(closing=closing_of(reading), cost=costs_of(spent, took_s, reading, stats)),
         new_id=clients().new_id(),
         page_size=request.args.get("page_size") or None,
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        kept_s=KEPT_S,
     )
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.blog.posts", "create_post", "A post takes its number"),
+        excerpt("demos.blog.front", "front_page", "What the first page reads"),
+        excerpt("demos.blog.front", "newest", "How it is kept for everybody"),
+        excerpt("demos.blog.comments", "threads_page", "A page of comments, merged"),
+    ]
 
 
 def _read(tag: str, *, is_filling: bool) -> tuple[Front, Reading[Front] | None]:
@@ -108,13 +127,13 @@ def post_page(
         page = comments.threads_page(page_tokens(), name, **address)
     except (BadPageTokenError, BadPageSizeError):
         abort(400, OTHER_LIST)
-    count = comment_counts([found])[0]
+    count = comment_counts(clients(), [found])[0]
     took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
     reply_to = request.args.get("reply_to", "") or form.get("reply_to", "")
     html = render_template(
         "blog/post.html",
         post=found,
-        body=Markup(html_of(found.body)),
+        body=Markup(shown(clients(), found.body)),
         page=page,
         count=count,
         is_first=not address.get("page_token"),
@@ -142,11 +161,13 @@ def _comment_named(post: str, name: str) -> Comment | None:
 def arrived(number: str) -> ResponseReturnValue:
     """Show the comments that were written since a page was read."""
     found = post_or_404(number)
-    arrivals = _arrivals_in_address(found.key.id())
+    name = found.key.id()
+    new, arrivals = arrivals_after(clients(), name, _arrivals_in_address(name))
     return render_template(
         "blog/new_comments.html",
         post=found,
-        comments=new_comments(found.key.id(), arrivals),
+        comments=new,
+        arrivals=_arrivals_token(name, arrivals),
         author=author(),
     )
 
@@ -155,11 +176,10 @@ def arrived(number: str) -> ResponseReturnValue:
 def feed() -> ResponseReturnValue:
     """Return the newest posts as an Atom feed (RFC 4287)."""
     newest = posts.posts_page(page_tokens(), DEMO, page_size=FEED_POSTS).items
-    entries = [(each, html_of(each.body)) for each in newest]
     times = [each.updated for each in newest]
     text = render_template(
         "blog/feed.xml",
-        entries=entries,
+        posts=newest,
         updated=max(times) if times else datetime.datetime(2008, 5, 28),  # noqa: DTZ001
         project=settings().project,
     )
@@ -170,8 +190,9 @@ def feed() -> ResponseReturnValue:
 
 @bp.get("/cost")
 def page_costs() -> ResponseReturnValue:
-    """Measure what pages cost, by place and by offset."""
-    return render_template("blog/cost.html", costs=cost.costs(clients(), DEMO))
+    """Show what pages cost, by place and by offset, as measured within the last minute or two."""
+    measured = cost.costs.read(clients(), DEMO)
+    return render_template("blog/cost.html", costs=measured.value, age_s=measured.age_s)
 
 
 # What addresses and cookies hold

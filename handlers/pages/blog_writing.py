@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from demos.blog import comments, posts, samples
 from demos.blog.comments import UnknownCommentError
+from demos.blog.cost import costs
 from demos.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
 from demos.blog.front import NEWEST, newest
 from demos.blog.markdown import html_of
@@ -231,6 +232,7 @@ def fill() -> ResponseReturnValue:
     try:
         samples.fill(clients(), DEMO)
         invalidate(clients(), NEWEST)  # While they come in, the page is read anew each time.
+        costs.invalidate(clients())
     except BlogNotEmptyError:
         flash("The blog has posts already; samples are for an empty one.")
     return redirect(url_for("blog.front"), 303)

@@ -1,6 +1,6 @@
-"""Pictures of a counter: a cell for each shard, and clicks and conflicts by second.
+"""Pictures of a counter: a column for each shard, and clicks and conflicts by second.
 
-Lengths along time are in percent of the picture, heights in pixels.
+Lengths across are in percent of the picture, heights in percent, or in pixels of the chart.
 """
 
 from __future__ import annotations
@@ -11,20 +11,32 @@ from dataclasses import dataclass
 from demos.counters.load import LoadStatus
 from pipelines.counters import ShardStatus
 
-CHART_HIGH = 110
+CHART_HIGH = 76
 MIN_HIGH = 1.5
+# Of a column: what it takes of its place, and up to how many have room for their numbers.
+FILLED = 0.84
+MAX_LABELLED = 24
+# A few columns stay columns.
+MIN_PLACES = 12
 # The way whose clicks are drawn: what the shards are of.
 DRAWN = "sharded"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Column:
     """A shard: what it holds, and how full it is drawn, in percent of the fullest."""
 
     number: int
     count: int
     level: int
     is_draining: bool
+    x: float
+    width: float
+    is_labelled: bool
+
+    @property
+    def middle(self) -> float:
+        return round(self.x + self.width / 2, 2)
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class Chart:
     way: str
     seconds: Sequence[Second]
     wanted_y: float
+    wanted_width: float
     wanted: int
     peak: int
     height: int = CHART_HIGH
@@ -60,32 +73,48 @@ class Chart:
         return sum(each.conflicts for each in self.seconds)
 
 
-def cells(status: ShardStatus) -> list[Cell]:
-    """Return a cell for each shard that exists."""
+def columns(status: ShardStatus) -> list[Column]:
+    """Return a column for each shard that exists."""
     fullest = max((abs(count) for count in status.counts), default=0) or 1
+    pitch = 100 / max(MIN_PLACES, len(status.counts))
     return [
-        Cell(number, count, round(100 * abs(count) / fullest), number >= status.shards)
+        Column(
+            number,
+            count,
+            round(100 * abs(count) / fullest),
+            number >= status.shards,
+            round(pitch * number, 2),
+            round(pitch * FILLED, 2),
+            len(status.counts) <= MAX_LABELLED,
+        )
         for number, count in enumerate(status.counts)
     ]
 
 
-def by_second(status: LoadStatus) -> Chart | None:
-    """Draw the last load; None: there was none."""
+def by_second(status: LoadStatus, length_s: float) -> Chart | None:
+    """Draw the last load on an axis of so many seconds; None: there was none."""
     load = status.load
     if load is None or not load.ways:
         return None
     way = DRAWN if DRAWN in load.ways else load.ways[0]
     found = status.ways[way].seconds
     peak = max([load.rate, *(sum(each) for each in found.values())])
-    pitch = 100 / load.seconds
+    pitch = 100 / length_s
 
     def high(count: int) -> float:
         return round(max(MIN_HIGH, CHART_HIGH * count / peak), 1) if count else 0.0
 
     def drawn(second: int) -> Second:
         clicks, conflicts = found.get(second, (0, 0))
-        x, width = round(pitch * second, 2), round(pitch * 0.8, 2)
+        x = round(min(100.0, pitch * second), 2)
+        width = round(min(100 - x, pitch * 0.8), 2)
         return Second(second, x, width, clicks, conflicts, high(clicks), high(conflicts))
 
-    seconds = [drawn(second) for second in range(load.seconds)]
-    return Chart(way, seconds, round(CHART_HIGH * (1 - load.rate / peak), 1), load.rate, peak)
+    return Chart(
+        way,
+        [drawn(second) for second in range(max([load.seconds, *(s + 1 for s in found)]))],
+        round(CHART_HIGH * (1 - load.rate / peak), 1),
+        round(min(100.0, pitch * load.seconds), 2),
+        load.rate,
+        peak,
+    )

@@ -10,15 +10,20 @@ from flask.typing import ResponseReturnValue
 
 from demos.counters import counters, load
 from demos.counters.counters import MAX_CLICK, MAX_SHARDS_BY_HAND, WAYS
-from demos.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad, LoadGoesOnError
+from demos.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad
+from demos.loads import LoadGoesOnError
 from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
-from handlers.pages.counter_charts import by_second, cells
-from handlers.pages.faults import active_switches
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.counter_charts import columns
+from handlers.pages.counter_stage import Counts, counter_stage
+from handlers.pages.faults import strike_once_each
 from handlers.pages.formatting import number
+from handlers.pages.live import live_part
 
 bp = Blueprint("counters", __name__, url_prefix="/counters")
 
+TABS = ("ways", "how", "code", "tables")
 WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 FILLED_IN = {"amount": "1", "rate": "40", "seconds": "10", "ways": "all", "shards": "20"}
 # By way: its name, and what it is.
@@ -39,7 +44,7 @@ def page() -> ResponseReturnValue:
 @bp.get("/live")
 def live() -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
-    return render_template("counters/_live.html", **_live())
+    return live_part("counters/_live.html", **_live())
 
 
 @bp.post("/clicks")
@@ -74,6 +79,7 @@ def put_under_load() -> ResponseReturnValue:
         errors["ways"] = "one of the ways in the list"
     if errors:
         return _page(form, errors, 400)
+    strike_once_each(request.path)
     wanted = ClickLoad(
         form_id,
         list(WAYS) if form["ways"] == "all" else [form["ways"]],
@@ -123,6 +129,9 @@ def _back() -> ResponseReturnValue:
 
 
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
+    if tab not in TABS:
+        abort(404)
     found = _live()
     filled_in = {**FILLED_IN}
     if found["shards"].is_pinned:
@@ -132,10 +141,20 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
         form={**filled_in, **form},
         errors=errors,
         limits={"rate": MAX_RATE, "seconds": MAX_SECONDS, "shards": MAX_SHARDS_BY_HAND},
-        switches=active_switches(),
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
         **found,
     )
     return html, status
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.counters.counters", "WAYS", "One count in four ways"),
+        excerpt("demos.counters.load", "_click", "What a writer does, until it is done or killed"),
+        excerpt("pipelines.counters.commits", "write", "One commit: all of it or nothing"),
+    ]
 
 
 def _live() -> dict[str, Any]:
@@ -144,17 +163,18 @@ def _live() -> dict[str, Any]:
     under = load.status(clients())
     shards = counters.shards(clients())
     sums = counters.sums(clients())
+    accepted = {way: under.accepted(way) + (sums.forms if way == "sharded" else 0) for way in WAYS}
+    counts = Counts(sums, accepted)
+    reads = (clients().meter.cost() - before).reads
+    stage, chart = counter_stage(under, counts, NAMES, reads, clients().clock.now())
     return {
         "new_id": clients().new_id(),
         "is_limited": is_limited,
         "load": under,
         "shards": shards,
-        "cells": cells(shards),
-        "sums": sums,
+        "columns": columns(shards),
+        "counts": counts,
         "names": NAMES,
-        "chart": by_second(under),
-        "accepted": {
-            way: under.accepted(way) + (sums.forms if way == "sharded" else 0) for way in WAYS
-        },
-        "read": clients().meter.cost() - before,
+        "chart": chart,
+        "stage": stage,
     }

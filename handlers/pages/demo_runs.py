@@ -20,8 +20,9 @@ from demos.grades.students import DEMO
 from demos.invitations import parties
 from demos.invitations.imports import import_guests
 from demos.invitations.sending import Pace
+from demos.loads import LoadGoesOnError
 from demos.sums import load, sums
-from demos.sums.load import Load, LoadGoesOnError
+from demos.sums.load import Load
 from demos.sums.sums import TooManySumsError
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form

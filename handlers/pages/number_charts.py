@@ -14,9 +14,16 @@ from demos.numbers.results import Finding
 # From a microsecond to ten seconds: what lies beyond is drawn at the end.
 MIN_MS, MAX_MS = 0.001, 10_000.0
 LANES = 5
-FIRST_LANE, LANE_HIGH = 6, 5
+FIRST_LANE, LANE_HIGH = 3, 4
 TICKS = (("1 µs", 0.001), ("10", 0.01), ("100", 0.1), ("1 ms", 1.0), ("10", 10.0), ("100", 100.0))
 LATE_TICKS = (("1 s", 1000.0), ("10", 10_000.0))
+THIN = "\u202f"  # Between thousands.
+# If a nanosecond were a second: the units that people have for so long, in seconds.
+NS_PER_MS = 1_000_000
+LONG_UNITS = (
+    *(("year", 365.25 * 86400), ("month", 30.44 * 86400), ("day", 86400.0)),
+    *(("h", 3600.0), ("min", 60.0), ("s", 1.0)),
+)
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,21 @@ def _place(ms: float | None) -> float | None:
     return None if ms is None else place(ms)
 
 
-def ticks() -> list[tuple[str, float]]:
-    """Return the words of the axis, and where each stands."""
-    return [(word, place(ms)) for word, ms in (*TICKS, *LATE_TICKS)]
+def ticks(*, is_long: bool) -> list[tuple[str, float]]:
+    """Return the words of the axis, and where each stands.
+
+    Args:
+        is_long: As if a nanosecond were a second.
+    """
+    found = (*TICKS, *LATE_TICKS)
+    return [(_short(as_long(ms)) if is_long else word, place(ms)) for word, ms in found]
+
+
+def _short(text: str) -> str:
+    """Return a length of time with its unit in one or two letters, as an axis has room for."""
+    for unit, letters in (("year", "y"), ("month", "mo"), ("day", "d")):
+        text = text.replace(f"{unit}s", letters).replace(unit, letters)
+    return text
 
 
 def exact(ms: float | None) -> str:
@@ -77,6 +96,27 @@ def exact(ms: float | None) -> str:
             figure = f"{ms * factor:.3g}"
             return f"{float(figure):g} {unit}"
     raise AssertionError(ms)
+
+
+def as_long(ms: float | None) -> str:
+    """Return how long a time would be if a nanosecond were a second.
+
+    >>> [as_long(ms) for ms in (0.0000005, 0.001, 0.25, 12.5, 30.0, 1000.0, 10_000.0, None)]
+    ['0.5 s', '17 min', '2.9 days', '4.8 months', '11 months', '32 years', '317 years', '–']
+    """
+    if ms is None:
+        return "–"
+    length_s = ms * NS_PER_MS
+    unit, size = next((each for each in LONG_UNITS if length_s >= each[1]), ("s", 1.0))
+    count = length_s / size
+    figure = f"{count:,.0f}" if count >= 10 else f"{float(f'{count:.2g}'):g}"
+    is_noun = unit in ("year", "month", "day") and figure != "1"
+    return f"{figure.replace(',', THIN)} {unit}{'s' if is_noun else ''}"
+
+
+def timed(ms: float | None, *, is_long: bool) -> str:
+    """Return a time as it is, or as if a nanosecond were a second."""
+    return as_long(ms) if is_long else exact(ms)
 
 
 def times(ratio: float | None) -> str:

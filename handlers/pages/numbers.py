@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any
 
-from flask import Blueprint, Response, abort, flash, redirect, render_template, url_for
+from flask import Blueprint, Response, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from demos.numbers import runs
@@ -16,15 +16,22 @@ from demos.numbers.results import Finding, findings
 from demos.numbers.runs import RunGoesOnError
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
-from handlers.pages.number_charts import exact, strip, ticks, times
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.faults import strike_once_each
+from handlers.pages.live import live_part
+from handlers.pages.number_charts import strip, ticks, timed, times
+from handlers.pages.number_stage import number_stage
 from models.demos.numbers import NumbersRun, newest_runs, numbers_run_key
 
 bp = Blueprint("numbers", __name__, url_prefix="/numbers")
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 LISTED = 10
+TABS = ("table", "how", "code", "limits")
+# "long": as if a nanosecond were a second.
+SCALES = ("real", "long")
 
-bp.add_app_template_filter(exact)
+bp.add_app_template_filter(timed)
 bp.add_app_template_filter(times)
 bp.add_app_template_filter(strip)
 
@@ -44,7 +51,7 @@ def run(run_id: str) -> ResponseReturnValue:
 @bp.get("/<run_id>/live")
 def live(run_id: str) -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
-    return render_template("numbers/_live.html", **_live(_known(run_id)))
+    return live_part("numbers/_live.html", **_live(_known(run_id)))
 
 
 @bp.get("/<run_id>.csv")
@@ -66,6 +73,7 @@ def samples(run_id: str) -> ResponseReturnValue:
 def measure() -> ResponseReturnValue:
     """Begin a run, once for each form."""
     run_id = id_in_form()
+    strike_once_each(request.path)
     try:
         runs.start(clients(), run_id, stack=_stack())
     except RunGoesOnError as error:
@@ -78,28 +86,53 @@ def measure() -> ResponseReturnValue:
 
 
 def _page(found: NumbersRun | None) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0])
+    if tab not in TABS:
+        abort(404)
     return render_template(
         "numbers/page.html",
         recent=newest_runs().fetch(LISTED),
         stack=_stack(),
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        not_measured=NOT_MEASURED,
         **_live(found),
     )
 
 
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.numbers.probes", "_timed", "How a sample is taken"),
+        excerpt("demos.numbers.runs", "_measure_each", "What the task does with each operation"),
+        excerpt("demos.numbers.echo", "echo", "A task that says how long it was on its way"),
+    ]
+
+
 def _live(found: NumbersRun | None) -> dict[str, Any]:
+    scale = request.args.get("scale", SCALES[0])
+    if scale not in SCALES:
+        abort(404)
+    spent = clients().meter.cost()
     before = runs.before(found) if found else None
     rows: list[Finding] = findings(found, before)
-    taken = sum(bool(each.samples_ms or each.note) for each in rows)
+    reads = (clients().meter.cost() - spent).reads + (found is not None)
+    is_complete = found is not None and runs.is_complete(found)
+    is_moving = found is not None and runs.is_moving(clients(), found)
+    now = clients().clock.now()
     return {
         "run": found,
-        "before": before,
         "rows": rows,
-        "ticks": ticks(),
-        "taken": taken,
+        "is_long": scale == "long",
+        "scale": scale if scale != SCALES[0] else None,
+        "ticks": ticks(is_long=scale == "long"),
+        "taken": sum(bool(each.samples_ms or each.note) for each in rows),
         "count": len(PROBES),
-        "not_measured": NOT_MEASURED,
-        "is_complete": found is not None and runs.is_complete(found),
-        "is_moving": found is not None and runs.is_moving(clients(), found),
+        "is_complete": is_complete,
+        "is_moving": is_moving,
+        "stage": number_stage(
+            found, rows, reads, now, is_moving=is_moving, is_complete=is_complete
+        ),
         "new_id": clients().new_id(),
     }
 

@@ -9,8 +9,9 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from demos.loads import LoadGoesOnError
 from demos.sums import load, sums
-from demos.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load, LoadGoesOnError
+from demos.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load
 from demos.sums.reconciliation import reconcile
 from demos.sums.sums import MAX_AMOUNT, MAX_SUMS, TooManySumsError, add_up
 from handlers.endpoints.context import clients

@@ -62,7 +62,6 @@ class Post(ndb.Model):
     author = ndb.TextProperty(required=True)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)
-    imported_comments = ndb.IntegerProperty(indexed=False, default=0)  # No view counts these.
     places = ndb.StringProperty(repeated=True)
 
     @property
@@ -96,7 +95,7 @@ class Comment(ndb.Model):
     author = ndb.TextProperty(required=True)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     is_deleted = ndb.BooleanProperty(indexed=False, default=False)
-    is_imported = ndb.BooleanProperty(indexed=False, default=False)  # It came with its post.
+    is_imported = ndb.BooleanProperty(indexed=False, default=False)  # Of no week that is ranked.
     thread = ndb.StringProperty(required=True)
 
     @property

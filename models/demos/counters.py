@@ -38,6 +38,7 @@ class ClickWriter(ndb.Model):
     latencies = ndb.JsonProperty(indexed=False)  # How many clicks took how long, by bucket.
     seconds = ndb.JsonProperty(indexed=False)  # By second of the load: [clicks, conflicts].
     has_ended = ndb.BooleanProperty(indexed=False, default=False)
+    ended_ms = ndb.IntegerProperty(indexed=False)  # Since 1970.
     is_closed = ndb.BooleanProperty(indexed=False, default=False)  # The next load has begun.
 
 

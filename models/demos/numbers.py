@@ -23,7 +23,7 @@ class NumbersRun(ndb.Model):
 
     started = ndb.DateTimeProperty(required=True)
     machine = ndb.JsonProperty(indexed=False, required=True)  # {"python", "cpu", "platform", ...}
-    # {probe: {"samples_ms": [...], "note"}}; a probe that was impossible has no samples.
+    # {probe: {"samples_ms": [...], "note", "at_ms"}}; a probe that was impossible has no samples.
     results = ndb.JsonProperty(indexed=False, default={})
 
 

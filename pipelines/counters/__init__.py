@@ -23,6 +23,9 @@ One argument of the declaration chooses how a counter is kept, and changes nothi
                  about a second later
     "in_memory"  in the process, whose sums the queue gathers: no remote call for an increment
 
+A gathered counter may be incremented in a transaction, with the data that it counts:
+`increment_in_transaction`.
+
 Without an idempotency key an increment that raises OutcomeUnknownError may count or not; one that
 returned counts once. With one it may be repeated, and counts once: for 32 days, which is longer
 than a task may be delivered.
@@ -39,7 +42,7 @@ What its code counts twice or loses, and what ours does instead: docs/adr/0015.
 """
 
 from pipelines.counters.additions import Counted
-from pipelines.counters.counter import Counter, NotShardedError, ShardStatus
+from pipelines.counters.counter import Counter, NotGatheredError, NotShardedError, ShardStatus
 from pipelines.counters.totals import Total
 from pipelines.fork_join import BadItemError, DifferentItemError, OutcomeUnknownError
 
@@ -48,6 +51,7 @@ __all__ = [
     "Counted",
     "Counter",
     "DifferentItemError",
+    "NotGatheredError",
     "NotShardedError",
     "OutcomeUnknownError",
     "ShardStatus",

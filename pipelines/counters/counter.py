@@ -13,6 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from pydantic import Field
 
 from models.counters import MAX_SHARDS, due_configs, key_of_config
+from models.transactions import current_transaction
 from pipelines.counters.additions import Addition, Counted, addition, check_key
 from pipelines.counters.exact import ExactIncrements
 from pipelines.counters.gathered import GatheredIncrements
@@ -42,6 +43,10 @@ MAX_SETTLED = 200
 
 class NotShardedError(TypeError):
     """This counter is gathered or kept in memory: it has no shards."""
+
+
+class NotGatheredError(TypeError):
+    """This counter is exact: its increments are commits of their own."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,33 @@ class Counter:
         """
         return self._add(clients, addition(deltas, idempotency_key, is_many=True))
 
+    def increment_in_transaction(self, clients: Clients, deltas: Mapping[str, int]) -> None:
+        """Add to gathered counters in the transaction that this code runs in.
+
+        Like every effect of a transaction that may run again after a lost reply, it needs a
+        proof of the body's own that it was not done before.
+
+        Raises:
+            NotGatheredError: an exact counter is incremented by commits of its own.
+            NoTransactionError: this is not the body of `transact`.
+            BadItemError, UnknownTaskError: nothing of it counts.
+        """
+        self._gathering().add_in_transaction(clients, addition(deltas, None, is_many=True))
+
+    def begin_in_transaction(self, totals: Mapping[str, int]) -> None:
+        """Give new gathered counters what they begin with, in the transaction that this code runs
+        in: what an import brings is counted in bulk. A counter that was incremented before would
+        lose what it has.
+
+        Raises:
+            NotGatheredError: an exact counter has shards.
+            NoTransactionError: this is not the body of `transact`.
+        """
+        current_transaction()
+        for key in totals:
+            check_key(key)
+        self._gathering().begin(totals)
+
     def _add(self, clients: Clients, each: Addition) -> Counted:
         if self._gathered:
             return self._gathered.add(clients, each)
@@ -205,7 +237,7 @@ class Counter:
     def _read(self, clients: Clients, keys: Sequence[str]) -> dict[str, int]:
         if self._gathered:
             return self._gathered.totals(keys)
-        shards = ShardReader(self._layouts(clients)).read(keys)
+        shards = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read(keys)
         return {key: each.total for key, each in shards.items()}
 
     def status(self, clients: Clients, key: str) -> ShardStatus:
@@ -215,7 +247,7 @@ class Counter:
             NotShardedError: it has none.
         """
         self._check_sharded()
-        found = ShardReader(self._layouts(clients)).read([key])[key]
+        found = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read([key])[key]
         if found.config is None:
             return ShardStatus(0, ())
         return ShardStatus(found.config.shards, found.counts, bool(found.config.is_pinned))
@@ -235,7 +267,7 @@ class Counter:
         check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, not {shards}")
-        layouts = self._layouts(clients)
+        layouts = Layouts.of(clients, self._settings)
         layout = Resizer(layouts).set(clients, key, shards)
         if layout.due is not None:
             try:
@@ -253,7 +285,7 @@ class Counter:
         return len(due)
 
     def _settle(self, clients: Clients, args: Settle) -> None:
-        if Resizer(self._layouts(clients)).settle(clients, args.key):
+        if Resizer(Layouts.of(clients, self._settings)).settle(clients, args.key):
             self.settle_task.enqueue(clients, replace(args, number=args.number + 1))
 
     def _wake(self, clients: Clients, layout: Layout) -> None:
@@ -263,11 +295,8 @@ class Counter:
 
     # What this process has
 
-    def _layouts(self, clients: Clients) -> Layouts:
-        return Layouts.of(clients, self._settings)
-
     def _group_commit(self, clients: Clients) -> GroupCommit[Addition, Counted]:
-        layouts = self._layouts(clients)
+        layouts = Layouts.of(clients, self._settings)
         return clients.process_state.get_or_create(
             f"counters:commits:{self.name}",
             lambda: GroupCommit(
@@ -278,6 +307,11 @@ class Counter:
                 max_wait_s=MAX_GROUP_WAIT_S,
             ),
         )
+
+    def _gathering(self) -> GatheredIncrements:
+        if self._gathered is None:
+            raise NotGatheredError(f"{self.name} is exact: only gathered ones join a transaction")
+        return self._gathered
 
     def _check_sharded(self) -> None:
         if self._gathered:

@@ -6,7 +6,7 @@ A batch of increments is one write of the counter's total, however many they are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,6 +79,17 @@ class GatheredIncrements:
             )
             return Counted(accepted.is_duplicate)
         return self._add_each(clients, addition)
+
+    def add_in_transaction(self, clients: Clients, addition: Addition) -> None:
+        """Take an addition as part of a transaction; see `ForkJoin.insert_in_transaction`."""
+        for key, delta in addition.deltas.items():
+            self.fork_join.insert_in_transaction(clients, key, Delta(delta))
+
+    def begin(self, totals: Mapping[str, int]) -> None:
+        """Write what new counters begin with."""
+        ndb.put_multi(
+            [CounterTotal(key=total_key(self._name, key), count=n) for key, n in totals.items()]
+        )
 
     def _add_each(self, clients: Clients, addition: Addition) -> Counted:
         items = [(key, Delta(delta)) for key, delta in addition.deltas.items()]

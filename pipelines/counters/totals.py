@@ -3,7 +3,8 @@
 A total is read by one lookup: the counter's configuration and as many shards as this process
 believes that there are. The configuration that comes with them says which shards count; when there
 are more, they are read again, all of them. A lookup sees one moment, so a shard that is drained
-meanwhile is in the sum once: where it was, or where it went.
+meanwhile is in the sum once: where it was, or where it went. When the service leaves some keys for
+another lookup, the configuration is read once more: if it has changed, all is read again.
 
 A cached total says when its lookup began. It is as old as that, whoever stored it, and no reader
 takes one that is older than it asked for. Nothing is ever added to it: increments and fills would
@@ -22,6 +23,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import TypeAdapter, ValidationError
 
+from models.commits import look_up
 from models.counters import CounterConfig, CounterShard, config_key, shard_key
 from pipelines.counters.layouts import Layouts
 from pipelines.runtime import Clients
@@ -60,7 +62,8 @@ class Shards:
 class ShardReader:
     """Reads the shards of a declaration's counters."""
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, datastore: ndb.Client, layouts: Layouts) -> None:
+        self._datastore = datastore
         self._layouts = layouts
         self._name = layouts.settings.name
 
@@ -86,13 +89,21 @@ class ShardReader:
         for key in group:
             asked.append(config_key(self._name, key))
             asked += [shard_key(self._name, key, number) for number in range(believed[key])]
-        rows = iter(ndb.get_multi(asked))
-        found: dict[str, Shards] = {}
+        answers, is_one_moment = look_up(self._datastore, asked)
+        rows: Iterator[Any] = (answer[0] if answer else None for answer in answers)
+        configs: dict[str, CounterConfig | None] = {}
+        counts: dict[str, list[int]] = {}
         for key in group:
-            config: CounterConfig | None = next(rows)
+            configs[key] = next(rows)
             shards: list[CounterShard | None] = [next(rows) for _ in range(believed[key])]
-            exist = config.read_shards if config else 0
-            counted = [shard.count for shard in shards[:exist] if shard is not None]
+            exist = _existing(configs[key])
+            counts[key] = [shard.count for shard in shards[:exist] if shard is not None]
+        changed = set() if is_one_moment else self._changed(configs)
+        found: dict[str, Shards] = {}
+        for key, config in configs.items():
+            exist, counted = _existing(config), counts[key]
+            if key in changed:
+                continue
             if len(counted) == exist:
                 found[key] = Shards(config, counted)
                 self._layouts.found_shards(key, exist)
@@ -100,6 +111,24 @@ class ShardReader:
             else:
                 believed[key] = exist
         return found
+
+    def _changed(self, configs: Mapping[str, CounterConfig | None]) -> set[str]:
+        """Return the counters whose shards became more or fewer since these were read."""
+        now = ndb.get_multi([config_key(self._name, key) for key in configs])
+        return {
+            key
+            for (key, before), after in zip(configs.items(), now, strict=True)
+            if _layout_of(before) != _layout_of(after)
+        }
+
+
+def _existing(config: CounterConfig | None) -> int:
+    return config.read_shards if config else 0
+
+
+def _layout_of(config: CounterConfig | None) -> tuple[int, int] | None:
+    """Return what a drained shard changes, and a new one."""
+    return (config.generation, config.read_shards) if config else None
 
 
 def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:

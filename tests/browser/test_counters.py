@@ -32,8 +32,8 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     before = total(page)
 
     page.get_by_label("Amount, negative too").fill("5")
-    press(page, page.get_by_role("button", name="Count it yourself"))
-    expect(page.locator(".notice").first).to_contain_text("5 is counted")
+    press(page, page.get_by_role("button", name="Count it", exact=True))
+    expect(page.locator(".notices")).to_contain_text("5 is counted")
     shards = page.get_by_role("slider", name="Give it")
     shards.focus()
     shards.press("Home")
@@ -48,6 +48,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     press(page, page.get_by_role("button", name="Let it adapt"))
     keep(page, "counters-running")
     expect(page.locator("#live")).to_contain_text("The load is over", timeout=TIMEOUT_MS)
+    expect(page.locator(".closing")).to_contain_text("0 lost, 0 twice", timeout=TIMEOUT_MS)
 
     expect(page.locator(".kept-ways").get_by_text("exactly")).to_have_count(4, timeout=TIMEOUT_MS)
     assert total(page) > before + 5
@@ -61,7 +62,7 @@ def test_the_page_works_without_javascript(browser: Browser, stack: Stack) -> No
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{stack.app}/counters")
-    switch = page.get_by_role("switch", name="Simulate it")
+    switch = page.get_by_role("switch", name="Simulate production’s limit")
     expect(switch).to_be_checked()
     press(page, switch)
     expect(switch).not_to_be_checked()

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.forms import TIMEOUT_MS, check_width, press
+from tests.browser.test_blog import publish, say
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -58,6 +59,14 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
     context = browser.new_context()
     page = context.new_page()
     found = []
+    page.goto(f"{stack.app}/numbers")
+    press(page, page.get_by_role("button", name="Measure this stack"))
+    page.goto(f"{stack.app}/counters")
+    page.get_by_role("slider", name="For seconds").fill("2")
+    press(page, page.get_by_role("button", name="Start clicking"))
+    publish(page, stack, "On stages")
+    post = page.url.partition("#")[0]
+    say(page, "Hello")
     for button in ("Add 1 000 students", "Add 1 000 items", "Run the demo"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
@@ -72,7 +81,10 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/grades?more={more}" for more in ("code", "table", "teachers")),
         *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
         f"{party}?tour=2",
-        *("/counters", "/numbers", "/blog", "/blog/new"),
+        *("/counters", "/numbers", "/numbers?scale=long", "/blog", "/blog/new", "/blog/cost", post),
+        *(f"/counters?tab={tab}" for tab in ("how", "code", "tables")),
+        *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
+        *("/blog?tab=cache", "/blog?tab=code"),
     ]
 
 
@@ -137,6 +149,24 @@ def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: st
     assert bottom(page) <= height
     assert page.evaluate("performance.timeOrigin") == loaded
     context.close()
+
+
+@pytest.mark.parametrize("window", ["desktop", "phone"])
+def test_what_moves_fits_the_window(
+    browser: Browser, stack: Stack, pages: list[str], window: str
+) -> None:
+    """With its axis, its closing line and its cost, when a run is over."""
+    context = browser.new_context(**WINDOWS[window])
+    page = context.new_page()
+    found = {}
+    for path in ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors"):
+        page.goto(stack.app + path)
+        expect(page.locator(".closing")).to_be_attached()
+        found[path] = bottom(page)
+    context.close()
+
+    height = WINDOWS[window]["viewport"]["height"]
+    assert {path: place for path, place in found.items() if place > height} == {}
 
 
 def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str]) -> None:

@@ -71,4 +71,4 @@ def counted(world: World, number: int) -> int:
     world.settle()
     with world.context():
         post = post_key(DEMO, number).get() or Post(key=post_key(DEMO, number))
-        return comment_counts([post])[0]
+        return comment_counts(world.clients, [post])[0]

@@ -30,7 +30,7 @@ class BlogScenario:
             comments.add_comment(clients, post_key(tag, 1), form_id, author, text)
 
     def is_done(self, tag: str) -> bool:
-        return comment_counts([self._first(tag)]) == [len(SAID)]
+        return comment_counts(self.world.clients, [self._first(tag)]) == [len(SAID)]
 
     def check(self, tag: str, fault: str) -> None:
         page = posts.posts_page(TOKENS, tag)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from demos.counters import counters, load
-from demos.counters.load import GIVEN_UP_AFTER_S, ClickLoad, ClickStep, LoadGoesOnError
+from demos.counters.load import ClickLoad, ClickStep
+from demos.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
 from models.demos.counters import ClickWriter, loads_key
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, REPLY_LOST

@@ -7,8 +7,9 @@ import random
 import pytest
 from google.cloud import ndb
 
+from demos.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
 from demos.sums import load, reconciliation, sums
-from demos.sums.load import GIVEN_UP_AFTER_S, LoadGoesOnError, WriterStep, _record, _Work
+from demos.sums.load import WriterStep, _record, _Work
 from demos.sums.sums import Add
 from models.demos.sums import LoadWriter, sum_key, writer_key
 from models.fork_join import WorkReceipt

@@ -110,8 +110,8 @@ def test_a_sample_has_a_place_that_is_filled_once(world: World) -> None:
     start(world)
     with world.context():
         for place, sample_s in [(0, 0.001), (0, 0.5), (1, 0.002), (3, 0.5), (1, 0.5)]:
-            results.append(RUN, "enqueue-to-run", sample_s, place=place)
-        results.append(OTHER, "enqueue-to-run", 0.5, place=0)
+            results.append(RUN, "enqueue-to-run", sample_s, place=place, at=world.clock.now())
+        results.append(OTHER, "enqueue-to-run", 0.5, place=0, at=world.clock.now())
         assert numbers_run_key(OTHER).get() is None
     assert found(world)["enqueue-to-run"].samples_ms == [1.0, 2.0]
 
@@ -134,7 +134,7 @@ def test_old_runs_are_deleted_by_new_ones(world: World) -> None:
 
 def test_a_finding_is_told_beside_the_run_before_and_the_talk() -> None:
     """How many times as long as the last run's median, and as the talk's number."""
-    probe = Probe("p", "P", "", None, then_ms=10.0, then="10 ms (2008)")
+    probe = Probe("p", "P", "p", "", None, then_ms=10.0, then="10 ms (2008)")
     row = Finding(probe, [1.0, 2.0, 3.0, 40.0], before_ms=4.0)
 
     assert (row.p50_ms, row.p95_ms, row.change, row.times_then) == (2.0, 40.0, 0.5, 0.2)

@@ -47,6 +47,7 @@ NOTICES_OF_MANY = {
     "all-run": "{} dispatched now, whatever the rate and load of their queues.",
     "all-retry": "{} due again at once.",
     "all-delete": "{} deleted.",
+    "all-replay": "{} on the way: the app runs what it had given up again.",
 }
 
 # No control characters: a browser leaves out a tab, and the next slash is another site's.

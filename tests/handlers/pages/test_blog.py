@@ -45,6 +45,7 @@ def numbers(text: str) -> list[int]:
 
 
 READ = ["/blog", "/blog?page_size=2", "/blog/1", "/blog/1?page_size=1", "/blog/tags/paging"]
+READ += ["/blog?tab=cache", "/blog/tags/paging?tab=code"]
 READ += ["/blog/feed.atom", "/blog/cost", "/blog/new", "/blog/live"]
 
 
@@ -160,14 +161,15 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
     for each in (feed, *entries):
         for name in ("id", "title", "updated"):
             assert each.findtext(f"{ATOM}{name}")
-    assert entries[0].find(f"{ATOM}content").text.startswith("<p>They <em>begin</em>")
+    assert entries[0].findtext(f"{ATOM}summary") == "They begin beyond a row."
     assert entries[0].find(f"{ATOM}link").get("href") == "http://localhost/blog/5"
 
 
 def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:
     """As the meter counts it; by offset the last page costs more."""
     page = browser.get("/blog?page_size=2").text
-    assert re.search(r'class="receipt">This page: <b>\d+ reads</b>, \d+ round trips', page)
+    assert re.search(r"This page</dt><dd>\d+ reads</dd><dd class=\"each\">\d+ round trips", page)
+    assert "for you alone" in page
     assert "<b>5 reads</b>" in browser.get("/blog/cost").text
 
 
@@ -184,6 +186,10 @@ def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) ->
     found = browser.get(address).text
     assert "2 new comments" in found
     assert re.findall(r'<p class="comment-text">(\w+)</p>', found) == ["four", "five"]
+    following = html.unescape(re.findall(r'data-next="([^"]+)"', found)[0])
+    assert "No new comments" in browser.get(following).text
+    said(posts, 1, "six", BOB)
+    assert re.findall(r'<p class="comment-text">(\w+)</p>', browser.get(following).text) == ["six"]
     token = address.partition("=")[2]
     for wrong in ("", "x", token[:-1], "A" * 5000, "%00"):
         assert browser.get(f"/blog/1/comments/new?since={wrong}").status_code == 400

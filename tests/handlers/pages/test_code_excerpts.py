@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from handlers.pages import grades, invitations, sums
+from handlers.pages import blog, counters, grades, invitations, numbers, sums
 from handlers.pages.code import ROOT, Excerpt, excerpt
 
-EXCERPTS = [each for page in (grades, invitations, sums) for each in page._code()]
+PAGES = (blog, counters, grades, invitations, numbers, sums)
+EXCERPTS = [each for page in PAGES for each in page._code()]
 MAX_LINES = 34
 
 

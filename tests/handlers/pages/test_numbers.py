@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,12 +28,16 @@ def run(browser: Browser, world: World) -> str:
     response = browser.post("/numbers", {"id": FORM})
     assert response.status_code == 303, response.text
     with world.context():
-        results.record(FORM, "put", [0.002, 0.004, 0.02])
-        results.record(FORM, "memcached", [], "memcached is away")
+        results.record(FORM, "put", [0.002, 0.004, 0.02], at=world.clients.clock.now())
+        results.record(FORM, "memcached", [], "memcached is away", at=world.clients.clock.now())
     return response.headers["Location"].partition("#")[0]
 
 
-@pytest.mark.parametrize("path", ["/numbers", f"/numbers/{FORM}", f"/numbers/{FORM}/live"])
+READ = ["/numbers", f"/numbers/{FORM}", f"/numbers/{FORM}/live", "/numbers?scale=long"]
+READ += [f"/numbers?tab={tab}" for tab in ("how", "code", "limits")]
+
+
+@pytest.mark.parametrize("path", READ)
 def test_what_is_read_changes_nothing(
     browser: Browser, run: str, snapshot: Callable[[], Any], path: str
 ) -> None:
@@ -66,6 +71,32 @@ def test_a_run_shows_what_it_has_found_so_far(browser: Browser, run: str) -> Non
     assert "Not measured: memcached is away" in page
     assert "Cannot be measured from Python" in page
     assert 'data-moving="yes"' in page
+
+
+def test_a_nanosecond_is_a_second_by_a_link(browser: Browser, run: str) -> None:
+    """The page and its live part say how long it would be, and what is odd is refused."""
+    page = browser.get(f"{run}?scale=long").text
+
+    assert "<b>1.5 months</b>" in page
+    assert "<b>4 ms</b>" not in page
+    assert f'data-live="{run}/live?scale=long"' in page
+    assert "1.5 months" in browser.get(f"{run}/live?scale=long").text
+    assert 'name="scale"' not in page
+    assert browser.get(f"{run}?scale=odd").status_code == 404
+    assert browser.get(f"{run}?tab=odd").status_code == 404
+
+
+def test_a_run_tells_what_follows_from_its_numbers(browser: Browser, world: World) -> None:
+    """A write beside a read, one of five hundred beside one alone; and when all is measured."""
+    browser.post("/numbers", {"id": FORM})
+    world.settle(rounds=2000)
+
+    page = browser.get("/numbers").text
+
+    assert re.search(r"Write : read</dt><dd>[0-9.]+ ×", page)
+    assert "12 of 12 operations" in page
+    assert ", all measured" in page
+    assert 'data-moving="no"' in page
 
 
 def test_a_form_that_is_sent_twice_measures_once(
@@ -121,7 +152,7 @@ def test_a_run_is_told_beside_the_one_before(browser: Browser, world: World, run
         newer = NumbersRun(id=OTHER, started=older.started, machine=older.machine)
         newer.started = older.started.replace(year=older.started.year + 1)
         newer.put()
-        results.record(OTHER, "put", [0.008])
+        results.record(OTHER, "put", [0.008], at=world.clients.clock.now())
 
     assert "now 2 ×" in browser.get(f"/numbers/{OTHER}").text
     assert "now 2 ×" in browser.get("/numbers").text

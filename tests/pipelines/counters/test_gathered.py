@@ -6,10 +6,11 @@ import pytest
 
 from models.counters import total_key
 from models.fork_join import PARTITIONS
-from pipelines.counters import Counter, DifferentItemError
+from models.transactions import NoTransactionError, transact
+from pipelines.counters import Counter, DifferentItemError, NotGatheredError
 from pipelines.fork_join import sweep as fork_join_sweep
 from pipelines.fork_join.accumulator import BufferFullError
-from tests.pipelines.counters.counts import HITS, VIEWS, add, counter_world, total
+from tests.pipelines.counters.counts import HITS, LIKES, VIEWS, add, counter_world, total
 from tests.world import Services, World, in_threads
 
 
@@ -32,6 +33,32 @@ def test_gathered_increments_are_one_write_of_their_total(world: World) -> None:
 
     assert (before, total(world, "a", HITS)) == (0, sum(range(-3, 10)))
     assert folds(world, "hits", "a") == 1
+
+
+def test_an_increment_in_a_transaction_counts_with_it_or_not_at_all(world: World) -> None:
+    """E1: committed with the data that it counts; an exact counter takes no part."""
+
+    def broken() -> None:
+        HITS.increment_in_transaction(world.clients, {"a": 100})
+        raise ZeroDivisionError
+
+    with world.clients.context():
+        transact(lambda: HITS.begin_in_transaction({"b": 40}))
+        transact(lambda: HITS.increment_in_transaction(world.clients, {"a": 2, "b": -1}))
+        with pytest.raises(ZeroDivisionError):
+            transact(broken)
+        with pytest.raises(NotGatheredError):
+            transact(lambda: LIKES.increment_in_transaction(world.clients, {"a": 1}))
+        for outside in (HITS.begin_in_transaction, lambda a: add_outside(world, a)):
+            with pytest.raises(NoTransactionError):
+                outside({"a": 7})
+    world.settle()
+
+    assert (total(world, "a", HITS), total(world, "b", HITS)) == (2, 39)
+
+
+def add_outside(world: World, deltas: dict[str, int]) -> None:
+    HITS.increment_in_transaction(world.clients, deltas)
 
 
 def test_a_gathered_increment_counts_once_for_its_idempotency_key(world: World) -> None:
