@@ -14,6 +14,7 @@ from demos.invitations.imports import IMPORT_GUESTS
 from demos.invitations.sending import TELL_GUESTS
 from demos.numbers.echo import echo
 from demos.numbers.runs import MEASURE_NUMBERS
+from demos.quilt.quilts import BATCHES as QUILT_BATCHES
 from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
@@ -24,5 +25,6 @@ APP = Registry(
     *(add_up, load.begin, load.write),
     *(MEASURE_NUMBERS, echo),
     *(*WAYS.values(), click_load.begin, click_load.click),
+    *QUILT_BATCHES,
     *(BLOG_BUILDS, samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
 )

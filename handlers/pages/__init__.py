@@ -15,6 +15,7 @@ from handlers.pages import (
     home,
     invitations,
     numbers,
+    quilt,
     sums,
     sums_api,
 )
@@ -31,6 +32,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(counters.bp)
     app.register_blueprint(blog.bp)
     app.register_blueprint(blog_writing.bp)
+    app.register_blueprint(quilt.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
     formatting.register(app)

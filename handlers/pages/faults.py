@@ -22,13 +22,16 @@ bp = Blueprint("faults", __name__, url_prefix="/break-it")
 
 TIMEOUT_S = 3.0
 KILL_AFTER_S = 0.3
-PAGES = re.compile(r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}")
+PAGES = re.compile(
+    r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}|/quilt(?:/[0-9a-f]{32})?"
+)
 # What the deliveries of a page's runs are asked for: a switch strikes at least one of them.
 PATHS = {
     "/invitations": "/tasks/continuations/tell-guests",
     "/grades": "/tasks/",
     "/counters": "/tasks/counters-demo/click",
     "/sums": "/tasks/sums/write",
+    "/quilt": "/tasks/batches/quilt",
 }
 # What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
