@@ -15,6 +15,7 @@ from handlers.pages.quilt_stage import Hits, hits_of
 from models.demos.quilt import QuiltSquare, newest_quilts, quilt_key
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
+from tests.pipelines.batches.harness import deliver_all
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -59,7 +60,7 @@ def test_a_quilt_is_painted_and_then_finished(browser: Browser, world: World, qu
     assert "data-spinner" in before
     assert picture(before) == {"finished": False, "squares": [0] * 64, "hits": {}}
 
-    world.run_tasks()
+    world.settle()
 
     after = browser.get(f"{quilt}?tab=table").text
     assert "data-spinner" not in after
@@ -76,7 +77,7 @@ def test_a_quilt_of_quilts_shows_its_pieces(browser: Browser, world: World) -> N
     browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "4x8"})
     assert "Piece 4: 0 of 64" in browser.get(f"/quilt/{FORM}").text
 
-    world.run_tasks()
+    world.settle()
 
     text = browser.get(f"/quilt/{FORM}").text
     assert [f"Piece {number}: 64 of 64" in text for number in (1, 2, 3, 4)] == [True] * 4
@@ -87,8 +88,10 @@ def test_the_spinner_waits_for_the_completion_task(
     browser: Browser, world: World, quilt: str
 ) -> None:
     """All squares are painted, and the quilt is not finished before that task has run."""
-    while world.run_one(but="/tasks/quilt/finish"):
-        pass
+    deliver_all(world, "default")
+    deliver_all(world, "quilt")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
 
     text = browser.get(quilt).text
     assert all(picture(text)["squares"])
@@ -115,7 +118,7 @@ def test_a_form_that_is_sent_twice_makes_one_quilt(
 def test_what_cannot_be_made_is_refused(
     browser: Browser, snapshot: Callable[[], Any], field: str, value: str
 ) -> None:
-    """S20: a clear 400, and nothing changed."""
+    """A clear 400, and nothing changed."""
     before = snapshot()
 
     response = browser.post("/quilt", {"id": FORM, **CHOSEN, field: value})
@@ -138,7 +141,7 @@ def test_the_picture_shows_what_is_painted(browser: Browser, world: World, quilt
     assert blank.headers["Content-Type"] == "image/svg+xml"
     assert blank.text.count('fill="none"') == 64
 
-    world.run_tasks()
+    world.settle()
 
     whole = browser.get(f"{quilt}.svg")
     assert whole.text.count('fill="#') == 64
