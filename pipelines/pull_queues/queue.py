@@ -92,7 +92,8 @@ class PullQueue:
 
         Args:
             lease_s: In seconds; an item that is not acked by then can be leased again.
-            tag: Only items of this tag; OLDEST: of that of the item that waits longest.
+            tag: Only items of this tag; OLDEST: of that of the item that waits longest, or, when
+                that has none, only items without a tag.
 
         Raises:
             ValueError: `limit` is not from 1 to 1,000, or `lease_s` not from 1 s to a week.
