@@ -73,7 +73,7 @@ def test_a_quilt_is_painted_and_then_finished(browser: Browser, world: World, qu
 
 
 def test_a_quilt_of_quilts_shows_its_pieces(browser: Browser, world: World) -> None:
-    """F4: four nested batches of 64; the whole is complete when all of them are."""
+    """F1: four nested batches of 64; the whole is complete when all of them are."""
     browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "4x8"})
     assert "Piece 4: 0 of 64" in browser.get(f"/quilt/{FORM}").text
 
