@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    batches,
     cloudtasks,
     continuations,
     counters,
@@ -30,6 +31,7 @@ from benchmarks.results import Result, table
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
+    "batches": batches.measure,
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
     "counters": counters.measure,
