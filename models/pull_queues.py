@@ -108,6 +108,13 @@ def tagged_items(group: str, partition: int, now: datetime.datetime) -> Any:
     return PullItem.query(PullItem.tagged >= first, PullItem.tagged <= last).order(PullItem.tagged)
 
 
+def group_items(group: str) -> Any:
+    """Return the query for all items of one group that are not dead, leased ones included."""
+    return PullItem.query(PullItem.tagged >= f"{group}|", PullItem.tagged < f"{group}}}").order(
+        PullItem.tagged
+    )
+
+
 def items_of(queue: str) -> Any:
     """Return the query for all items of a queue that are not dead."""
     return PullItem.query(PullItem.ready >= f"{queue}|", PullItem.ready < f"{queue}}}").order(

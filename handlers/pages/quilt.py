@@ -95,7 +95,7 @@ def _page(row: Quilt | None, errors: dict[str, str], status: int) -> ResponseRet
         "quilt/page.html",
         tab=tab,
         errors=errors,
-        form={**FILLED_IN, **_known_fields()},
+        form={**(_form_of(row) if row else FILLED_IN), **_known_fields()},
         sizes=SIZE_NAMES,
         paces=PACE_NAMES,
         palettes=PALETTES,
@@ -105,6 +105,19 @@ def _page(row: Quilt | None, errors: dict[str, str], status: int) -> ResponseRet
         **_live(row),
     )
     return html, status
+
+
+def _form_of(row: Quilt) -> dict[str, str]:
+    """Return what a form says for another quilt like this."""
+    design = quilts.design_of(row)
+    sizes = {size: name for name, size in SIZES.items()}
+    paces = {ms: name for name, ms in PACES_MS.items()}
+    return {
+        "size": sizes.get((design.edge, design.pieces), FILLED_IN["size"]),
+        "palette": design.palette,
+        "pattern": design.pattern,
+        "pace": paces.get(design.pace_ms, FILLED_IN["pace"]),
+    }
 
 
 def _known_fields() -> dict[str, str]:
