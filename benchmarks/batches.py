@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from benchmarks.batches_app import BenchDone
@@ -24,10 +26,13 @@ from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
 from devserver import debian
 from devserver.ports import free_port
+from pipelines.pull_queues import PullQueue
 
 COUNT = 1_000
 LEAVES = 10_000
 ROUNDS = 5
+ITEMS, LEASERS, LEASED_AT_ONCE = 2_000, (1, 4, 16), 20
+WORK = PullQueue("bench", partitions=16)
 TIMEOUT_S = 240
 RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
 PYTHON = Path(__file__).parent.parent / ".venv" / "rivals" / "bin" / "python"
@@ -41,7 +46,7 @@ class MissingError(Exception):
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
     with open_testbed("benchmarks.batches_app:serve()", is_cached=True) as bench:
-        designs = ("ours", "article", "bare")
+        designs = ("ours", "pulled", "article", "bare")
         for design in designs:
             _run(bench, design, 50)
         seconds: dict[str, list[float]] = {design: [] for design in designs}
@@ -54,6 +59,7 @@ def measure() -> Iterator[Result]:
         yield from _costs(seconds, writes)
         yield _twice(bench)
         yield _tree(bench)
+        yield from _leasers(bench)
     for rival in RIVALS:
         seconds[rival] = _rival(rival)
     yield from _compared(seconds)
@@ -65,6 +71,7 @@ def _compared(seconds: dict[str, list[float]]) -> Iterator[Result]:
     yield _ratio(
         "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, least=False
     )
+    yield _ratio("pulled_versus_ours", seconds["pulled"], seconds["ours"], "a fork-join queue")
     yield _ratio("celery_versus_ours", seconds["celery"], seconds["ours"], RIVALS["celery"], 1.0)
     yield _ratio("dramatiq_versus_ours", seconds["dramatiq"], seconds["ours"], RIVALS["dramatiq"])
 
@@ -128,6 +135,45 @@ def _tree(bench: Bench) -> Result:
     return Result(
         "batches.tree_leaves_per_s", LEAVES / took_s, "leaves a second", "a tree of three levels"
     )
+
+
+# Leasers
+
+
+def _leasers(bench: Bench) -> Iterator[Result]:
+    """Lease and ack what waits, by several threads side by side, until nothing is left."""
+    for leasers in LEASERS:
+        rates = []
+        for _ in range(ROUNDS):
+            with ThreadPoolExecutor(32) as adders:
+                list(adders.map(partial(_add, bench), range(ITEMS)))
+            began = time.perf_counter()
+            with ThreadPoolExecutor(leasers) as workers:
+                acked = list(workers.map(lambda _: _drain(bench), range(leasers)))
+            rates.append(ITEMS / (time.perf_counter() - began))
+            if sum(acked) != ITEMS:
+                raise RuntimeError(f"{sum(acked)} items of {ITEMS} were acked")
+        yield Result(
+            f"batches.leased_per_s_by_{leasers}",
+            statistics.median(rates),
+            "items a second",
+            f"leased and acked, {LEASED_AT_ONCE} at a time, by so many workers side by side",
+            raw={"quartiles": quartiles(rates)},
+        )
+
+
+def _add(bench: Bench, number: int) -> None:
+    with bench.clients.context():
+        WORK.add(bench.clients, str(number))
+
+
+def _drain(bench: Bench) -> int:
+    """Work until nothing can be leased; return how many items were acked."""
+    acked = 0
+    with bench.clients.context():
+        while leases := WORK.lease(bench.clients, limit=LEASED_AT_ONCE):
+            acked += len(leases) - len(WORK.ack(bench.clients, leases))
+    return acked
 
 
 # One run

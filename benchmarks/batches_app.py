@@ -88,6 +88,7 @@ def branches(args: Branch) -> list[tuple[Task[Any], Any]]:
 
 
 OURS = TaskBatch("ours", members=[noop], on_complete=done)
+PULLED = TaskBatch("pulled", members=[noop], on_complete=done, ends_by="pull-queue")
 TREE = TaskBatch("tree", members=[noop, branch], on_complete=done)
 
 
@@ -157,11 +158,12 @@ def _task_key(batch: str, number: int) -> Any:
 
 def serve() -> Flask:
     """Return the app."""
-    batches = (OURS, TREE)
+    batches = (OURS, PULLED, TREE)
     registry = Registry(*batches, noop, always_complete, complete, check_complete)
     app, clients = app_for(registry)
     starts: dict[str, Callable[[str, int], object]] = {
         "ours": lambda batch, count: _populate(clients, OURS, batch, count),
+        "pulled": lambda batch, count: _populate(clients, PULLED, batch, count),
         "article": lambda batch, count: populate_as_in_the_article(clients, batch, count),
         "bare": lambda batch, count: noop.enqueue_many(
             clients, [Member(batch, number) for number in range(count)]

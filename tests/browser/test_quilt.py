@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
 def make(page: Page, stack: Stack, **chosen: str) -> None:
-    """Make a quilt, as the form is filled in or as chosen."""
+    """Make a quilt, of 64 squares that one can watch, or as chosen."""
     page.goto(f"{stack.app}/quilt")
-    for field, value in chosen.items():
+    for field, value in {"size": "8", "pace": "watch", **chosen}.items():
         page.locator(f"select#{field}").select_option(value)
     press(page, page.get_by_role("button", name="Make a quilt"))
     expect(page).to_have_url(re.compile(r"/quilt/[0-9a-f]{32}"))
@@ -42,6 +42,7 @@ def expect_finished(page: Page, count: int) -> None:
     assert painted(page) == count
 
 
+@one_window
 def test_a_quilt_is_painted_while_one_looks(page: Page, stack: Stack, problems: list[str]) -> None:
     """Blank and busy, then square by square, in two windows alike; a reload goes on; then still."""
     make(page, stack)
@@ -71,7 +72,7 @@ def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
     make(page, stack, pace="fast", size="12")
     expect_finished(page, 144)
 
-    scrubber = page.get_by_label("Play it again")
+    scrubber = page.get_by_role("slider")
     scrubber.fill("0")
     assert painted(page) == 0
     expect(page.locator("output[for=moment]")).to_contain_text("0 painted")
@@ -80,6 +81,7 @@ def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
+    scrubber.fill(str(scrubber.get_attribute("max")))
 
     page.locator("[data-square='0']").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowDown", "End"):
@@ -92,10 +94,10 @@ def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
 
 @one_window
 def test_what_is_hit_is_hatched_and_none_stays_blank(page: Page, stack: Stack) -> None:
-    """Errors on, and a worker killed in the middle: four quilts in one, all painted, once."""
+    """Errors on, and a worker killed in the middle: all is painted all the same."""
     page.goto(f"{stack.app}/quilt")
     press(page, page.get_by_role("switch", name="Errors"))
-    make(page, stack, size="4x8", pace="watch")
+    make(page, stack)
     expect(page.locator(".quilt .is-painted")).not_to_have_count(0, timeout=TIMEOUT_MS)
     stack.control("/api/v1/workers/kill", {})
     expect(page.locator(".quilt .is-open, .quilt .was-hit").first).to_be_attached(
@@ -103,27 +105,27 @@ def test_what_is_hit_is_hatched_and_none_stays_blank(page: Page, stack: Stack) -
     )
     keep(page, "quilt-broken")
 
-    expect(page.locator(".tree")).to_contain_text("Piece 4: 64 of 64", timeout=2 * TIMEOUT_MS)
-    expect_finished(page, 256)
+    expect_finished(page, 64)
     press(page, page.get_by_role("switch", name="Errors"))
 
-    expect(page.locator(".closing")).to_contain_text("256 of 256 squares painted")
+    expect(page.locator(".closing")).to_contain_text("64 of 64 squares painted")
     expect(page.locator(".closing")).to_contain_text("1 worker killed")
     assert page.locator(".quilt .was-hit").count() > 0
     keep(page, "quilt-healed")
 
 
 def test_a_quilt_without_javascript(browser: Browser, stack: Stack) -> None:
-    """Forms and links do it all; a link refreshes, and the table says what each square is."""
+    """Four quilts in one, by forms and links; the table says what each square is."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    make(page, stack, pace="fast")
+    make(page, stack, size="4x8", pace="fast")
 
     refresh_until_still(page)
 
-    assert painted(page) == 64
+    assert painted(page) == 256
+    assert page.locator(".tree").inner_text().count("64 of 64") == 4
     page.get_by_role("link", name="Table").click()
-    expect(page.locator("#lists tbody tr")).to_have_count(64)
+    expect(page.locator("#lists tbody tr")).to_have_count(256)
     context.close()
 
 
@@ -131,7 +133,7 @@ def test_reduced_motion_fades_and_turns_nothing(browser: Browser, stack: Stack) 
     """Who asked for no motion gets none."""
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()
-    make(page, stack, pace="slow")
+    make(page, stack)
 
     look = (
         "each => [getComputedStyle(each).animationName, getComputedStyle(each).transitionDuration]"

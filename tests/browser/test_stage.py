@@ -58,7 +58,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
     context = browser.new_context()
     page = context.new_page()
     found = []
-    for button in ("Add 1 000 students", "Add 1 000 items", "Run the demo"):
+    for button in ("Make a quilt", "Add 1 000 students", "Add 1 000 items", "Run the demo"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
         found.append(page.url.partition("#")[0])
@@ -73,6 +73,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
         f"{party}?tour=2",
         *("/counters", "/numbers", "/blog", "/blog/new"),
+        *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
     ]
 
 
@@ -139,20 +140,29 @@ def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: st
     context.close()
 
 
-def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str]) -> None:
-    """After the first one, which has no still picture any more."""
+def test_at_rest_a_page_is_told_and_does_not_ask(
+    browser: Browser, stack: Stack, pages: list[str]
+) -> None:
+    """By a stream, or, without one, by a question that costs little; what it shows is not sent."""
     context = browser.new_context()
     page = context.new_page()
-    statuses: list[int] = []
-    page.on(
-        "response",
-        lambda response: statuses.append(response.status) if "/live" in response.url else None,
-    )
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(stack.app + "/sums/visitors")
     expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
-    page.wait_for_timeout(1000)  # What came to rest just now is told once more.
-    statuses.clear()
-    page.wait_for_timeout(4000)
-    context.close()
+    page.wait_for_timeout(1500)  # What came to rest just now is told once more.
+    assert any("/updates/" in url and "/events" in url for url in asked)
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert [url for url in asked if url.endswith("/live")] == []
 
-    assert set(statuses[1:]) == {304}
+    other = context.new_page()
+    other.goto(stack.app + "/sums/visitors")
+    other.get_by_label("Amount negative").fill("7")
+    press(other, other.get_by_role("button", name="Add it"))
+
+    expect(page.locator(".sum-up")).to_have_text(
+        other.locator(".sum-up").inner_text(), use_inner_text=True, timeout=TIMEOUT_MS
+    )
+    assert any(url.endswith("/live") for url in asked)
+    context.close()
