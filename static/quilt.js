@@ -7,7 +7,7 @@
   const detail = document.querySelector("[data-square-detail]");
   if (!live || !detail) return;
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
-  const PLAYED_MS = 6000; // A quilt that took longer is played faster.
+  const PLAYED_MS = 6000; // However long it took.
   const FRAME_MS = 40;
   let state = null; // What the server said last.
   let shown = Infinity; // Which moment is played, in ms; Infinity: all that there is.
@@ -127,7 +127,7 @@
     const end = Number(range.max);
     const began = performance.now();
     const from = Number(range.value) >= end ? 0 : Number(range.value);
-    const speed = Math.max(1, end / PLAYED_MS);
+    const speed = end / PLAYED_MS;
     live.querySelector("[data-play]").textContent = "Stop";
     // Who wants no motion gets a few still pictures.
     const every = calm.matches ? 1000 : FRAME_MS;
