@@ -169,7 +169,7 @@ def serve() -> Flask:
             clients, [Member(batch, number) for number in range(count)]
         ),
         "tree": lambda batch, count: TREE.populate(
-            clients, batch, branches(Branch(10, count // 100, 1)), seal=True
+            clients, batch, branches(Branch(10, count // 100, 2)), seal=True
         ),
     }
 
