@@ -12,6 +12,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
+RIVALS := $(VENV)/rivals/.installed
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header
 
@@ -61,7 +62,7 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.pictures $(ARGS)
 
-bench: $(INSTALLED) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
+bench: $(INSTALLED) $(RIVALS) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
@@ -89,6 +90,7 @@ lock: ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer rele
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements.txt requirements.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-dev.txt requirements-dev.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-mutants.txt requirements-mutants.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-rivals.txt requirements-rivals.in
 
 # The stamp is newer than the requirements exactly when they are installed.
 $(INSTALLED): requirements-dev.txt
@@ -104,4 +106,9 @@ $(INSTALLED): requirements-dev.txt
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)/mutants
 	@$(VENV)/mutants/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-mutants.txt
+	@touch $@
+
+$(RIVALS): requirements-rivals.txt $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/rivals
+	@$(VENV)/rivals/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-rivals.txt
 	@touch $@

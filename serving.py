@@ -150,6 +150,13 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         super().murder_pending()
         self.ending.intersection_update(self.pending_conns)
 
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """End: streams of the app would go on for a while, and are told."""
+        live = getattr(self.wsgi, "extensions", {}).get("live")
+        if live is not None:
+            live.streams.close()
+        super().handle_exit(sig, frame)
+
     def _cap_keepalive(self, deadline: float) -> None:
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    batches,
     cloudtasks,
     continuations,
     counters,
     fan_in,
     fork_join,
     healing,
+    live,
     materialized_views,
     paging,
     query_cache,
@@ -30,12 +32,14 @@ from benchmarks.results import Result, table
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
+    "batches": batches.measure,
     "cloudtasks": cloudtasks.measure,
     "continuations": continuations.measure,
     "counters": counters.measure,
     "fan_in_views": fan_in.measure,
     "fork_join": fork_join.measure,
     "healing": healing.measure,
+    "live": live.measure,
     "materialized_views": materialized_views.measure,
     "paging": paging.measure,
     "query_cache": query_cache.measure,

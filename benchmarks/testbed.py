@@ -40,13 +40,15 @@ PROJECT, LOCATION = "demo-bench", "us-central1"
 ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
 NOTED_EVERY_S = 0.1
 # The most that the service gives one queue.
-QUEUE_YAML = """
-queue:
-  - name: bench
+QUEUE_YAML = "queue:" + "".join(
+    f"""
+  - name: {name}
     rate: 500/s
     bucket_size: 500
     max_concurrent_requests: 16
 """
+    for name in ("bench", "default", "fork-join")
+)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from demos.invitations.imports import IMPORT_GUESTS
 from demos.invitations.sending import TELL_GUESTS
 from demos.numbers.echo import echo
 from demos.numbers.runs import MEASURE_NUMBERS
+from demos.quilt.quilts import BATCHES as QUILT_BATCHES
 from demos.sums import load
 from demos.sums.sums import add_up
 from pipelines.registry import Registry
@@ -27,4 +28,5 @@ APP = Registry(
     *(*WAYS.values(), click_load.begin, click_load.click),
     *(BLOG_BUILDS, COMMENT_COUNTS),
     *(samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
+    *QUILT_BATCHES,
 )

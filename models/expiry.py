@@ -7,7 +7,7 @@ transaction that deletes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.cloud import ndb
@@ -25,11 +25,16 @@ def delete_expired(keys: Sequence[Any], before: str) -> None:
         keys: Of rows with a text `expires`, all of one partition.
         before: What expires earlier is deleted.
     """
-    for first in range(0, len(keys), MAX_KEYS):
-        part = keys[first : first + MAX_KEYS]
-        transact(lambda part=part: _delete(part, before))  # type: ignore[misc]
+    delete_due(keys, lambda row: row.expires < before)
 
 
-def _delete(keys: Sequence[Any], before: str) -> None:
-    rows = ndb.get_multi(keys)
-    ndb.delete_multi([row.key for row in rows if row is not None and row.expires < before])
+def delete_due(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
+    """Delete the rows that are due still, when they are read again; return how many."""
+    parts = [keys[first : first + MAX_KEYS] for first in range(0, len(keys), MAX_KEYS)]
+    return sum(transact(lambda part=part: _delete(part, is_due)) for part in parts)  # type: ignore[misc]
+
+
+def _delete(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
+    due = [row.key for row in ndb.get_multi(keys) if row is not None and is_due(row)]
+    ndb.delete_multi(due)
+    return len(due)

@@ -3,7 +3,8 @@
 PullItem
     Key: "<queue>|<id>". Ids are random, or digests of the caller's idempotency key.
     Queries: a range of `ready`, in its order: what can be leased; a range of `tagged`, likewise,
-    for one tag; a range of `dead`: the dead letters of a queue. Single-property indexes.
+    for one tag, or for what has none; a range of `dead`: the dead letters of a queue.
+    Single-property indexes.
     `ready` is "<queue>|<partition>|<time>": from that time on, the item can be leased. A lease
     moves the time to its end, so an item whose worker died comes back by itself.
     Growth: one row for each item that waits, is leased or is dead. An ack deletes it; a dead letter
@@ -37,7 +38,7 @@ class PullItem(ndb.Model):
     deliveries = ndb.IntegerProperty(indexed=False, default=0)
     lease = ndb.TextProperty()  # The id of the last lease: proof of a commit without a reply.
     ready = ndb.StringProperty()  # None: it is dead.
-    tagged = ndb.StringProperty()  # As `ready`, within its tag; None: it has no tag, or is dead.
+    tagged = ndb.StringProperty()  # As `ready`, within its tag, or those without one; None: dead.
     dead = ndb.StringProperty()  # When its deliveries were used up.
 
 
@@ -77,8 +78,12 @@ def ready_at(queue: str, partition: int, at: datetime.datetime) -> str:
     return f"{queue}|{partition:02d}|{at:{_TIME}}"
 
 
-def tag_group(queue: str, tag: str) -> str:
-    """Return what stands for a queue among those of `tagged`, for one of its tags."""
+def tag_group(queue: str, tag: str | None) -> str:
+    """Return what stands for a queue among those of `tagged`, for one of its tags; None: no tag.
+
+    >>> tag_group("mail", None) != tag_group("mail", "null")
+    True
+    """
     return f"{queue}#{digest_of(tag)}"
 
 
@@ -97,11 +102,17 @@ def ready_items(queue: str, partition: int, now: datetime.datetime) -> Any:
     return PullItem.query(PullItem.ready >= first, PullItem.ready <= last).order(PullItem.ready)
 
 
-def tagged_items(queue: str, tag: str, partition: int, now: datetime.datetime) -> Any:
-    """Return the query for a partition's items of one tag, the oldest first."""
-    group = tag_group(queue, tag)
+def tagged_items(group: str, partition: int, now: datetime.datetime) -> Any:
+    """Return the query for a partition's items of one group, the oldest first."""
     first, last = f"{group}|{partition:02d}|", ready_at(group, partition, now)
     return PullItem.query(PullItem.tagged >= first, PullItem.tagged <= last).order(PullItem.tagged)
+
+
+def group_items(group: str) -> Any:
+    """Return the query for all items of one group that are not dead, leased ones included."""
+    return PullItem.query(PullItem.tagged >= f"{group}|", PullItem.tagged < f"{group}}}").order(
+        PullItem.tagged
+    )
 
 
 def items_of(queue: str) -> Any:

@@ -24,6 +24,7 @@ import secrets
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -99,12 +100,22 @@ class Transaction:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     hooks: dict[str, TransactionHook] = field(default_factory=dict)
     doubt: Exception | None = None  # The last one that left an attempt's outcome unknown.
+    counts: Counter[str] = field(default_factory=Counter)  # Of this attempt.
+
+    def count(self, what: str) -> int:
+        """Return how often this attempt has asked for it, from 1: each attempt begins anew.
+
+        A body that adds the same twice makes two of it, and the same two when it runs again.
+        """
+        self.counts[what] += 1
+        return self.counts[what]
 
     def hook(self, name: str, make: Callable[[], H]) -> H:
         """Return this transaction's hook of a name; make it if there is none yet."""
         return self.hooks.setdefault(name, make())  # type: ignore[return-value]
 
     def on_retry(self, cause: Exception) -> None:
+        self.counts.clear()
         self._call(lambda hook: hook.on_retry(cause))
 
     def on_commit(self) -> None:

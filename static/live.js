@@ -1,11 +1,16 @@
-// Keeps the element marked data-live fresh while something changes in it: asks the server for
-// it again and puts the parts that differ in place. What has not changed is answered by a 304.
-// Without this script there is a link.
+// Keeps the element marked data-live fresh: asks the server for it again and puts the parts that
+// differ in place. What has not changed is answered by a 304. Where the element has data-updates,
+// it is asked for when a stream of events says that something has changed, or, where the server
+// has no room for one more stream, a question that costs next to nothing; and now and then without
+// that, for what nobody tells. Without this script there is a link.
 "use strict";
 (() => {
   const FAST_MS = 400;
   const SLOW_MS = 15000;
   const LOST_MS = 3000;
+  // So long it goes without looking when nobody says that something has changed.
+  const UNTOLD_MOVING_MS = 2000;
+  const UNTOLD_STILL_MS = 30000;
   // After so many without a change it stops, until the page is looked at again; while the part
   // says that it moves, it goes on and asks less and less often.
   const STILL_POLLS = 20;
@@ -28,6 +33,13 @@
   let timer = 0;
   let asking = null;
   let tag = ""; // Of the part that stands on the page.
+  let source = null; // The stream of events, if there is one.
+  let hasRoom = true; // The server takes streams.
+  let seen = ""; // The id of the last change that was heard of.
+  let isTold = true; // Something has changed since the part was asked for.
+  let askedAt = -Infinity;
+  let isLooking = false;
+  let paceMs = 0; // How soon the server wants to be asked again.
 
   const show = () => {
     const word = paused ? "Paused" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
@@ -136,11 +148,62 @@
     }
   };
 
+  // The stream of events. A browser connects again by itself, from the last id on.
+  const listen = () => {
+    const { updates, streams } = live.dataset;
+    if (source || !updates || streams !== "yes" || !hasRoom || paused || document.hidden) return;
+    source = new EventSource(`${updates}/events?after=${encodeURIComponent(seen)}`);
+    source.addEventListener("changed", (event) => {
+      seen = event.lastEventId;
+      isTold = true;
+      still = 0;
+      next();
+    });
+    source.addEventListener("error", () => {
+      if (source?.readyState !== EventSource.CLOSED) return;
+      hasRoom = false; // Until the page is looked at again.
+      hush();
+      next();
+    });
+  };
+
+  const hush = () => {
+    source?.close();
+    source = null;
+  };
+
+  // Whether the part has to be asked for.
+  const hasNews = async () => {
+    const { updates } = live.dataset;
+    const untold = performance.now() - askedAt;
+    if (!updates || lost || untold > (isMoving() ? UNTOLD_MOVING_MS : UNTOLD_STILL_MS)) return true;
+    if (isTold || source) return isTold;
+    try {
+      const response = await fetch(updates, { cache: "no-store" });
+      if (!response.ok) return true;
+      const latest = await response.json();
+      isTold = latest.id !== seen;
+      seen = latest.id;
+      paceMs = latest.again_ms;
+    } catch {
+      return true; // Then asking for the part fails, too, and says so.
+    }
+    return isTold;
+  };
+
+  const look = async () => {
+    if (await hasNews()) return refresh();
+    still += 1;
+    return 0;
+  };
+
   const refresh = async (isAction = false) => {
     const order = ++asks;
     if (isAction) acted = order;
     const wasMoving = isMoving();
     const asked = performance.now();
+    askedAt = asked;
+    isTold = false;
     try {
       const answer = await page(live.dataset.live, tag);
       const fresh = answer && answer.getElementById("live");
@@ -165,17 +228,27 @@
     // What moves is asked for often, until nothing has changed for long: it may be parked.
     const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
     const rested = Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
+    const sinceAsked = performance.now() - askedAt;
+    const due = isTold && source ? Math.max(0, FAST_MS - sinceAsked) : Math.max(rested, source ? 0 : paceMs);
     // A server that needs long is asked less often.
-    return isMoving() ? Math.max(rested, 2 * tookMs) : rested;
+    return isMoving() ? Math.max(due, 2 * tookMs) : due;
   };
 
   const next = (tookMs = 0) => {
     clearTimeout(timer);
+    timer = 0;
     show();
-    if (paused || document.hidden || isIdle()) return;
+    if (paused || document.hidden || isIdle()) {
+      hush();
+      return;
+    }
+    listen();
+    if (isLooking) return; // It goes on from there.
     timer = setTimeout(async () => {
       timer = 0;
-      next(await refresh());
+      isLooking = true;
+      const ms = await look().finally(() => { isLooking = false; });
+      next(ms);
     }, wait(tookMs));
   };
 
@@ -186,7 +259,8 @@
   });
   document.addEventListener("visibilitychange", () => {
     still = 0;
-    if (timer || !document.hidden) next();
+    hasRoom = true;
+    next();
   });
   live.addEventListener("pointerdown", () => { pressed = true; });
   addEventListener("pointerup", () => setTimeout(() => { pressed = false; }, 0));

@@ -25,6 +25,7 @@ from handlers.endpoints import (
     delivery_log,
     errors,
     health,
+    live,
     metrics,
     pull_queues,
     recovery,
@@ -116,7 +117,7 @@ def mount(
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
 ) -> None:
-    """Mount tasks, cron, health, metrics and runs, and guard every request of the app.
+    """Mount tasks, cron, health, metrics, runs, live updates, and guard all requests of the app.
 
     Args:
         api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
@@ -137,6 +138,7 @@ def mount(
     security.register(app, settings)
     for endpoints in (tasks, cron, health, metrics, runs):
         app.register_blueprint(endpoints.bp)
+    live.register(app)
     if registry.parts(PullQueues.name):
         app.register_blueprint(pull_queues.bp)
     errors.register(app, error_page)

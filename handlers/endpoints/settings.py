@@ -19,6 +19,8 @@ LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL")
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 MIN_SECRET = 32
+# A quarter of the threads that a worker is started with: each stream keeps one.
+LIVE_STREAMS, MAX_LIVE_STREAMS = 8, 1000
 # What examples are made of. By chance one stands in a random key once in a hundred thousand.
 WEAK_SECRETS = (
     *("changeme", "change-me", "example", "password", "secret", "tests", "your-", "your_"),
@@ -47,6 +49,7 @@ class Settings:
     issuers: tuple[str, ...] = GOOGLE_ISSUERS
     devserver_url: str | None = None
     log_level: str = "INFO"
+    live_streams: int = 0  # How many streams of live updates a process holds open.
 
     @property
     def is_local(self) -> bool:
@@ -84,6 +87,7 @@ class Settings:
             "issuers": (env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             "devserver_url": env.get("DEVSERVER_URL") or None,
             "log_level": env.get("LOG_LEVEL", "INFO").upper(),
+            "live_streams": _live_streams(env, platform),
         }
 
 
@@ -148,6 +152,19 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
     if "@" not in account:
         raise BadSettingsError("TASKS_SERVICE_ACCOUNT is not set: whose tokens tasks carry")
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _live_streams(env: Mapping[str, str], platform: str) -> int:
+    text = env.get("LIVE_STREAMS", "")
+    if not text:
+        return 0 if platform == APP_ENGINE else LIVE_STREAMS
+    if not text.isdecimal() or len(text) > 4 or int(text) > MAX_LIVE_STREAMS:
+        raise BadSettingsError(f"LIVE_STREAMS must be a number from 0 to {MAX_LIVE_STREAMS}")
+    if int(text) and platform == APP_ENGINE:
+        raise BadSettingsError(
+            "LIVE_STREAMS must be 0 on App Engine: it holds a response back until it is complete"
+        )
+    return int(text)
 
 
 def _one_host(text: str) -> str | None:

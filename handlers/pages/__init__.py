@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
+from handlers.endpoints.live import watch
 from handlers.pages import (
     blog,
     blog_writing,
@@ -15,6 +16,7 @@ from handlers.pages import (
     home,
     invitations,
     numbers,
+    quilt,
     sums,
     sums_api,
 )
@@ -31,6 +33,34 @@ def register(app: Flask) -> None:
     app.register_blueprint(counters.bp)
     app.register_blueprint(blog.bp)
     app.register_blueprint(blog_writing.bp)
+    app.register_blueprint(quilt.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
+    _watch(app)
     formatting.register(app)
+
+
+def _watch(app: Flask) -> None:
+    """Say which requests and tasks change what pages show. A quilt publishes by itself."""
+    watch(app, "stages", "/break-it/")
+    watch(
+        app,
+        "invitations",
+        "/invitations",
+        "/demo/invitations",
+        "/tasks/continuations/tell-guests",
+        "/tasks/continuations/import-guests",
+    )
+    watch(
+        app,
+        "grades",
+        "/grades",
+        "/demo/grades",
+        "/tasks/grades/",
+        "/tasks/materialized-views/grades/",
+        "/tasks/fork-join/views-grades/",
+        *(f"/tasks/continuations/{job}" for job in ("add-students", "import-students")),
+        *(f"/tasks/continuations/{job}" for job in ("fill-school", "views-grades-")),
+    )
+    watch(app, "sums", "/sums", "/api/v1/sums", "/demo/sums")
+    watch(app, "sums", "/tasks/sums/", "/tasks/fork-join/sums/")

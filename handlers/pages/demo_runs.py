@@ -21,6 +21,7 @@ from demos.invitations import parties
 from demos.invitations.imports import import_guests
 from demos.invitations.sending import Pace
 from demos.loads import LoadGoesOnError
+from demos.quilt import quilts
 from demos.sums import load, sums
 from demos.sums.load import Load
 from demos.sums.sums import TooManySumsError
@@ -28,6 +29,7 @@ from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.faults import strike_once_each
 from handlers.pages.party_form import made_up_guests, read_details, sample_form
+from handlers.pages.quilt import FILLED_IN, design_for
 from pipelines.continuations.errors import OtherJobError
 
 bp = Blueprint("demo_runs", __name__)
@@ -81,7 +83,7 @@ TOUR = (
 )
 
 
-@bp.post("/demo/<any(invitations, grades, sums):name>")
+@bp.post("/demo/<any(invitations, grades, sums, quilt):name>")
 def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
     form_id = id_in_form()
@@ -124,10 +126,16 @@ def _sums(form_id: str, tour: int | None) -> str:
     return url_for("sums.page", name=SUM, tour=tour)
 
 
+def _quilt(form_id: str, tour: int | None) -> str:
+    quilts.make(clients(), form_id, design_for(FILLED_IN))
+    return url_for("quilt.quilt", quilt_id=form_id, tour=tour)
+
+
 _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "invitations": _invitations,
     "grades": _grades,
     "sums": _sums,
+    "quilt": _quilt,
 }
 
 

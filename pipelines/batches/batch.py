@@ -10,7 +10,7 @@ from typing import Any
 from models.transactions import transact
 from pipelines.batches import ending, population, reading
 from pipelines.batches.creation import RunMember
-from pipelines.batches.declaration import Completed, Declaration
+from pipelines.batches.declaration import Completed, Declaration, EndsBy
 from pipelines.batches.members import fail, run
 from pipelines.batches.policy import Policy
 from pipelines.batches.population import PopulateOptions, Work
@@ -32,6 +32,7 @@ class TaskBatch:
         on_complete: Task[Completed] | None = None,
         policy: Policy | None = None,
         keep: datetime.timedelta = KEEP,
+        ends_by: EndsBy = "fork-join",
     ) -> None:
         """Declare batches.
 
@@ -43,6 +44,7 @@ class TaskBatch:
                 it may be delivered more than once.
             policy: When a batch is complete and has succeeded; None: `Policy.all()`.
             keep: How long a batch can be read, and run again, after its completion.
+            ends_by: How members' ends are gathered: by a "fork-join" queue, or a "pull-queue".
 
         Raises:
             ValueError: there can be no such batches.
@@ -51,7 +53,9 @@ class TaskBatch:
         paths = {
             task: f"/tasks/batches/{name}/{task.path.removeprefix('/tasks/')}" for task in members
         }
-        self.declaration = Declaration(name, policy or Policy.all(), on_complete, keep, paths)
+        self.declaration = Declaration(
+            name, policy or Policy.all(), on_complete, keep, paths, ends_by
+        )
         self.members = tuple(members)
         self.on_complete = on_complete
 
@@ -65,7 +69,7 @@ class TaskBatch:
                 RunMember,
                 partial(run, self.declaration, task),
                 task.max_attempts,
-                on_give_up=fail,
+                on_give_up=partial(fail, self.declaration),
             )
             for task, path in self.declaration.paths.items()
         ]

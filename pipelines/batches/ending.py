@@ -69,8 +69,13 @@ class End:
 
 @fork_join("batches", queue="fork-join", period_s=PERIOD_S)
 def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
+    """Count the ends that a fold has gathered, in its transaction."""
+    count_ends(clients, batch.key, ends)
+
+
+def count_ends(clients: Clients, batch: str, ends: Sequence[End]) -> None:
     """Count members that have ended, each once; complete the batch with the last of them."""
-    state = state_key(batch.key).get()
+    state = state_key(batch).get()
     if state is None or state.state != RUNNING:
         return
     pages = _pages_of(ends)

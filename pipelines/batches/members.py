@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.batches import BatchState, batches_of, state_key
 from pipelines.batches import policy
+from pipelines.batches.collecting import add_end
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Declaration, MemberRef
 from pipelines.batches.ending import (
@@ -147,10 +148,10 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
         result: Any = task.work(clients, own_args)
     if not member.is_nested:
         _check_result(task, result)
-        _end(clients, args, is_done=True, result=result)
+        _end(declared, clients, args, is_done=True, result=result)
 
 
-def fail(clients: Clients, args: RunMember, reason: str) -> None:
+def fail(declared: Declaration, clients: Clients, args: RunMember, reason: str) -> None:
     """Say that a member has failed: it was tried often enough, or rejected itself.
 
     What it has become before is cancelled first: no batch is complete over one that runs.
@@ -159,14 +160,23 @@ def fail(clients: Clients, args: RunMember, reason: str) -> None:
     error = last_line[:MAX_ERROR_CHARS]
     for child in batches_of(f"{args.page}:{args.position}").fetch(MAX_BECOME, keys_only=True):
         cancel_child(clients, child.id(), args.generation, error)
-    _end(clients, args, is_done=False, error=error)
+    _end(declared, clients, args, is_done=False, error=error)
 
 
 def _end(
-    clients: Clients, args: RunMember, *, is_done: bool, result: Any = None, error: str = ""
+    declared: Declaration,
+    clients: Clients,
+    args: RunMember,
+    *,
+    is_done: bool,
+    result: Any = None,
+    error: str = "",
 ) -> None:
     """Insert the end of a member. It may be inserted more than once: one is counted."""
     end = End(args.page, args.position, args.generation, is_done, result, error)
+    if declared.ends_by == "pull-queue":
+        add_end(clients, args.batch, end)
+        return
     for attempt in range(MAX_ATTEMPTS):
         try:
             end_members.insert(clients, args.batch, end)

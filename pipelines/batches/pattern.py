@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelines.batches import sweep
 from pipelines.batches.batch import TaskBatch
+from pipelines.batches.collecting import collect, collect_late
 from pipelines.batches.creation import create
 from pipelines.batches.ending import cancel_nested, end_members
 from pipelines.runtime.clients import Clients
@@ -31,6 +32,8 @@ class Batches(Pattern[TaskBatch]):
         if not parts:
             return []
         shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_rows]
+        if _has_pulled(parts):
+            shared.append(collect)
         return [*shared, *(task for part in parts for task in part.tasks)]
 
     def check(self, parts: Sequence[TaskBatch]) -> None:
@@ -47,7 +50,7 @@ class Batches(Pattern[TaskBatch]):
         woken = sweep.wake(clients)
         if woken:
             log.warning("woke %d batches", woken)
-        return {"woken": woken}
+        return {"woken": woken, "collected": collect_late(clients) if _has_pulled(parts) else 0}
 
     def delete_expired(self, clients: Clients) -> int:
         return sweep.remove(clients)
@@ -60,3 +63,7 @@ class Batches(Pattern[TaskBatch]):
                 sweep.count_running(),
             )
         ]
+
+
+def _has_pulled(parts: Sequence[TaskBatch]) -> bool:
+    return any(part.declaration.ends_by == "pull-queue" for part in parts)

@@ -63,30 +63,10 @@ def add_in_transaction(
         models.transactions.NoTransactionError: there is no transaction.
     """
     check(payload, tag, None)
-    number = current_transaction().hook("pull-queues", _Ordinals).take(queue, payload, tag)
-    id_ = ItemId(digest_of(current_transaction().id, queue, payload, tag, str(number)))
+    transaction, what = current_transaction(), digest_of(queue, payload, tag)
+    id_ = ItemId(digest_of(transaction.id, what, str(transaction.count(f"pull-queues:{what}"))))
     _entity(clients, queue, partitions, NewItem(id_, payload, tag, delay_s)).put()
     return id_
-
-
-class _Ordinals:
-    """How often one attempt of a body has added the same, so that twice makes two items."""
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str | None, ...], int] = {}
-
-    def take(self, *what: str | None) -> int:
-        self._taken[what] = self._taken.get(what, 0) + 1
-        return self._taken[what]
-
-    def on_retry(self, cause: Exception) -> None:
-        self._taken.clear()
-
-    def on_commit(self) -> None:
-        pass
-
-    def on_give_up(self) -> None:
-        pass
 
 
 def add(
@@ -106,7 +86,9 @@ def add(
     rows = [_entity(clients, queue, partitions, item)]
     if idempotency_key is not None:
         rows.append(_receipt(clients, queue, item, idempotency_key))
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    attempts = 0
+    while True:
+        attempts += 1
         try:
             insert_all(clients.datastore, rows)
         except (rpc_errors.AlreadyExists, rpc_errors.Aborted, *OUTCOME_UNKNOWN) as error:
@@ -114,12 +96,11 @@ def add(
             if added is not None:
                 return added
             is_open = isinstance(error, OUTCOME_UNKNOWN) and idempotency_key is None
-            if attempt == MAX_ATTEMPTS or is_open:
+            if attempts == MAX_ATTEMPTS or is_open:
                 raise
             clients.clock.sleep(PAUSE_S)
         else:
             return item.id
-    raise AssertionError("unreachable")
 
 
 def _find(queue: str, item: NewItem, idempotency_key: str | None) -> ItemId | None:
@@ -158,6 +139,4 @@ def make_ready(row: PullItem, partitions: int, at: object) -> None:
     queue, _, id_ = row.key.id().partition("|")
     partition = zlib.crc32(id_.encode()) % partitions
     row.ready = ready_at(queue, partition, at)  # type: ignore[arg-type]
-    row.tagged = (
-        None if row.tag is None else ready_at(tag_group(queue, row.tag), partition, at)  # type: ignore[arg-type]
-    )
+    row.tagged = ready_at(tag_group(queue, row.tag), partition, at)  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ class DeadLetter:
 
 
 class Oldest:
-    """The tag of the oldest item that can be leased."""
+    """The tag of the oldest item that can be leased; items without one are a group, too."""
 
     def __repr__(self) -> str:
         return "OLDEST"

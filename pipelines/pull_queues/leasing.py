@@ -9,9 +9,8 @@ whose item was leased to another since is refused.
 from __future__ import annotations
 
 import datetime
-import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from models.pull_queues import (
     dead_at,
     item_key,
     ready_items,
+    tag_group,
     tagged_items,
     time_of,
 )
@@ -49,6 +49,65 @@ class Shape:
     max_deliveries: int
 
 
+@dataclass(frozen=True)
+class _Call:
+    """One call of a worker that leases: of which group of tags, None: of any; from when to when."""
+
+    clients: Clients
+    shape: Shape
+    group: str | None
+    now: datetime.datetime
+    ends: datetime.datetime
+
+    def fill(self, leased: list[Lease], limit: int, partitions: Sequence[int]) -> list[int]:
+        """Lease items of some partitions until there are enough, commit by commit.
+
+        Returns:
+            The partitions where another worker was faster.
+        """
+        contended = []
+        for partition in partitions:
+            taken: list[Lease] | None = []
+            wanted = 0
+            while taken is not None and len(taken) == wanted and len(leased) < limit:
+                wanted = min(limit - len(leased), MAX_ITEMS)
+                taken = self._take(partition, wanted)
+                leased += taken or []
+            if taken is None:
+                contended.append(partition)
+            if len(leased) >= limit:
+                break
+        return contended
+
+    def _take(self, partition: int, limit: int) -> list[Lease] | None:
+        """Lease items of one partition, in one commit; None: another worker was faster."""
+        keys = self._query(partition).fetch(limit, keys_only=True)
+        rows = read_versions(self.clients.datastore, keys) if keys else []
+        # Read after the query: another worker may have leased one in between.
+        found = [row for row in rows if row is not None and self._is_ready(row[0])]
+        if not found:
+            return None if keys else []
+        proof = self.clients.new_id()
+        for item, _ in found:
+            _hand_out(item, self.shape, proof, self.now, self.ends)
+        versions = _commit(self.clients, found, proof)
+        if versions is None:
+            return None
+        return [
+            _leased(item, version, self.ends)
+            for (item, _), version in zip(found, versions, strict=True)
+            if item.dead is None
+        ]
+
+    def _query(self, partition: int) -> Any:
+        if self.group is None:
+            return ready_items(self.shape.name, partition, self.now)
+        return tagged_items(self.group, partition, self.now)
+
+    def _is_ready(self, item: PullItem) -> bool:
+        return item.ready is not None and time_of(item.ready) <= self.now
+
+
 def lease(
     clients: Clients, shape: Shape, limit: int, lease_s: float, tag: str | Oldest | None
 ) -> list[Lease]:
@@ -58,96 +117,34 @@ def lease(
     more, behind the others.
     """
     now = naive_utc(clients.clock.now())
-    wanted = _tag_of_oldest(shape, now) if isinstance(tag, Oldest) else tag
-    if isinstance(tag, Oldest) and wanted is None:
-        return []
-    order = list(range(shape.partitions))
-    random.Random(clients.new_id()).shuffle(order)
+    group = None
+    if isinstance(tag, Oldest):
+        oldest = _oldest(shape, now)
+        if oldest is None:
+            return []
+        group = tag_group(shape.name, oldest.tag)
+    elif tag is not None:
+        group = tag_group(shape.name, tag)
+    call = _Call(clients, shape, group, now, now + datetime.timedelta(seconds=lease_s))
+    partitions = list(range(shape.partitions))
+    random.Random(clients.new_id()).shuffle(partitions)
     leased: list[Lease] = []
-    contended: list[int] = []
-    # The partitions that were contended by then come once more.
-    for partition in itertools.chain(order, _late(contended)):
-        try:
-            room = limit - len(leased)
-            is_free = _fill(clients, shape, partition, room, now, lease_s, wanted, leased)
-        except rpc_errors.GoogleAPIError:
-            if not leased:
-                raise
-            return leased  # What is leased already is its caller's, who may know of nothing else.
-        if not is_free:
-            contended.append(partition)
-    return leased
+    try:
+        contended = call.fill(leased, limit, partitions)
+        call.fill(leased, limit, contended)
+    except rpc_errors.GoogleAPIError:
+        if not leased:
+            raise
+    return leased  # What is leased already is its caller's, who may know of nothing else.
 
 
-def _fill(
-    clients: Clients,
-    shape: Shape,
-    partition: int,
-    room: int,
-    now: datetime.datetime,
-    lease_s: float,
-    tag: str | None,
-    leased: list[Lease],
-) -> bool:
-    """Lease items of a partition, commit by commit; return whether no other worker was faster."""
-    while room > 0:
-        taken = _lease_of(clients, shape, partition, min(room, MAX_ITEMS), now, lease_s, tag)
-        if taken is None:
-            return False
-        leased += taken
-        room -= len(taken)
-        if len(taken) < MAX_ITEMS:
-            return True
-    return True
-
-
-def _late(contended: Sequence[int]) -> Iterator[int]:
-    yield from tuple(contended)  # Made when it is asked for the first time.
-
-
-def _tag_of_oldest(shape: Shape, now: datetime.datetime) -> str | None:
+def _oldest(shape: Shape, now: datetime.datetime) -> PullItem | None:
+    """Return the item that can be leased and waits longest."""
     futures = [
         ready_items(shape.name, partition, now).get_async() for partition in range(shape.partitions)
     ]
     heads = [head for head in (future.result() for future in futures) if head is not None]
-    oldest = min(heads, key=lambda head: time_of(head.ready), default=None)
-    return None if oldest is None else oldest.tag
-
-
-def _lease_of(
-    clients: Clients,
-    shape: Shape,
-    partition: int,
-    limit: int,
-    now: datetime.datetime,
-    lease_s: float,
-    tag: str | None,
-) -> list[Lease] | None:
-    """Lease items of one partition; None: another worker was faster."""
-    query = (
-        ready_items(shape.name, partition, now)
-        if tag is None
-        else tagged_items(shape.name, tag, partition, now)
-    )
-    keys = query.fetch(limit, keys_only=True)
-    if not keys:
-        return []
-    found = [each for each in read_versions(clients.datastore, keys) if each is not None]
-    # Read after the query: another worker may have leased one in between.
-    found = [each for each in found if each[0].ready is not None and time_of(each[0].ready) <= now]
-    if not found:
-        return None
-    proof, ends = clients.new_id(), now + datetime.timedelta(seconds=lease_s)
-    for item, _ in found:
-        _hand_out(item, shape, proof, now, ends)
-    versions = _commit(clients, found, proof)
-    if versions is None:
-        return None
-    return [
-        _leased(item, version, ends)
-        for (item, _), version in zip(found, versions, strict=True)
-        if item.dead is None
-    ]
+    return min(heads, key=lambda head: time_of(head.ready), default=None)
 
 
 def _hand_out(
@@ -186,26 +183,29 @@ def move(
 ) -> list[Lease]:
     """Let leases end at another time; return those that are still held, with their new fences."""
     proof = clients.new_id()
-    found = _held(clients, shape, leases)
     for _ in range(MAX_ATTEMPTS):
+        rows = _rows(clients, shape, leases)
+        held = [row for row, each in zip(rows, leases, strict=True) if _has_version(row, each)]
+        found = [row for row in held if row is not None]
+        if not found:
+            break  # All are lost, or a commit without a reply has landed since.
         for item, _version in found:
             item.lease = proof
             make_ready(item, shape.partitions, to)
-        versions = _commit(clients, found, proof) if found else []
+        versions = _commit(clients, found, proof)
         if versions is not None:
             return [_leased(i, at, to) for (i, _), at in zip(found, versions, strict=True)]
         clients.clock.sleep(PAUSE_S)
-        found = _held(clients, shape, leases)
-    return []
+    rows = _rows(clients, shape, leases)
+    return [_leased(*row, to) for row in rows if row is not None and row[0].lease == proof]
 
 
-def _held(clients: Clients, shape: Shape, leases: Sequence[Lease]) -> list[Versioned]:
-    rows = read_versions(clients.datastore, _keys(shape, leases))
-    return [
-        row
-        for row, lease in zip(rows, leases, strict=True)
-        if row is not None and row[1] == lease.version
-    ]
+def _rows(clients: Clients, shape: Shape, leases: Sequence[Lease]) -> list[Versioned | None]:
+    return read_versions(clients.datastore, _keys(shape, leases))
+
+
+def _has_version(row: Versioned | None, lease: Lease) -> bool:
+    return row is not None and row[1] == lease.version
 
 
 def _keys(shape: Shape, leases: Sequence[Lease]) -> list[Any]:

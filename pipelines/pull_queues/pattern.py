@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
-from google.cloud import ndb
-
+from models.expiry import MAX_KEYS, delete_due
 from models.pull_queues import expired_dead_items, expired_receipts
-from models.transactions import transact
 from pipelines.pull_queues.queue import PullQueue
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.pattern import Pattern
 
-# In one transaction, and so many of them in one round; the next one is a minute away.
-MAX_DELETED = 250
+# Of so many rows in one round; the next one is a minute away.
 MAX_PAGES = 20
 DEAD_LETTERS_KEPT_FOR = timedelta(days=30)
 
@@ -39,27 +35,16 @@ class PullQueues(Pattern[PullQueue]):
         before = naive_utc(clients.clock.now()) - DEAD_LETTERS_KEPT_FOR
         deleted = 0
         for queue in parts:
-            keys = expired_dead_items(queue.name, before).fetch(MAX_DELETED, keys_only=True)
-            deleted += _delete(keys, lambda row: row.dead is not None)
+            keys = expired_dead_items(queue.name, before).fetch(MAX_KEYS, keys_only=True)
+            deleted += delete_due(keys, lambda row: row.dead is not None)
         return {"dead_letters_deleted": deleted}
 
     def delete_expired(self, clients: Clients) -> int:
         """Delete receipts that nobody asks for any more."""
         now = naive_utc(clients.clock.now())
         for _ in range(MAX_PAGES):
-            keys = expired_receipts(now).fetch(MAX_DELETED, keys_only=True)
-            _delete(keys, lambda row: row.expires < now)
-            if len(keys) < MAX_DELETED:
+            keys = expired_receipts(now).fetch(MAX_KEYS, keys_only=True)
+            delete_due(keys, lambda row: row.expires < now)
+            if len(keys) < MAX_KEYS:
                 break
         return len(keys)
-
-
-def _delete(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
-    """Delete rows that are due still: one may have been replaced since the query found it."""
-
-    def body() -> int:
-        due = [row.key for row in ndb.get_multi(keys) if row is not None and is_due(row)]
-        ndb.delete_multi(due)
-        return len(due)
-
-    return transact(body) if keys else 0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from models.pull_queues import PullItem, dead_items, item_key
+from models.pull_queues import PullItem, dead_items, group_items, item_key, tag_group
 from models.transactions import transact
 from pipelines.pull_queues import add as adding
 from pipelines.pull_queues import leasing
@@ -92,7 +92,8 @@ class PullQueue:
 
         Args:
             lease_s: In seconds; an item that is not acked by then can be leased again.
-            tag: Only items of this tag; OLDEST: of that of the item that waits longest.
+            tag: Only items of this tag; OLDEST: of that of the item that waits longest, or, when
+                that has none, only items without a tag.
 
         Raises:
             ValueError: `limit` is not from 1 to 1,000, or `lease_s` not from 1 s to a week.
@@ -125,6 +126,10 @@ class PullQueue:
         """
         groups = batched(leases, leasing.MAX_ITEMS)
         return [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]
+
+    def has_items(self, tag: str) -> bool:
+        """Return whether there are items of a tag, leased ones included, dead ones not."""
+        return group_items(tag_group(self.name, tag)).get(keys_only=True) is not None
 
     def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
         """Return items that were delivered as often as they may be, the oldest first."""

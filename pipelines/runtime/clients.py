@@ -15,6 +15,7 @@ from google.cloud.ndb import _retry
 from models.contexts import explain_missing_context
 from models.outbox import OutboxTask
 from models.unknown_properties import keep_unknown_properties
+from pipelines.runtime import topics
 from pipelines.runtime.cache import Cache
 from pipelines.runtime.clock import Clock, SystemClock
 from pipelines.runtime.first_use import OnFirstUse
@@ -81,6 +82,10 @@ class Clients:
     def new_id(self) -> str:
         """Return a random id of 128 bits, in hex."""
         return f"{self.random.getrandbits(128):032x}"
+
+    def publish(self, topic: str) -> None:
+        """Say that what is shown under a topic has changed, after the commit that changed it."""
+        topics.publish(self, topic)
 
 
 def open_datastore(

@@ -67,7 +67,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
     publish(page, stack, "On stages")
     post = page.url.partition("#")[0]
     say(page, "Hello")
-    for button in ("Add 1 000 students", "Add 1 000 items", "Run the demo"):
+    for button in ("Make a quilt", "Add 1 000 students", "Add 1 000 items", "Run the demo"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
         found.append(page.url.partition("#")[0])
@@ -85,6 +85,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/counters?tab={tab}" for tab in ("how", "code", "tables")),
         *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
         *("/blog?tab=cache", "/blog?tab=code"),
+        *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
     ]
 
 
@@ -169,20 +170,29 @@ def test_what_moves_fits_the_window(
     assert {path: place for path, place in found.items() if place > height} == {}
 
 
-def test_at_rest_a_poll_is_a_304(browser: Browser, stack: Stack, pages: list[str]) -> None:
-    """After the first one, which has no still picture any more."""
+def test_at_rest_a_page_is_told_and_does_not_ask(
+    browser: Browser, stack: Stack, pages: list[str]
+) -> None:
+    """By a stream, or, without one, by a question that costs little; what it shows is not sent."""
     context = browser.new_context()
     page = context.new_page()
-    statuses: list[int] = []
-    page.on(
-        "response",
-        lambda response: statuses.append(response.status) if "/live" in response.url else None,
-    )
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(stack.app + "/sums/visitors")
     expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
-    page.wait_for_timeout(1000)  # What came to rest just now is told once more.
-    statuses.clear()
-    page.wait_for_timeout(4000)
-    context.close()
+    page.wait_for_timeout(1500)  # What came to rest just now is told once more.
+    assert any("/updates/" in url and "/events" in url for url in asked)
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert [url for url in asked if url.endswith("/live")] == []
 
-    assert set(statuses[1:]) == {304}
+    other = context.new_page()
+    other.goto(stack.app + "/sums/visitors")
+    other.get_by_label("Amount negative").fill("7")
+    press(other, other.get_by_role("button", name="Add it"))
+
+    expect(page.locator(".sum-up")).to_have_text(
+        other.locator(".sum-up").inner_text(), use_inner_text=True, timeout=TIMEOUT_MS
+    )
+    assert any(url.endswith("/live") for url in asked)
+    context.close()

@@ -19,6 +19,7 @@ import main
 from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
 from handlers.settings import DemoSettings
 from models.attempts import TaskAttempts
+from models.batches import BatchPage, BatchState, BatchWork
 from models.continuations import ContinuationPage, ContinuationRun
 from models.counters import CounterConfig, CounterReceipt, CounterShard
 from models.dead_tasks import DeadTask
@@ -26,6 +27,7 @@ from models.demos.blog import BlogIndex, Comment, Commenter, Post, PostReceipt
 from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
+from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
@@ -38,6 +40,7 @@ from tests.world import ACCOUNT, BASE_URL, World
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     TaskAttempts,
+    *(Quilt, QuiltPiece, QuiltSquare, BatchPage, BatchState, BatchWork),
     *(BlogIndex, Comment, Commenter, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),

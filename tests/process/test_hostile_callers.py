@@ -4,49 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from devserver.ports import free_port
 from tests.documents import LOCAL_ENVIRONMENT
+from tests.process.servers import THREADS, Server, everything, gunicorn
 from tests.stack import ROOT, until
 
 pytestmark = pytest.mark.process
 
-THREADS = 4
 CALLERS = 3 * THREADS
-# What a call may take that nobody holds up; far less than a held thread is held.
-PATIENCE_S = 6
-STANDIN = """
-import hashlib
-from flask import Flask, request
-
-def serve():
-    app = Flask(__name__)
-
-    @app.post("/echo")
-    def echo():
-        return hashlib.sha256(request.get_data()).hexdigest()
-
-    @app.get("/large")
-    def large():
-        return bytes(50_000_000)
-
-    @app.get("/")
-    def home():
-        return "home"
-
-    return app
-"""
 HURRIED = """
 import serving
 serving.ARRIVES_WITHIN_S = serving.ANSWER_TAKEN_WITHIN_S = serving.HANGS_UP_WITHIN_S = 0.3
@@ -76,69 +50,6 @@ SLOW = {
     "half-of-much": post(JSON, 10_000_000, b" " * 100_000),
     "waits-for-our-word": post(b"Expect: 100-continue\r\n", 1000),
 }
-
-
-@dataclass
-class Server:
-    """A gunicorn at work."""
-
-    port: int
-    log: Path
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-
-    def ask(self, request: bytes) -> bytes:
-        """Send bytes as they are and return all that comes back until the end."""
-        with self.connect() as line:
-            with contextlib.suppress(OSError):  # Refused before all was sent.
-                line.sendall(request)
-                line.shutdown(socket.SHUT_WR)
-            return everything(line)
-
-    def status(self, request: bytes) -> int:
-        answer = self.ask(request)
-        assert answer, "no answer at all"
-        return int(answer.split()[1])
-
-    def answers(self, path: str = "/") -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
-
-
-def everything(line: socket.socket) -> bytes:
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while more := line.recv(65536):
-            found += more
-    return found
-
-
-@contextlib.contextmanager
-def gunicorn(folder: Path, target: str, *arguments: str, **environment: str) -> Iterator[Server]:
-    """Run gunicorn with the file of this project; yield it when it answers."""
-    (folder / "standin.py").write_text(STANDIN)
-    server = Server(free_port(), folder / "log")
-    command = [sys.executable, "-m", "gunicorn", target, "--bind", f"127.0.0.1:{server.port}"]
-    command += ["--threads", str(THREADS), "--pythonpath", str(folder), "--no-control-socket"]
-    with server.log.open("wb") as log:
-        process = subprocess.Popen(
-            [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}, stderr=log
-        )
-    try:
-        path = "/" if target.startswith("standin") else "/health/live"
-        until(lambda: process.poll() is not None or server.answers(path), 60)
-        assert process.poll() is None, server.log.read_text()
-        yield server
-    finally:
-        process.terminate()
-        process.wait(40)
 
 
 @pytest.fixture(scope="module")

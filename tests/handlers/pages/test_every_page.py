@@ -27,6 +27,7 @@ GETS = [
     "/health/ready",
     "/_ah/warmup",
     "/static/app.css",
+    "/quilt",
     "/nothing",
     f"/invitations/{'c' * 32}",
     f"{PAGE}/send",

@@ -13,10 +13,11 @@ from models import batches as rows
 from models.batches import BatchPage
 from pipelines.batches import ending, population
 from pipelines.tasks import Task
-from tests.explorer import ALL, NO_SWEEPS, Explorer
+from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
 from tests.pipelines.batches.harness import (
     NOTES,
+    PULLED,
     TREES,
     Branch,
     batch_world,
@@ -33,23 +34,31 @@ from tests.world import Services, World, in_threads
 class BatchScenario:
     """Members of which one fails, populated and sealed in two steps."""
 
+    batches = NOTES
+
     def __init__(self, world: World) -> None:
         self.world = world
 
     def begin(self, tag: str) -> None:
-        NOTES.populate(self.world.clients, tag, notes("a", "bad", "says"))
-        NOTES.seal(self.world.clients, tag)
+        self.batches.populate(self.world.clients, tag, notes("a", "bad", "says"))
+        self.batches.seal(self.world.clients, tag)
 
     def is_done(self, tag: str) -> bool:
-        return is_quiet() and bool(told(NOTES, tag))
+        return is_quiet() and bool(told(self.batches, tag))
 
     def check(self, tag: str, fault: str) -> None:
-        [said] = told(NOTES, tag)
+        [said] = told(self.batches, tag)
         assert said == {
             "outcome": "failed", "members": 3, "done": 2, "failed": 1, "cancelled": 0
         }, fault  # fmt: skip
-        assert outcomes(NOTES, tag) == ["done", "failed", "done"], fault
+        assert outcomes(self.batches, tag) == ["done", "failed", "done"], fault
         assert set(callbacks(self.world).values()) == {1}, fault
+
+
+class PulledScenario(BatchScenario):
+    """The same, whose ends are collected from a pull queue."""
+
+    batches = PULLED
 
 
 class EmptyScenario(BatchScenario):
@@ -102,6 +111,7 @@ class TreeScenario(BatchScenario):
 
 SCENARIOS: Sequence[type[BatchScenario]] = (
     BatchScenario,
+    *((PulledScenario,) if IS_EXHAUSTIVE else ()),
     EmptyScenario,
     AgainScenario,
     TreeScenario,

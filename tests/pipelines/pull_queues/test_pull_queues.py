@@ -15,6 +15,7 @@ from pipelines.pull_queues import (
     DifferentItemError,
     Lease,
     PullQueue,
+    leasing,
 )
 from pipelines.pull_queues.pattern import PullQueues
 from tests.world import World, in_threads
@@ -184,6 +185,43 @@ def test_the_oldest_items_tag_is_leased(here: World) -> None:
     assert payloads(lease(here, tag=OLDEST)) == ["b1", "b2"]
     assert payloads(lease(here, tag=OLDEST)) == ["a1", "a2", "a3"]
     assert lease(here, tag=OLDEST) == []
+
+
+def test_items_without_a_tag_are_a_group_of_their_own(here: World) -> None:
+    """When the item that waits longest has no tag, those without one are leased together."""
+    add(here, "none1")
+    here.clock.sleep(1)
+    add(here, "a1", tag="a")
+    here.clock.sleep(1)
+    add(here, "none2")
+
+    assert payloads(lease(here, tag=OLDEST)) == ["none1", "none2"]
+    assert payloads(lease(here, tag=OLDEST)) == ["a1"]
+
+
+def test_a_renewal_that_lands_late_is_known_again(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit got no reply, and was not there when the worker looked: then it was."""
+    add(here, "a", "b")
+    leases = lease(here, lease_s=30)
+    sound, under_way = leasing.commit_unchanged, []
+
+    def hang(client: object, *, puts: object) -> list[int]:
+        monkeypatch.setattr(leasing, "commit_unchanged", sound)
+        under_way.append(puts)
+        raise rpc_errors.DeadlineExceeded("no reply")
+
+    def land(clock: object, seconds: float) -> None:
+        sound(here.clients.datastore, puts=under_way.pop())
+
+    monkeypatch.setattr(leasing, "commit_unchanged", hang)
+    with monkeypatch.context() as late:
+        late.setattr(type(here.clients.clock), "sleep", land)
+        renewed = WORK.renew(here.clients, leases, lease_s=90)
+
+    assert payloads(renewed) == ["a", "b"]
+    assert WORK.ack(here.clients, renewed) == []
 
 
 def test_an_idempotency_key_adds_once(here: World) -> None:

@@ -1,0 +1,251 @@
+"""Batches: a thousand tasks that do nothing and one more at the end, by us and others, in one run.
+
+Ours, the article's code and bare tasks run on one stack: gunicorn as the dev server runs it, its
+Cloud Tasks, a Datastore emulator. Celery and Dramatiq run on a Redis beside it, with two worker
+processes each; they keep members in memory, lose them with it, and deliver a callback again when a
+worker dies over it. A round runs each of them once. How the designs differ:
+benchmarks/batches_app.py, benchmarks/batches_rivals.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from benchmarks.batches_app import BenchDone
+from benchmarks.results import Result, quartiles
+from benchmarks.testbed import Bench, open_testbed
+from devserver import debian
+from devserver.ports import free_port
+from pipelines.pull_queues import PullQueue
+
+COUNT = 1_000
+LEAVES = 10_000
+ROUNDS = 5
+ITEMS, LEASERS, LEASED_AT_ONCE = 2_000, (1, 4, 16), 20
+WORK = PullQueue("bench", partitions=16)
+TIMEOUT_S = 240
+RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
+PYTHON = Path(__file__).parent.parent / ".venv" / "rivals" / "bin" / "python"
+MAX_WRITES = 2.2
+
+
+class MissingError(Exception):
+    """Something that is measured against is not there; the text says how to get it."""
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons."""
+    with open_testbed("benchmarks.batches_app:serve()", is_cached=True) as bench:
+        designs = ("ours", "pulled", "article", "bare")
+        for design in designs:
+            _run(bench, design, 50)
+        seconds: dict[str, list[float]] = {design: [] for design in designs}
+        writes: dict[str, list[float]] = {design: [] for design in designs}
+        for _ in range(ROUNDS):
+            for design in designs:
+                cost = bench.cost()
+                seconds[design].append(_run(bench, design, COUNT))
+                writes[design].append((bench.cost() - cost).writes / COUNT)
+        yield from _costs(seconds, writes)
+        yield _twice(bench)
+        yield _tree(bench)
+        yield from _leasers(bench)
+    for rival in RIVALS:
+        seconds[rival] = _rival(rival)
+    yield from _compared(seconds)
+
+
+def _compared(seconds: dict[str, list[float]]) -> Iterator[Result]:
+    """Compare how long a batch takes."""
+    yield _ratio("ours_versus_article", seconds["article"], seconds["ours"], "the article's", 10.0)
+    yield _ratio(
+        "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, least=False
+    )
+    yield _ratio("pulled_versus_ours", seconds["pulled"], seconds["ours"], "a fork-join queue")
+    yield _ratio("celery_versus_ours", seconds["celery"], seconds["ours"], RIVALS["celery"], 1.0)
+    yield _ratio("dramatiq_versus_ours", seconds["dramatiq"], seconds["ours"], RIVALS["dramatiq"])
+
+
+def _ratio(
+    name: str,
+    one: list[float],
+    other: list[float],
+    versus: str,
+    target: float | None = None,
+    *,
+    least: bool = True,
+) -> Result:
+    return Result(
+        f"batches.{name}",
+        statistics.median(one) / statistics.median(other),
+        "ratio of times",
+        versus,
+        target,
+        at_least=least,
+        raw={"one_s": quartiles(one), "other_s": quartiles(other), "members": COUNT},
+    )
+
+
+def _costs(seconds: dict[str, list[float]], writes: dict[str, list[float]]) -> Iterator[Result]:
+    for design, taken in seconds.items():
+        yield Result(
+            f"batches.{design}_tasks_per_s",
+            COUNT / statistics.median(taken),
+            "tasks a second",
+            "from the call to the completion",
+            raw={"seconds": quartiles(taken)},
+        )
+        yield Result(
+            f"batches.{design}_writes",
+            statistics.median(writes[design]),
+            "entity writes",
+            "a member, completion included",
+            MAX_WRITES if design == "ours" else None,
+            at_least=False,
+            raw={"quartiles": quartiles(writes[design])},
+        )
+
+
+def _twice(bench: Bench) -> Result:
+    """Count how many of the article's batches were told more than once to be complete."""
+    with bench.clients.context():
+        rows = BenchDone.query().fetch()
+    twice = [row for row in rows if row.key.id().startswith("article:") and row.count > 1]
+    return Result("batches.article_completed_twice", len(twice), "batches", f"of {ROUNDS + 1}")
+
+
+def _tree(bench: Bench) -> Result:
+    """Run a tree of three levels, and check that each batch in it has completed once."""
+    took_s = _run(bench, "tree", LEAVES)
+    with bench.clients.context():
+        rows = [row for row in BenchDone.query().fetch() if row.key.id().startswith("tree:")]
+    levels = 1 + 10 + 100
+    if len(rows) != levels:
+        raise RuntimeError(f"{len(rows)} batches of {levels} have completed")
+    return Result(
+        "batches.tree_leaves_per_s", LEAVES / took_s, "leaves a second", "a tree of three levels"
+    )
+
+
+# Leasers
+
+
+def _leasers(bench: Bench) -> Iterator[Result]:
+    """Lease and ack what waits, by several threads side by side, until nothing is left."""
+    for leasers in LEASERS:
+        rates = []
+        for _ in range(ROUNDS):
+            with ThreadPoolExecutor(32) as adders:
+                list(adders.map(partial(_add, bench), range(ITEMS)))
+            began = time.perf_counter()
+            with ThreadPoolExecutor(leasers) as workers:
+                acked = list(workers.map(lambda _: _drain(bench), range(leasers)))
+            rates.append(ITEMS / (time.perf_counter() - began))
+            if sum(acked) != ITEMS:
+                raise RuntimeError(f"{sum(acked)} items of {ITEMS} were acked")
+        yield Result(
+            f"batches.leased_per_s_by_{leasers}",
+            statistics.median(rates),
+            "items a second",
+            f"leased and acked, {LEASED_AT_ONCE} at a time, by so many workers side by side",
+            raw={"quartiles": quartiles(rates)},
+        )
+
+
+def _add(bench: Bench, number: int) -> None:
+    with bench.clients.context():
+        WORK.add(bench.clients, str(number))
+
+
+def _drain(bench: Bench) -> int:
+    """Work until nothing can be leased; return how many items were acked."""
+    acked = 0
+    with bench.clients.context():
+        while leases := WORK.lease(bench.clients, limit=LEASED_AT_ONCE):
+            acked += len(leases) - len(WORK.ack(bench.clients, leases))
+    return acked
+
+
+# One run
+
+
+def _run(bench: Bench, design: str, count: int) -> float:
+    """Run a batch; return how many seconds that took, from the call that starts it."""
+    batch = f"{time.monotonic_ns()}"
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
+    connection.request("GET", f"/bench/{design}/{batch}?count={count}")
+    response = connection.getresponse()
+    connection.close()
+    if response.status != 204:
+        raise RuntimeError(f"{design} answered {response.status}")
+    if design != "bare":
+        _until_done(bench, f"{design}:{batch}")
+    else:
+        _until_idle(bench)
+    took_s = time.perf_counter() - began
+    _until_idle(bench)
+    return took_s
+
+
+def _until_done(bench: Bench, key: str) -> None:
+    ends_at = time.monotonic() + TIMEOUT_S
+    with bench.clients.context():
+        while BenchDone.get_by_id(key) is None:
+            if time.monotonic() > ends_at:
+                raise RuntimeError(f"{key} has not completed")
+            time.sleep(0.02)
+
+
+def _until_idle(bench: Bench) -> None:
+    ends_at = time.monotonic() + TIMEOUT_S
+    while bench.queue.engine.wake_at() is not None:
+        if time.monotonic() > ends_at:
+            raise RuntimeError("the queue does not empty")
+        time.sleep(0.005)
+    bench.queue.wait_idle(TIMEOUT_S)
+
+
+# Rivals
+
+
+def _rival(name: str) -> list[float]:
+    """Run a rival's batches; return their seconds.
+
+    Raises:
+        MissingError: Redis or the rival is not there.
+    """
+    if not PYTHON.exists():
+        raise MissingError("Celery and Dramatiq are missing: run `make bench NAMES=batches`")
+    with _redis() as url:
+        program = Path(__file__).parent / "batches_rivals.py"
+        command = [str(PYTHON), str(program), name, url, str(COUNT), str(ROUNDS)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
+    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[str]:
+    program = debian.find("redis-server") or debian.install("redis-server", "redis-server")
+    if program is None:
+        raise MissingError("Redis is missing: apt-get install redis-server, or brew install redis")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+            server.wait(10)

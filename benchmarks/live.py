@@ -1,0 +1,71 @@
+"""Live updates: how long ordinary requests take while 200 pages are open, beside the same without.
+
+Two gunicorn workers as the dev server runs them. The pages (benchmarks/live_pages.py) are in a
+process of their own, which shares the machine; each ordinary request changes what they all show.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from benchmarks.load import Load, closed, new_numbers, paced
+from benchmarks.results import Result, quartiles
+from benchmarks.testbed import Bench, open_testbed
+
+PAGES = 200
+PER_S, CLIENTS = 20, 4
+SECONDS, WARM_UP_S = 15.0, 15.0
+ROUNDS = 5
+
+
+def measure() -> Iterator[Result]:
+    """Measure ordinary requests with and without open pages, round by round."""
+    alone: list[float] = []
+    beside: list[float] = []
+    told: list[dict[str, int]] = []
+    with open_testbed("benchmarks.live_app:serve()", is_cached=True) as bench:
+        address = _address(bench)
+        closed(bench.port, "/bench/ordinary/0", CLIENTS, 1.0)
+        for _ in range(ROUNDS):
+            alone.append(_ordinary(bench).ms(0.99))
+            pages = _open_pages(bench, address)
+            time.sleep(WARM_UP_S)  # Until they have found their pace.
+            beside.append(_ordinary(bench).ms(0.99))
+            told.append(json.loads(pages.communicate(timeout=60)[0]))
+    yield Result(
+        f"live.p99_with_{PAGES}_pages",
+        statistics.median(beside) / statistics.median(alone),
+        "ratio",
+        "the same without open pages",
+        2.0,
+        at_least=False,
+        raw={"with_ms": quartiles(beside), "without_ms": quartiles(alone), "pages": told},
+    )
+
+
+def _ordinary(bench: Bench) -> Load:
+    numbers = new_numbers(round(PER_S * SECONDS))
+    return paced(bench.port, "/bench/ordinary/{}", CLIENTS, PER_S, numbers)
+
+
+def _open_pages(bench: Bench, address: str) -> subprocess.Popen[bytes]:
+    seconds = WARM_UP_S + SECONDS + 2
+    command = [sys.executable, "-m", "benchmarks.live_pages", str(bench.port), address]
+    return subprocess.Popen([*command, str(PAGES), str(seconds)], stdout=subprocess.PIPE)
+
+
+def _address(bench: Bench) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=30)
+    connection.request("GET", "/bench/updates")
+    found = re.search(r'data-updates="([^"]+)"', connection.getresponse().read().decode())
+    connection.close()
+    if found is None:
+        raise RuntimeError("the app tells nobody anything")
+    return found[1]

@@ -1,0 +1,147 @@
+"""How far a quilt is: its squares as they were painted, its pieces, and whether it is finished."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from google.cloud import ndb
+
+from demos.quilt.design import Colour, Design
+from demos.quilt.quilts import PIECES, design_of
+from models.demos.quilt import Quilt, QuiltSquare, piece_key, square_key
+from pipelines.batches import UnknownBatchError
+from pipelines.runtime import Clients, naive_utc
+
+# A quilt that has not finished by then waits for tasks that were lost: nobody watches for that.
+MOVES_FOR = datetime.timedelta(minutes=15)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A square, painted or not; `painted_s` counts from when the quilt was made."""
+
+    number: int
+    row: int
+    column: int
+    colour: Colour
+    painted_s: float | None = None
+    worker: int = 0
+    took_ms: int = 0
+    deliveries: int = 0
+
+
+@dataclass(frozen=True)
+class PieceProgress:
+    """A nested batch: how many of its members have ended."""
+
+    number: int
+    members: int
+    done: int
+    failed: int
+    is_complete: bool
+
+
+@dataclass(frozen=True)
+class QuiltProgress:
+    """A quilt as it is now. `elapsed_s` ends with the completion of its batch."""
+
+    id: str
+    design: Design
+    created: datetime.datetime
+    elapsed_s: float
+    outcome: str | None
+    squares: Sequence[Square]
+    pieces: Sequence[PieceProgress]
+    is_moving: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.squares)
+
+    @property
+    def painted(self) -> int:
+        return sum(square.painted_s is not None for square in self.squares)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def again(self) -> int:
+        """How many deliveries there were beyond the first of each square."""
+        return sum(max(0, square.deliveries - 1) for square in self.squares)
+
+    @property
+    def workers(self) -> Mapping[int, int]:
+        """How many squares each worker has painted."""
+        painted = [square.worker for square in self.squares if square.painted_s is not None]
+        return dict(sorted(Counter(painted).items()))
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long the rest takes; None when that cannot be told."""
+        if self.is_finished or self.painted < min(8, self.count):
+            return None
+        return self.elapsed_s / self.painted * (self.count - self.painted)
+
+
+def progress(clients: Clients, quilt: Quilt) -> QuiltProgress:
+    """Return how far a quilt is, by one read for each square that it has."""
+    id_, design = quilt.key.id(), design_of(quilt)
+    now = naive_utc(clients.clock.now())
+    until = quilt.finished or now
+    return QuiltProgress(
+        id_,
+        design,
+        quilt.created,
+        max(0.0, (until - quilt.created).total_seconds()),
+        quilt.outcome,
+        _squares(quilt, design),
+        _pieces(quilt),
+        is_moving=quilt.finished is None and now - quilt.created < MOVES_FOR,
+    )
+
+
+def _squares(quilt: Quilt, design: Design) -> list[Square]:
+    keys = [square_key(quilt.key.id(), number) for number in range(design.count)]
+    return [
+        _square(quilt, Square(number, *design.place(number), design.colour(number)), row)
+        for number, row in enumerate(ndb.get_multi(keys))
+    ]
+
+
+def _square(quilt: Quilt, square: Square, row: QuiltSquare | None) -> Square:
+    if row is None:
+        return square
+    return replace(
+        square,
+        painted_s=max(0.0, (row.painted - quilt.created).total_seconds()),
+        worker=row.worker,
+        took_ms=row.took_ms,
+        deliveries=row.deliveries,
+    )
+
+
+def _pieces(quilt: Quilt) -> list[PieceProgress]:
+    if quilt.pieces == 1:
+        return []
+    id_, design = quilt.key.id(), design_of(quilt)
+    rows = ndb.get_multi([piece_key(id_, number) for number in range(quilt.pieces)])
+    batches = [row.batch if row is not None else None for row in rows]
+    size = design.edge * design.edge
+    return [_piece(number, batch, size) for number, batch in enumerate(batches)]
+
+
+def _piece(number: int, batch: str | None, size: int) -> PieceProgress:
+    try:
+        found = PIECES.progress(batch) if batch is not None else None
+    except UnknownBatchError:  # It was complete so long ago that it is removed.
+        return PieceProgress(number, size, size, 0, is_complete=True)
+    if found is None:
+        return PieceProgress(number, size, 0, 0, is_complete=False)
+    return PieceProgress(
+        number, found.members, found.done, found.failed, is_complete=found.is_complete
+    )

@@ -1,0 +1,178 @@
+"""Quilts: each square is painted by a task of its own; the last of them sets off one more.
+
+A quilt is a batch, and each square is a member. Making it is one commit: its row, its members, and
+the task that creates theirs. A square is painted by inserting its row, so a delivery that comes
+again finds it painted. A quilt of four pieces is a batch of four members, each of which becomes a
+batch of its squares.
+
+Lost on failure: nothing. A quilt is finished when its batch says so, however its squares look.
+
+Routes: POST /tasks/batches/quilt/paint, /tasks/batches/quilt-pieces/paint,
+/tasks/batches/quilt-whole/sew, /tasks/quilt/finish.
+Source: D. Hermes, "Last to cross the finish line", 2012: the quilt of its demo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from pydantic import Field
+
+from demos.quilt.design import Design
+from models.commits import insert_all
+from models.demos.quilt import (
+    Quilt,
+    QuiltPiece,
+    QuiltSquare,
+    newest_quilts,
+    piece_key,
+    quilt_key,
+    rows_of,
+    square_key,
+)
+from models.transactions import transact
+from pipelines.batches import Completed, TaskBatch, current_member
+from pipelines.runtime import Clients, naive_utc
+from pipelines.tasks import Task, task
+
+MAX_QUILTS = 40
+DELIVERIES_KNOWN_FOR_S = 3600
+QuiltId = Annotated[str, Field(min_length=32, max_length=32)]
+
+
+@dataclass(frozen=True)
+class Paint:
+    """Which square to paint, and how long that takes at least."""
+
+    quilt: QuiltId
+    number: Annotated[int, Field(ge=0, lt=10_000)]
+    pace_ms: Annotated[int, Field(ge=0, le=5_000)]
+
+
+@dataclass(frozen=True)
+class Sew:
+    """Which piece of a quilt to paint."""
+
+    quilt: QuiltId
+    piece: Annotated[int, Field(ge=0, lt=4)]
+
+
+def topic_of(quilt: str) -> str:
+    """Return what pages of a quilt watch."""
+    return f"quilt:{quilt}"
+
+
+# Make
+
+
+def make(clients: Clients, quilt: str, design: Design) -> bool:
+    """Make a quilt and begin to paint it, once for its id; return whether it is new."""
+
+    def body() -> bool:
+        if quilt_key(quilt).get() is not None:
+            return False
+        _row(clients, quilt, design).put()
+        if design.pieces == 1:
+            work = _paints(quilt, design, 0)
+            SINGLE.populate_in_transaction(clients, quilt, work, seal=True)
+        else:
+            pieces = [(sew, Sew(quilt, piece)) for piece in range(design.pieces)]
+            WHOLE.populate_in_transaction(clients, quilt, pieces, seal=True)
+        return True
+
+    is_new = transact(body)
+    if is_new:
+        _delete_old()
+    return is_new
+
+
+def design_of(row: Quilt) -> Design:
+    """Return the design of a quilt."""
+    return Design(row.edge, row.pieces, row.palette, row.pattern, row.pace_ms)
+
+
+def _row(clients: Clients, quilt: str, design: Design) -> Quilt:
+    return Quilt(
+        key=quilt_key(quilt),
+        created=naive_utc(clients.clock.now()),
+        edge=design.edge,
+        pieces=design.pieces,
+        palette=design.palette,
+        pattern=design.pattern,
+        pace_ms=design.pace_ms,
+    )
+
+
+def _paints(quilt: str, design: Design, piece: int) -> Iterator[tuple[Task[Any], Any]]:
+    for number in design.numbers(piece):
+        yield paint, Paint(quilt, number, design.pace_ms)
+
+
+def _delete_old() -> None:
+    """Delete the quilts that are too many, a few at a time: each new quilt makes room for one."""
+    for row in newest_quilts().fetch(3, offset=MAX_QUILTS):
+        ndb.delete_multi(list(rows_of(row.key.id(), design_of(row).count, row.pieces)))
+
+
+# Paint
+
+
+@task("/tasks/paint", queue="quilt")
+def paint(clients: Clients, args: Paint) -> None:
+    """Paint a square: insert its row. One that is painted stays as it is."""
+    begun = clients.clock.now()
+    counter = f"{topic_of(args.quilt)}:{args.number}"
+    deliveries = clients.cache.incr(counter, 1, DELIVERIES_KNOWN_FOR_S) or 1
+    if args.pace_ms:
+        clients.clock.sleep(args.pace_ms / 1000)
+    now = clients.clock.now()
+    square = QuiltSquare(
+        key=square_key(args.quilt, args.number),
+        painted=naive_utc(now),
+        worker=os.getpid(),
+        took_ms=round((now - begun).total_seconds() * 1000),
+        deliveries=deliveries,
+    )
+    try:
+        insert_all(clients.datastore, [square])
+    except rpc_errors.AlreadyExists:
+        return
+    clients.publish(topic_of(args.quilt))
+
+
+@task("/tasks/sew", queue="quilt")
+def sew(clients: Clients, args: Sew) -> None:
+    """Become the batch of a piece's squares."""
+    row = quilt_key(args.quilt).get()
+    if row is None:
+        return  # It was deleted meanwhile: many newer ones came.
+    batch = current_member().nest(PIECES, _paints(args.quilt, design_of(row), args.piece))
+    QuiltPiece(key=piece_key(args.quilt, args.piece), batch=batch).put()
+    clients.publish(topic_of(args.quilt))
+
+
+@task("/tasks/quilt/finish", queue="default")
+def finish(clients: Clients, args: Completed) -> None:
+    """Finish a quilt, once per completion of its batch."""
+
+    def body() -> None:
+        row = quilt_key(args.batch_id).get()
+        if row is None or row.completion == args.idempotency_key:
+            return
+        row.finished, row.outcome = naive_utc(clients.clock.now()), args.outcome
+        row.completion = args.idempotency_key
+        row.put()
+
+    transact(body)
+    clients.publish(topic_of(args.batch_id))
+
+
+SINGLE = TaskBatch("quilt", members=[paint], on_complete=finish)
+PIECES = TaskBatch("quilt-pieces", members=[paint])
+WHOLE = TaskBatch("quilt-whole", members=[sew], on_complete=finish)
+BATCHES = (SINGLE, PIECES, WHOLE)

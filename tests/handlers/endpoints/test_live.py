@@ -1,0 +1,165 @@
+"""Live updates: signed topics, ids that say that something changed, and streams of them."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from itsdangerous import URLSafeSerializer
+
+from handlers.endpoints.live import FAST_MS, SLOW_MS, Pace
+from tests.handlers.conftest import Browser, app_with
+from tests.world import Services, World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+@pytest.fixture
+def listener(world: World) -> Browser:
+    """A browser of an app with room for two streams."""
+    return Browser(app_with(world, settings=replace(world.settings, live_streams=2)))
+
+
+@pytest.fixture
+def updates(browser: Browser) -> str:
+    """Where a page asks, that of a sum."""
+    browser.post("/sums", {"name": "visitors"})
+    return address(browser)
+
+
+def address(browser: Browser) -> str:
+    found = re.search(r'data-updates="([^"]+)"', browser.get("/sums/visitors").text)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def latest(browser: Browser, updates: str) -> str:
+    return str(browser.get(updates).json["id"])
+
+
+def test_an_id_changes_when_the_topic_is_published(
+    browser: Browser, world: World, updates: str
+) -> None:
+    """And only then."""
+    ids = [latest(browser, updates), latest(browser, updates)]
+    for topic in ("sums", "stages", "grades"):
+        world.clients.publish(topic)
+        ids.append(latest(browser, updates))
+
+    before, same, after_sums, after_stages, after_grades = ids
+    assert before == same
+    assert len({before, after_sums, after_stages}) == 3
+    assert after_grades == after_stages
+
+
+def test_a_form_and_a_task_publish_what_they_change(
+    browser: Browser, world: World, updates: str
+) -> None:
+    """Without a word of their own."""
+    before = latest(browser, updates)
+    browser.post("/sums/visitors/additions", {"id": "a" * 32, "amount": "5"})
+    added = latest(browser, updates)
+
+    world.settle()
+
+    assert len({before, added, latest(browser, updates)}) == 3
+
+
+def test_nobody_watches_what_no_page_has_shown_them(
+    browser: Browser, world: World, updates: str
+) -> None:
+    """S35: a token that we have not signed for this use is unknown."""
+    token = updates.rpartition("/")[2]
+    key = world.settings.secret_keys[0]
+    forged = [
+        URLSafeSerializer("another key", salt="live updates").dumps(["sums"]),
+        URLSafeSerializer(key, salt="pull.work").dumps(["sums"]),
+        token[:-1] + ("a" if token[-1] != "a" else "b"),
+        *("sums", "x" * 5000, "%00", "é"),
+    ]
+
+    for each in forged:
+        assert browser.get(f"/updates/{each}").status_code == 404
+        assert browser.get(f"/updates/{each}/events").status_code == 404
+
+
+def test_a_stream_tells_at_once_what_came_while_nobody_listened(
+    browser: Browser, listener: Browser, world: World, updates: str
+) -> None:
+    """By the header that a browser sends when it connects again, or by the address."""
+    old = latest(browser, updates)
+    world.clients.publish("sums")
+    new = latest(browser, updates)
+
+    streams = [
+        listener.get(f"{updates}/events", headers={"Last-Event-ID": old}).text,
+        listener.get(f"{updates}/events?after={old}").text,
+    ]
+
+    assert all(text.count("event: changed") == 1 for text in streams)
+    assert all(f"id: {new}\n" in text for text in streams)
+    # A minute without news: signs of life alone.
+    quiet = listener.get(f"{updates}/events", headers={"Last-Event-ID": new})
+    assert "event" not in quiet.text
+    assert quiet.text.count(":\n\n") > 5
+    assert quiet.headers["Content-Type"].startswith("text/event-stream")
+
+
+def test_there_are_as_many_streams_as_the_setting_says(listener: Browser, updates: str) -> None:
+    """S34: the others are told to ask; a place is free when a stream has ended."""
+    streams = listener.app.extensions["live"].streams
+    held = [listener.client.get(f"{updates}/events") for _ in range(streams.limit)]
+    assert [stream.status_code for stream in held] == [200, 200]
+
+    assert listener.get(f"{updates}/events").status_code == 503
+    held[0].close()
+    assert listener.get(f"{updates}/events").status_code == 200
+
+    streams.close()
+    assert next(iter(held[1].response)) == b"retry: 500\n\n"
+    assert b"".join(held[1].response) == b""
+    assert listener.get(f"{updates}/events").status_code == 503
+
+
+@pytest.mark.parametrize("path", ["", "/events"])
+def test_a_long_id_is_refused(browser: Browser, updates: str, path: str) -> None:
+    """A 4xx, and no stream is taken."""
+    expected = {"": 200, "/events": 400}[path]
+    assert browser.get(f"{updates}{path}?after={'x' * 500}").status_code == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "streams"), [({"live_streams": 0}, "no"), ({"memcached": None}, None)]
+)
+def test_pages_ask_where_nothing_streams(
+    world: World, browser: Browser, updates: str, changed: Any, streams: str | None
+) -> None:
+    """Without memcached they ask for what they show, as without this."""
+    app = app_with(world, settings=replace(world.settings, **changed))
+
+    text = Browser(app).get("/sums/visitors").text
+
+    found = re.search(r'data-streams="(\w+)"', text)
+    assert (found[1] if found else None) == streams
+    if streams:
+        assert Browser(app).get(f"{updates}/events").status_code == 503
+
+
+def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
+    """They all wait longer until the process is asked as often as it can take, and no more."""
+
+    def questions(pages: int) -> list[int]:
+        """Return how long pages are told to wait, second by second, each asking again by then."""
+        pace, told = Pace(), []
+        for second in range(1, 30):
+            for _ in range(max(1, round(pages * 1000 / pace.again_ms))):
+                again_ms = pace.ask(second)
+            told.append(again_ms)
+        return told
+
+    assert questions(10)[-1] == FAST_MS
+    assert 4000 < questions(200)[-1] < 6000
+    assert max(questions(100_000)) == SLOW_MS
