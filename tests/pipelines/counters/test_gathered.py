@@ -8,7 +8,7 @@ from models.counters import total_key
 from models.fork_join import PARTITIONS
 from models.transactions import NoTransactionError, transact
 from pipelines.counters import Counter, DifferentItemError, NotGatheredError
-from pipelines.fork_join import sweep as fork_join_sweep
+from pipelines.fork_join import expiry
 from pipelines.fork_join.accumulator import BufferFullError
 from tests.pipelines.counters.counts import HITS, LIKES, VIEWS, add, counter_world, total
 from tests.world import Services, World, in_threads
@@ -81,7 +81,7 @@ def test_a_gathered_increment_is_known_for_as_long_as_a_task_may_be_delivered(wo
     world.clock.sleep(31 * 24 * 3600)
     with world.context():
         for partition in PARTITIONS:
-            fork_join_sweep._delete_page(world.clients, partition)
+            expiry._delete_page(world.clients, partition, 500)
     again = add(world, "a", 2, counter=HITS, idempotency_key="r")
     world.settle()
 

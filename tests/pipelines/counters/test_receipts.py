@@ -12,6 +12,7 @@ from models.counters import CounterReceipt, receipt_key
 from models.fork_join import PARTITIONS
 from pipelines.counters import expiry
 from pipelines.counters.additions import RECEIPTS_FOR
+from pipelines.counters.expiry import RECEIPTS
 from tests.pipelines.counters.counts import LIKES, add, counter_world, receipts, total
 from tests.world import Services, World
 
@@ -26,7 +27,7 @@ def world(services: Services) -> World:
 def delete(world: World) -> int:
     """Delete what has expired, in all partitions."""
     with world.context():
-        return sum(expiry._delete_page(world.clients, partition) for partition in PARTITIONS)
+        return sum(expiry._delete_page(world.clients, partition, 250) for partition in PARTITIONS)
 
 
 def test_a_receipt_outlives_any_delivery_of_a_task(world: World) -> None:
@@ -46,7 +47,7 @@ def test_a_receipt_outlives_any_delivery_of_a_task(world: World) -> None:
 
 def test_the_sweep_deletes_receipts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """E4: of one partition each time; when that is much, a task does so for each of them."""
-    monkeypatch.setattr(expiry, "MAX_DELETED", 4)
+    monkeypatch.setattr(RECEIPTS, "page_size", 4)
     expired = [f"{partition}{number}" for partition in PARTITIONS for number in range(6)]
     with world.context():
         ndb.put_multi(
