@@ -6,8 +6,10 @@ import re
 
 import pytest
 
-from demos.blog.markdown import ATTRIBUTES, EXCERPT_CHARS, TAGS, excerpt_of, html_of
+from demos.blog import markdown
+from demos.blog.markdown import ATTRIBUTES, EXCERPT_CHARS, TAGS, excerpt_of, html_of, shown
 from tests.handlers.pages.hostile import XSS, tags
+from tests.world import World
 
 HOSTILE = [
     *XSS,
@@ -76,3 +78,22 @@ def test_an_excerpt_is_plain_text() -> None:
     assert len(long) <= EXCERPT_CHARS + 1
     assert excerpt_of("夏" * 500) == "夏" * EXCERPT_CHARS + "…"
     assert excerpt_of("x <b>y</b>") == "x <b>y</b>"
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_a_text_is_rendered_once_and_what_memcached_says_is_cleaned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S25: rendering costs seconds at worst; whoever writes into memcached gets no script shown."""
+    rendered = []
+
+    def render(text: str) -> str:
+        rendered.append(text)
+        return f"<p>{text}</p><script>alert(1)</script>"
+
+    monkeypatch.setattr(markdown, "_render", render)
+    with world.context():
+        seen = [shown(world.clients, "Hello") for _ in range(3)]
+
+    assert rendered == ["Hello"]
+    assert seen == ["<p>Hello</p>"] * 3

@@ -88,6 +88,23 @@ def test_what_people_write_meanwhile_comes_after_the_samples(filled: World) -> N
     assert [each.text for each in threads(filled, POSTS + 1)] == ["Hello"]
 
 
+def test_samples_of_a_post_are_counted_with_it_once(filled: World) -> None:
+    """E1: a body that runs again after a lost reply doubles no count; later comments add to it."""
+    filled.doubles = True
+    filled.settle()
+    said(filled, 1, "Hello")
+    with filled.context():
+        args = SampleArgs(DEMO, POSTS, COMMENTS, 0)
+        expected = [samples.comments_on(args, number) for number in range(1, POSTS + 1)]
+        assert not samples.can_fill(DEMO)
+        assert samples.can_fill("another")
+
+    assert counted(filled, 1) == expected[0] + 1
+    assert [counted(filled, number) for number in (2, 7, POSTS)] == [
+        expected[number - 1] for number in (2, 7, POSTS)
+    ]
+
+
 def test_a_blog_with_posts_is_left_alone(world: World) -> None:
     """Samples are for an empty one."""
     written(world, 1)
@@ -95,6 +112,7 @@ def test_a_blog_with_posts_is_left_alone(world: World) -> None:
         samples.fill(world.clients, DEMO)
     with world.context():
         assert samples.status(world.clients, DEMO) is None
+        assert not samples.can_fill(DEMO)
         assert index_key(DEMO).get().last_number == 1
         assert len(Post.query().fetch(keys_only=True)) == 1
         assert form(1) != ADA.id

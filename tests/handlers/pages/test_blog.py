@@ -173,6 +173,23 @@ def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:
     assert "<b>5 reads</b>" in browser.get("/blog/cost").text
 
 
+def test_what_pages_cost_is_measured_once_for_all_and_not_without_end(
+    posts: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By offset a measurement reads what it skips: no further than a page, and kept for a while."""
+    monkeypatch.setattr("demos.blog.cost.PAGE_SIZE", 2)
+    monkeypatch.setattr("demos.blog.cost.MAX_PAGE", 2)
+
+    first = browser.get("/blog/cost").text
+    before = posts.clients.meter.cost()
+    again = browser.get("/blog/cost").text
+
+    assert "Page 2" in first
+    assert "Page 3" not in first
+    assert (posts.clients.meter.cost() - before).reads == 0
+    assert "Page 2" in again
+
+
 def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) -> None:
     """I3, S14: since the page was read, with the page's own token and no other."""
     page = browser.get("/blog/1").text
