@@ -67,7 +67,7 @@ def noop(clients: Clients, args: Member) -> None:
     """Do nothing."""
 
 
-@task("/tasks/bench/branch", queue="bench")
+@task("/tasks/bench/branch", queue="default")
 def branch(clients: Clients, args: Branch) -> None:
     """Become a batch."""
     current_member().nest(TREE, branches(args))

@@ -30,8 +30,14 @@ def celery_app(url: str) -> Any:
     app = celery.Celery("rivals", broker=url, backend=url)
     # As a fast deployment has it: a worker takes a hand of tasks at a time.
     app.conf.update(worker_prefetch_multiplier=16, broker_connection_retry_on_startup=True)
-    app.task(name="noop")(lambda: None)
-    app.task(name="done")(lambda results: len(results))
+
+    @app.task(name="noop")
+    def noop() -> None: ...
+
+    @app.task(name="done")
+    def done(results: list[None]) -> int:
+        return len(results)
+
     return app
 
 

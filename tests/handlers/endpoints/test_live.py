@@ -160,6 +160,6 @@ def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
             told.append(again_ms)
         return told
 
-    assert questions(10)[-1] == FAST_MS
-    assert 4000 < questions(200)[-1] < 6000
+    assert questions(5)[-1] == FAST_MS
+    assert 5500 < questions(100)[-1] < 8000
     assert max(questions(100_000)) == SLOW_MS
