@@ -28,7 +28,7 @@ from pipelines.streams.keys import (
     SetTimer,
     Target,
 )
-from pipelines.streams.records import FOREVER, Record, Timer, check_time, value_text
+from pipelines.streams.records import NEVER, Record, Timer, check_time, value_text
 from pipelines.streams.state import MAX_STATE_BYTES, State
 
 # Of one batch, so that its commit stays below 10 MiB.
@@ -193,7 +193,7 @@ class _Batch:
             counts.records += 1
         if self.ttl is not None:
             work, expires = self._work, each.at + self.ttl
-            if work.expires >= FOREVER or work.expires < expires:
+            if work.expires == NEVER or work.expires < expires:
                 work.expires = expires
 
     def _divert(self, each: Input) -> None:
@@ -237,7 +237,7 @@ class _Batch:
             if self.call((tag, timer), lambda told=told: self._call_timer(told)):  # type: ignore[misc]
                 self.effects.counts.timers += 1
         if work.expires <= self.watermark:
-            work.text, work.items, work.timers, work.expires = "", None, {}, FOREVER
+            work.text, work.items, work.timers, work.expires = "", None, {}, NEVER
         return True
 
     def _call_timer(self, timer: Timer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelines.streams.records import FOREVER
+from pipelines.streams.records import NEVER
 
 
 class SetTimer(NamedTuple):
@@ -29,7 +29,7 @@ class KeyState(NamedTuple):
 
     text: str = ""
     timers: dict[str, SetTimer] = {}  # noqa: RUF012 - Never changed in place.
-    expires: int = FOREVER
+    expires: int = NEVER
 
     @property
     def is_empty(self) -> bool:
@@ -39,19 +39,19 @@ class KeyState(NamedTuple):
     def hold(self) -> int:
         """Return the time at which the key holds back the watermark."""
         return min(
-            (each.hold for each in self.timers.values() if not each.is_late), default=FOREVER
+            (each.hold for each in self.timers.values() if not each.is_late), default=NEVER
         )
 
     @property
     def due(self) -> int:
         """Return the watermark at which there is something to do."""
         ats = (each.at for each in self.timers.values() if not each.is_wall)
-        return min(min(ats, default=FOREVER), self.expires)
+        return min(min(ats, default=NEVER), self.expires)
 
     @property
     def wall(self) -> int:
         """Return the time of day at which there is something to do."""
-        return min((each.at for each in self.timers.values() if each.is_wall), default=FOREVER)
+        return min((each.at for each in self.timers.values() if each.is_wall), default=NEVER)
 
 
 NOTHING = KeyState()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +128,22 @@ class Pipeline:
             known = ", ".join(self.sources)
             raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {known}")
         return self.sources[stream]
+
+    def dedup_ms(self, computation: str) -> int:
+        """Return for how long a computation remembers the ids of what is pushed to it."""
+        streams = self.computations[computation].inputs
+        pushed = [source for source in self.sources.values() if isinstance(source, PushSource)]
+        spans = [source.dedup for source in pushed if source.stream in streams]
+        return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
+
+    def disorder_ms(self, stream: str) -> int:
+        """Return how far the watermark of a source lags behind its latest record."""
+        return self.sources[stream].disorder // timedelta(milliseconds=1)
+
+    def idle_ms(self, stream: str) -> int:
+        """Return after which silence a process of a source is left out."""
+        source = self.sources[stream]
+        return source.idle // timedelta(milliseconds=1) if isinstance(source, PushSource) else 0
 
     def _check(self, made: Sequence[Computation]) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):

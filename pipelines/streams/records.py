@@ -13,6 +13,8 @@ from pipelines.streams.errors import BadRecordError
 
 # Later than any record: the watermark of a stream that has ended.
 FOREVER = 10**15
+# The time of what does not wait for any: no watermark reaches it.
+NEVER = FOREVER + 1
 MAX_KEY_BYTES = 500
 # Of a chunk's 256 KB.
 MAX_VALUE_BYTES = 200_000

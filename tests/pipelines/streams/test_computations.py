@@ -64,6 +64,7 @@ def test_a_window_is_counted_when_the_watermark_passes_its_end() -> None:
     test.close()
     assert [output.value["hits"] for output in test.read("hits")] == [1]
     assert test.keys("hits") == []
+    assert test.state("total", "all") == {"hits": 3}
 
 
 def test_a_timer_holds_back_what_follows_and_not_its_own_computation() -> None:
@@ -163,8 +164,6 @@ class Sink(Computation):
     [
         ("produce", ("out", 1, 999)),
         ("produce", ("other", 1)),
-        ("produce", ("out", {1, 2})),
-        ("produce", ("out", "x" * 300_000)),
         ("set_timer", ("t", 999)),
         ("set_timer", ("t", 1.5)),
         ("set_timer", ("", 2_000)),
@@ -181,6 +180,26 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(do: Any) -> None:
     assert failure.what.at == 1_000  # type: ignore[union-attr]
     assert [output.value for output in test.read("out")] == ["begun"]
     assert test.state("recorded", "k") == {"seen": 1, "kept": [2]}
+
+
+def test_an_output_or_a_state_that_is_not_json_or_too_large_is_refused() -> None:
+    bad = iter([{1, 2}, "x" * 300_000, float("nan")])
+
+    class Bad(Recorded):
+        max_attempts = 1
+
+        def record(self, ctx: Context, record: Record) -> None:
+            if record.at:
+                ctx.produce("out", next(bad))
+            else:
+                ctx.state["bad"] = object()
+
+    bad_again = iter([])
+    test = StreamTest(Pipeline("p", Bad))
+    test.push("orders", {}, at=0)
+
+    assert [failure.error.partition(":")[0] for _, failure in test.dead] == ["TypeError"]
+    assert test.keys("bad") == list(bad_again)
 
 
 def test_a_poison_record_takes_no_neighbour_with_it() -> None:
