@@ -98,7 +98,7 @@ def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Mod
         database_id=client.database or "",
         keys=[key._key.to_protobuf() for key in keys],
     )
-    response = _call(client.stub.lookup, request)
+    response = call_stub(client.stub.lookup, request)
     if response.deferred:
         raise ValueError(f"{len(keys)} keys are more than one lookup answers")
     found = {}
@@ -116,11 +116,16 @@ def _commit(client: ndb.Client, mutations: Sequence[Mutation]) -> list[int]:
         single_use_transaction=_READ_WRITE,
         mutations=mutations,
     )
-    response = _call(client.stub.commit, request)
+    response = call_stub(client.stub.commit, request)
     return [result.version for result in response.mutation_results]
 
 
-def _call(method: Any, request: Any) -> Any:
+def call_stub(method: Any, request: Any) -> Any:
+    """Call a method of a client's stub, with the header by which it finds its database.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
     try:
         return method(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:

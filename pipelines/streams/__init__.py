@@ -15,7 +15,7 @@ Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at In
 from pipelines.streams.computation import Computation
 from pipelines.streams.context import Context
 from pipelines.streams.errors import StreamError
-from pipelines.streams.pipeline import Pipeline
+from pipelines.streams.pipeline import Pipeline, Pushed
 from pipelines.streams.records import FOREVER, Record, Timer
 from pipelines.streams.sources import Pulled, PullSource, PushSource
 from pipelines.streams.testing import StreamTest
@@ -28,6 +28,7 @@ __all__ = [
     "PullSource",
     "Pulled",
     "PushSource",
+    "Pushed",
     "Record",
     "StreamError",
     "StreamTest",

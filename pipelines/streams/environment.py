@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pipelines.streams.pipeline import Pipeline
+from pipelines.streams.declaration import Declaration
 from pipelines.streams.rows import Names
 
 
@@ -38,7 +38,7 @@ class Pace:
 class Environment:
     """Where a pipeline runs."""
 
-    pipeline: Pipeline
+    pipeline: Declaration
     now_ms: Callable[[], int]
     elapsed_ms: Callable[[], float]  # A clock that never goes back.
     new_id: Callable[[], str]

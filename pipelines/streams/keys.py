@@ -38,9 +38,7 @@ class KeyState(NamedTuple):
     @property
     def hold(self) -> int:
         """Return the time at which the key holds back the watermark."""
-        return min(
-            (each.hold for each in self.timers.values() if not each.is_late), default=NEVER
-        )
+        return min((each.hold for each in self.timers.values() if not each.is_late), default=NEVER)
 
     @property
     def due(self) -> int:

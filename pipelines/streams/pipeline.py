@@ -1,165 +1,237 @@
-"""A pipeline: computations, the streams between them, and what comes in and goes out."""
+"""A pipeline, as an app uses it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pipelines.streams.computation import Computation
-from pipelines.streams.errors import UnknownStreamError
-from pipelines.streams.keys import Target
-from pipelines.streams.records import check_key
-from pipelines.streams.sources import PushSource, Source
+from pydantic import Field
 
-MAX_INTERVALS = 64
+from models.transactions import current_transaction
+from pipelines import outbox
+from pipelines.runtime.clients import Clients
+from pipelines.streams import reading
+from pipelines.streams.calls import Create, Steps
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.environment import Environment
+from pipelines.streams.errors import BadRecordError
+from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.reading import DeadLetter, Status
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import SLOTS
+from pipelines.streams.service import Engine, tasks_of
+from pipelines.streams.sources import PullSource, PushSource
+from pipelines.tasks.declaration import Task
 
-
-class Graph:
-    """Which computation reads what, and in which order work moves through them."""
-
-    def __init__(self, computations: Sequence[Computation]) -> None:
-        self.computations = {each.name: each for each in computations}
-        written = {stream for each in computations for stream in each.written}
-        read = {stream for each in computations for stream in each.inputs}
-        self.source_streams = sorted(read - written)
-        self.streams = sorted(read | written)
-
-    @cached_property
-    def readers(self) -> Mapping[str, Sequence[tuple[str, Any]]]:
-        """Return by stream who reads it, each with its key extractor."""
-        found: dict[str, list[tuple[str, Any]]] = {stream: [] for stream in self.streams}
-        for each in self.computations.values():
-            for stream, key_of in each.inputs.items():
-                found[stream].append((each.name, key_of))
-        return found
-
-    @cached_property
-    def upstream(self) -> Mapping[str, Sequence[str]]:
-        """Return by computation those that write what it reads."""
-        return {
-            name: [
-                other.name
-                for other in self.computations.values()
-                if set(other.written) & set(each.inputs)
-            ]
-            for name, each in self.computations.items()
-        }
-
-    @cached_property
-    def order(self) -> Sequence[str]:
-        """Return the computations, each behind those that write for it.
-
-        Raises:
-            TypeError: some write for each other.
-        """
-        left, ordered = dict(self.upstream), list[str]()
-        while left:
-            ready = [name for name, before in left.items() if not set(before) & set(left)]
-            if not ready:
-                raise TypeError(f"{', '.join(sorted(left))} write for each other, in a circle")
-            ordered += ready
-            left = {name: before for name, before in left.items() if name not in ready}
-        return ordered
-
-    def route(self, stream: str, value: Any) -> tuple[Target, ...]:
-        """Return who gets a record of a stream, each under its key."""
-        return tuple(_target(name, key_of, value) for name, key_of in self.readers.get(stream, ()))
+MAX_PUSHED = 500
+MAX_PUSHED_BYTES = 2_000_000
+MAX_ID_CHARS = 200
 
 
-class Pipeline:
+@dataclass(frozen=True)
+class Pushed:
+    """A record that is pushed: an id of its own, its value, and its time."""
+
+    id: str
+    value: Any
+    at: int
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What was let in: how many records, how many of them late, and the source's watermark."""
+
+    records: int
+    late: int
+    watermark: int
+
+
+class Pipeline(Declaration):
     """Computations over streams of keyed records; a part of an app's registry."""
 
-    def __init__(
+    # What comes in
+
+    def push(
         self,
-        name: str,
-        *computations: Computation | type[Computation],
-        sources: Sequence[Source] = (),
-        intervals: int = 4,
-    ) -> None:
-        """Declare a pipeline.
+        clients: Clients,
+        stream: str,
+        records: Sequence[Pushed],
+        *,
+        process: str = "",
+        watermark: int | None = None,
+    ) -> Accepted:
+        """Let up to 500 records in; they are durable when this returns.
+
+        It may be repeated: a record whose id was accepted within the source's `dedup` is dropped.
 
         Args:
-            name: Stands in keys and routes: never change it while the pipeline runs.
-            computations: Classes, or instances of classes that take arguments.
-            sources: Of streams that no computation writes. One that is not named here is a
-                `PushSource`.
-            intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
-                a time works on a range.
+            process: Who pushes; one of the source's processes.
+            watermark: No record before this time is still to come from this process. None: it
+                follows the latest record, at the source's `disorder`.
 
         Raises:
-            TypeError: there can be no such pipeline; the text says why.
+            UnknownStreamError: there is no such source, or no such process.
+            BadRecordError: nothing was let in, and why.
+            Retry, Unavailable: repeat it; some of it may have been let in.
         """
-        made = [each() if isinstance(each, type) else each for each in computations]
-        self.name = name
-        self.intervals = intervals
-        self.graph = Graph(made)
-        self.computations: Mapping[str, Computation] = self.graph.computations
-        self._check(made)
-        given = {source.stream: source for source in sources}
-        self.sources: Mapping[str, Source] = {
-            stream: given.get(stream) or PushSource(stream) for stream in self.graph.source_streams
-        }
-        for stream in given:
-            if stream not in self.sources:
-                raise TypeError(
-                    f"{name}: the source {stream!r} is read by no computation, or is written by one"
-                )
+        source = self.source(stream)
+        if not isinstance(source, PushSource):
+            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+        self.check_process(stream, process)
+        _check_pushed(records)
+        engine = Engine(clients, self)
+        arrivals = [
+            arrival(engine.environment, stream, each.value, each.at, each.id) for each in records
+        ]
+        if sum(len(each.text) for each in arrivals) > MAX_PUSHED_BYTES:
+            raise BadRecordError(f"one push has at most {MAX_PUSHED_BYTES} bytes of values")
+        if watermark is not None and not 0 <= watermark <= FOREVER:
+            raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
+        offer = Offer(stream, process, arrivals, watermark)
+        injected: Injected = engine.run(inject(engine.environment, offer))
+        return Accepted(injected.records, injected.late, injected.row.watermark)
 
-    def computation(self, name: str) -> Computation:
-        """Return a computation.
+    def push_in_transaction(
+        self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""
+    ) -> None:
+        """Let a record in if, and only if, the transaction that this code runs in is committed.
 
         Raises:
-            UnknownStreamError: there is none of this name.
+            NoTransactionError: this is not the body of `transact`.
+            UnknownStreamError, BadRecordError: nothing was let in.
         """
-        if name not in self.computations:
-            raise UnknownStreamError(f"{self.name} has no computation {name!r}")
-        return self.computations[name]
+        self.check_process(stream, process)
+        transaction = current_transaction()
+        number = transaction.hook(f"streams {self.name}", _Numbers).next()
+        args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
+        outbox.enqueue(clients, push_task(self), args)
 
-    def source(self, stream: str) -> Source:
-        """Return the source of a stream.
+    def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
+        """Say that no further record comes from a source: all timers fire.
 
         Raises:
-            UnknownStreamError: there is none.
+            UnknownStreamError: there is no such source.
         """
-        if stream not in self.sources:
-            known = ", ".join(self.sources)
-            raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {known}")
-        return self.sources[stream]
+        self.push(clients, stream, [], process=process, watermark=FOREVER)
 
-    def dedup_ms(self, computation: str) -> int:
-        """Return for how long a computation remembers the ids of what is pushed to it."""
-        streams = self.computations[computation].inputs
-        pushed = [source for source in self.sources.values() if isinstance(source, PushSource)]
-        spans = [source.dedup for source in pushed if source.stream in streams]
-        return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
+    def pull(self, clients: Clients, stream: str) -> None:
+        """Have a pull source read, by a task, until it has no more for now.
 
-    def disorder_ms(self, stream: str) -> int:
-        """Return how far the watermark of a source lags behind its latest record."""
-        return self.sources[stream].disorder // timedelta(milliseconds=1)
+        Raises:
+            UnknownStreamError: there is no such source.
+            BadRecordError: it is pushed.
+        """
+        if not isinstance(self.source(stream), PullSource):
+            raise BadRecordError(f"{stream} is pushed: there is nothing to pull")
+        engine = Engine(clients, self)
+        engine.run(_begin_pull(engine.environment, stream))
 
-    def idle_ms(self, stream: str) -> int:
-        """Return after which silence a process of a source is left out."""
-        source = self.sources[stream]
-        return source.idle // timedelta(milliseconds=1) if isinstance(source, PushSource) else 0
+    # What can be read
 
-    def _check(self, made: Sequence[Computation]) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):
-            raise TypeError(f"a pipeline's name is of a-z, 0-9 and -, not {self.name!r}")
-        if not made or len(self.computations) < len(made):
-            raise TypeError(f"{self.name}: it has computations, each with a name of its own")
-        if not 1 <= self.intervals <= MAX_INTERVALS:
-            raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
-        for each in made:
-            each.check()
-        _ = self.graph.order
+    def state(self, clients: Clients, computation: str, key: str) -> dict[str, Any]:
+        """Return the state of a key as it was last committed; empty: it has none.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+        """
+        engine = Engine(clients, self)
+        return engine.run(reading.state(engine.environment, computation, key))
+
+    def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the keys of a computation with their states, slab by slab, in no order.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+        """
+        engine, slot = Engine(clients, self), 0
+        while slot < SLOTS:
+            found, slot = engine.run(reading.states(engine.environment, computation, slot))
+            yield from found.items()
+
+    def status(self, clients: Clients) -> Status:
+        """Return how far the pipeline is: watermarks, backlog and counts."""
+        engine = Engine(clients, self)
+        return engine.run(reading.status(engine.environment))
+
+    # Dead letters
+
+    def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:
+        """Return records and timers that have failed too often."""
+        engine = Engine(clients, self)
+        return engine.run(reading.dead_letters(engine.environment, limit))
+
+    def replay(self, clients: Clients, dead_letter: str) -> bool:
+        """Work on a dead record again, as a late one; return False if there is none of this id.
+
+        Raises:
+            UnknownStreamError: it is a timer, which is not replayed.
+        """
+        engine = Engine(clients, self)
+        return engine.run(reading.replay(engine.environment, dead_letter))
+
+    def discard(self, clients: Clients, dead_letter: str) -> bool:
+        """Delete a dead letter; return False if there is none of this id."""
+        engine = Engine(clients, self)
+        return engine.run(reading.discard(engine.environment, dead_letter))
 
 
-def _target(name: str, key_of: Any, value: Any) -> Target:
-    """Return where a record goes for one reader; a value without a key has an error there."""
-    try:
-        return Target(name, check_key(key_of(value)))
-    except Exception as error:
-        return Target(name, "", f"no key: {type(error).__name__}: {error}"[:500])
+@dataclass(frozen=True)
+class PushLater:
+    """A record that a transaction has let in."""
+
+    stream: Annotated[str, Field(max_length=70)]
+    process: Annotated[str, Field(max_length=70)]
+    id: Annotated[str, Field(max_length=MAX_ID_CHARS)]
+    value: Any
+    at: int
+
+
+def push_task(pipeline: Pipeline) -> Task[PushLater]:
+    """Return the task that lets in what transactions have pushed."""
+
+    def push(clients: Clients, args: PushLater) -> None:
+        record = Pushed(args.id, args.value, args.at)
+        pipeline.push(clients, args.stream, [record], process=args.process)
+
+    if pipeline not in _PUSH_TASKS:
+        path = f"/tasks/streams/{pipeline.name}/push"
+        _PUSH_TASKS[pipeline] = Task(path, tasks_of(pipeline).work.queue, PushLater, push)
+    return _PUSH_TASKS[pipeline]
+
+
+_PUSH_TASKS: dict[Pipeline, Task[PushLater]] = {}
+
+
+class _Numbers:
+    """Numbers what one transaction pushes; from 0 again in each attempt."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next
+
+    def on_retry(self, cause: Exception) -> None:
+        self._next = 0
+
+    def on_commit(self) -> None:
+        return
+
+    def on_give_up(self) -> None:
+        return
+
+
+def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
+    yield from read_head(environment)
+    found = yield from reading.source_row(environment, stream)
+    yield Create([pull_wake(environment, stream, found.seq)])
+
+
+def _check_pushed(records: Sequence[Pushed]) -> None:
+    if len(records) > MAX_PUSHED:
+        raise BadRecordError(f"one push has at most {MAX_PUSHED} records, not {len(records)}")
+    for each in records:
+        if not isinstance(each.id, str) or not 0 < len(each.id) <= MAX_ID_CHARS:
+            raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")

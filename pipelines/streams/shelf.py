@@ -58,6 +58,10 @@ class Shelf:
             return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
         return state
 
+    def keys(self, lo: int) -> list[str]:
+        """Return the keys of a slab that was read."""
+        return list(self._slab(lo).keys)
+
     def due(self, slabs: Iterable[int], watermark: int, now_ms: int) -> list[str]:
         """Return the keys of some slabs that have something to do."""
         return [

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.streams.batch import run_batch
+from pipelines.streams.declaration import Declaration
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
-from pipelines.streams.pipeline import Pipeline
 from pipelines.streams.records import FOREVER, Timer, check_time, value_text
 
 
@@ -37,7 +37,7 @@ class Output:
 class StreamTest:
     """A pipeline that runs in a test."""
 
-    def __init__(self, pipeline: Pipeline, *, now: int = 0) -> None:
+    def __init__(self, pipeline: Declaration, *, now: int = 0) -> None:
         """Begin with nothing: all watermarks at 0.
 
         Args:

@@ -72,26 +72,31 @@ class Cut:
         )
 
 
-def tick(environment: Environment) -> Steps[None]:
-    """Move the watermarks once, wake who has work, and have the next tick come if need be."""
+def tick(environment: Environment) -> Steps[int]:
+    """Move the watermarks once, wake who has work, and have the next tick come if need be.
+
+    Returns:
+        How many intervals were woken.
+    """
+    woken = 0
     for _ in range(MAX_ROUNDS):
         cut = yield from read_cut(environment)
         if cut is None:
-            return
+            return 0
         now_ms = environment.now_ms()
         rests = cut.is_at_rest(now_ms)
         try:
             gen = yield from _publish(environment, cut)
         except ChangedError:
-            return  # Another tick has raised the generation, and looks after that.
-        yield from _wake(environment, cut, now_ms)
+            return 0  # Another tick has raised the generation, and looks after that.
+        woken += yield from _wake(environment, cut, now_ms)
         if not rests:
-            yield Create([tick_wake(environment, gen)])
-            return
+            break
         again = yield from read_cut(environment)
         if again is None or again.is_at_rest(environment.now_ms()):
-            return
+            return woken
     yield Create([tick_wake(environment, gen)])
+    return woken
 
 
 def read_cut(environment: Environment) -> Steps[Cut | None]:
@@ -176,10 +181,11 @@ def _publish(environment: Environment, cut: Cut) -> Steps[int]:
     return new.gen
 
 
-def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[None]:
+def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[int]:
     wakes = [
         wake(environment, (name, lo), cut.intervals[name, lo].gen)
         for name, lo in cut.to_wake(now_ms)
     ]
     if wakes:
         yield Create(wakes)
+    return len(wakes)

@@ -38,7 +38,6 @@ from pipelines.streams.records import FOREVER, value_text
 from pipelines.streams.rows import CHUNK, DeadRow, Head, Interval, Letter
 from pipelines.streams.shelf import Shelf
 
-
 # Rows of states that a process keeps of one interval.
 MAX_REMEMBERED = 500
 

@@ -200,5 +200,3 @@ class Schedule:
             for key, state in found.body.keys.items()
             if state.text
         }
-
-

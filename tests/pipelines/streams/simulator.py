@@ -29,9 +29,9 @@ from pipelines.streams.calls import (
     Snapshot,
     Wake,
 )
+from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.injection import pull
-from pipelines.streams.pipeline import Pipeline
 from pipelines.streams.rows import CHUNK
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Ended, Worker
@@ -76,9 +76,7 @@ class Store:
 
     def names(self, kind: str, low: str, high: str, moment: Any = None) -> list[str]:
         rows = self.rows if moment is None else moment
-        return sorted(
-            key.name for key in rows if key.kind == kind and low <= key.name < high
-        )
+        return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
 
     def commit(self, commit: Commit) -> list[int]:
         for key, _ in commit.inserts:
@@ -144,7 +142,7 @@ NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0)
 class Simulation:
     """One schedule of one pipeline."""
 
-    def __init__(self, pipeline: Pipeline, seed: int, chances: Chances | None = None) -> None:
+    def __init__(self, pipeline: Declaration, seed: int, chances: Chances | None = None) -> None:
         self.pipeline = pipeline
         self.random = random.Random(seed)
         self.chances = chances or Chances()
@@ -163,9 +161,7 @@ class Simulation:
         self.has_rested = False  # A sweep has found nothing to do.
         self.counts = {"commits": 0, "faults": 0}
         skew = self.random.choice((0, 50, 1_000))
-        self.machines = [
-            Machine(n, self.random.randint(-skew, skew)) for n in range(MACHINES)
-        ]
+        self.machines = [Machine(n, self.random.randint(-skew, skew)) for n in range(MACHINES)]
         self.acts: dict[type, Callable[[Any], Any]] = {
             Read: lambda call: self.store.read(call.keys, call.at),
             Snapshot: self._snapshot,
@@ -174,7 +170,9 @@ class Simulation:
             Commit: self._commit,
             Create: self._create,
             Fetch: lambda call: self.pipeline.sources[call.stream].read(  # type: ignore[union-attr]
-                None, call.position, call.limit  # type: ignore[arg-type]
+                None,
+                call.position,
+                call.limit,  # type: ignore[arg-type]
             ),
         }
 
