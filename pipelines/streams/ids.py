@@ -47,13 +47,20 @@ class KnownIds:
                 self.seen.update(row.body)
         self.is_loaded = True
 
+    def expire(self, interval: Interval, now_ms: int) -> None:
+        """Forget what is older than the horizon; the next commit with ids deletes its rows."""
+        self._forget({part.number for part in self._fresh(interval, now_ms)})
+
+    def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
+        oldest_s = (now_ms - self.horizon_ms) // 1000
+        return [part for part in interval.ids if part.last_s >= oldest_s]
+
     def change(
         self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
     ) -> tuple[IdsPart, ...]:
         """Add what was accepted to a commit, and delete what has served; return the parts then."""
         now_s = now_ms // 1000
-        oldest_s = (now_ms - self.horizon_ms) // 1000
-        kept = [part for part in interval.ids if part.last_s >= oldest_s][1 - MAX_PARTS :]
+        kept = self._fresh(interval, now_ms)[1 - MAX_PARTS :]
         for part in interval.ids:
             if part not in kept:
                 commit.deletes.append((self._key(part.number), None))

@@ -139,6 +139,7 @@ class Worker:
             self.shelf.clear()
         if has_ids(chunks):
             yield from self.ids.load(self.interval)
+            self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.pace.max_records)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.watermark, now_ms)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from models.streams import StreamChunk, StreamDead
+from pipelines.runtime import Clients
 from pipelines.streams import (
     Computation,
     Context,
@@ -75,7 +76,12 @@ def hits(*requests: tuple[str, str, int], **more: Any) -> list[Pushed]:
 def windows(world: World, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:
     """Return the windows that were written, by minute."""
     with world.context():
-        states = dict(pipeline.states(world.clients, "minutes"))
+        return windows_here(world.clients, pipeline)
+
+
+def windows_here(clients: Clients, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:
+    """Return the same where a context is open."""
+    states = dict(pipeline.states(clients, "minutes"))
     return {minute: sorted(state["windows"]) for minute, state in sorted(states.items())}
 
 

@@ -5,13 +5,27 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Generator
+from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+import pytest
+
+from pipelines.streams import (
+    FOREVER,
+    Computation,
+    Context,
+    Pipeline,
+    PushSource,
+    Record,
+    Timer,
+    ids,
+    shelf,
+)
 from pipelines.streams.calls import Commit, Pause
 from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, DEAD, HEAD, INTERVAL, SLAB, Head
+from pipelines.streams.rows import CHUNK, DEAD, HEAD, INTERVAL, LARGE, SLAB, Head
 from tests.pipelines.streams.simulator import Chances, Simulation, Violation
 
 WINDOW = 10
@@ -31,7 +45,7 @@ class Rekey(Computation):
             raise ValueError("poison")
         number = int(record.value["k"][1:])
         key = f"m{(number * 7 + 1) % KEYS}"
-        ctx.produce("mid", {"k": key, "id": record.value["id"], "in_time": record.value["in_time"]})
+        ctx.produce("mid", {"k": key, "id": record.value["id"]})
 
 
 class Windows(Computation):
@@ -69,28 +83,69 @@ class Collect(Computation):
         ctx.state.list("got").append([record.value["start"], record.value["count"]])
 
 
-SOURCE = PushSource("in")
-STREAMS = Pipeline("sim", Rekey, Windows, Collect, sources=[SOURCE], intervals=2)
+ONE = Pipeline("sim", Rekey, Windows, Collect, sources=[PushSource("in")], intervals=2)
+# Two that push, of which one is silent for longer than it may be.
+IDLE_MS = 60
+TWO = Pipeline(
+    "sim", Rekey, Windows, Collect, intervals=2,
+    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
+)  # fmt: skip
+# So small that slabs are cut, states leave them, and ids need several rows.
+TINY = {"MAX_SLAB_BYTES": 150, "MAX_SMALL_BYTES": 40}
 
 
-class Schedule:
-    """One schedule of the stages, with records that come twice, late, or are poison."""
+class Client:
+    """One that pushes, says how far it is, and repeats what was not confirmed."""
 
-    def __init__(self, seed: int, chances: Chances | None = None, records: int = 12) -> None:
-        self.simulation = Simulation(STREAMS, seed, chances)
-        chance = random.Random(seed)
-        self.records = [self._record(chance, n) for n in range(records)]
-        sends = [*self.records]
-        for each in self.records:
+    def __init__(self, process: str, records: list[dict[str, Any]], chance: random.Random) -> None:
+        self.process = process
+        sends = [*records]
+        for each in records:
             if chance.random() < 0.2:
                 sends.insert(chance.randrange(sends.index(each) + 1, len(sends) + 1), each)
         self.sends = sends
         self.luck = [chance.random() for _ in sends]
         self.sent = 0
         self.watermark = 0
+
+    def steps(self, simulation: Simulation) -> Generator[Any, Any, None]:
+        environment = simulation.environment(simulation.machines[0])
+        while self.sent < len(self.sends):
+            part = self.sends[self.sent : self.sent + 3]
+            left = self.sends[self.sent + len(part) :]
+            watermark = min((each["at"] for each in left), default=self.watermark)
+            if self.luck[self.sent] < 0.25:
+                watermark += 8  # An estimate that is too high: some will be late.
+            watermark = max(self.watermark, watermark)
+            arrivals = [arrival(environment, "in", each, each["at"], each["id"]) for each in part]
+            yield from inject(environment, Offer("in", self.process, arrivals, watermark))
+            is_silent = self.process == "b" and self.luck[self.sent] > 0.6
+            self.sent, self.watermark = self.sent + len(part), watermark
+            yield Pause(4 * IDLE_MS / 1000 if is_silent else 0.01)
+        yield from inject(environment, Offer("in", self.process, [], FOREVER))
+
+
+class Schedule:
+    """One schedule of the stages, with records that come twice, late, or are poison.
+
+    A third of the seeds have two clients; half have tiny rows.
+    """
+
+    def __init__(self, seed: int, chances: Chances | None = None, records: int = 9) -> None:
+        pipeline = TWO if seed % 3 == 0 else ONE
+        self.simulation = Simulation(pipeline, seed, chances)
+        chance = random.Random(seed)
+        self.records = [self._record(chance, n) for n in range(records)]
+        processes = pipeline.sources["in"].processes
+        self.clients = [
+            Client(process, self.records[n :: len(processes)], chance)
+            for n, process in enumerate(processes)
+        ]
+        self.sizes = TINY if seed % 2 else {}
         self.head = Head()
         self.simulation.store.on_commit = self._judge
-        self.simulation.users.append(self._user)
+        for client in self.clients:
+            self.simulation.users.append(partial(client.steps, self.simulation))
 
     @staticmethod
     def _record(chance: random.Random, number: int) -> dict[str, Any]:
@@ -104,27 +159,13 @@ class Schedule:
         Raises:
             Violation: an invariant does not hold.
         """
-        self.simulation.run()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, size in self.sizes.items():
+                patch.setattr(shelf, name, size)
+            if self.sizes:
+                patch.setattr(ids, "MAX_PART", 4)
+            self.simulation.run()
         self._judge_rest()
-
-    def _user(self) -> Generator[Any, Any, None]:
-        """One who pushes, says how far the stream is, and repeats what was not confirmed."""
-        environment = self.simulation.environment(self.simulation.machines[0])
-        while self.sent < len(self.sends):
-            part = self.sends[self.sent : self.sent + 3]
-            left = self.sends[self.sent + len(part) :]
-            watermark = min((each["at"] for each in left), default=self.watermark)
-            if self.luck[self.sent] < 0.25:
-                watermark += 8  # An estimate that is too high: some will be late.
-            watermark = max(self.watermark, watermark)
-            arrivals = [
-                arrival(environment, "in", {**each, "in_time": 1}, each["at"], each["id"])
-                for each in part
-            ]
-            yield from inject(environment, Offer("in", "", arrivals, watermark))
-            self.sent, self.watermark = self.sent + len(part), watermark
-            yield Pause(0.01)
-        yield from inject(environment, Offer("in", "", [], FOREVER))
 
     # What must hold
 
@@ -164,7 +205,8 @@ class Schedule:
         rows = self.simulation.store.rows
         if left := [key.name for key in rows if key.kind == CHUNK]:
             raise Violation(f"stuck: {left}")
-        if self.sent < len(self.sends) or set(self.head.inputs.values()) != {FOREVER}:
+        has_sent = all(each.sent == len(each.sends) for each in self.clients)
+        if not has_sent or set(self.head.inputs.values()) != {FOREVER}:
             raise Violation(f"the watermark stands still at {self.head.inputs}")
         if any(found.body.due < NEVER for key, found in rows.items() if key.kind == INTERVAL):
             raise Violation("a timer has not fired")
@@ -193,10 +235,12 @@ class Schedule:
 
     def _states(self, computation: str) -> dict[str, dict[str, Any]]:
         codec = Rekey.codec
-        return {
-            key: codec.load(state.text)
-            for row, found in self.simulation.store.rows.items()
-            if row.kind == SLAB and f":{computation}" in row.name
-            for key, state in found.body.keys.items()
-            if state.text
-        }
+        texts = {}
+        for row, found in self.simulation.store.rows.items():
+            if f":{computation}" not in row.name:
+                continue
+            if row.kind == SLAB:
+                texts.update({key: each.text for key, each in found.body.keys.items() if each.text})
+            elif row.kind == LARGE:
+                texts[row.name.rpartition(":")[2]] = found.body
+        return {key: codec.load(text) for key, text in texts.items()}

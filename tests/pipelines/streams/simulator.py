@@ -41,7 +41,7 @@ PACE = Pace(
     run_ms=150,
     linger=(0.002,),
     watermark_ms=3,
-    tick_s=0.02,
+    tick_s=0.05,
     max_records=4,
     max_chunks=3,
 )
@@ -116,10 +116,10 @@ class Process:
     steps: Generator[Any, Any, Any]
     machine: Machine
     wake: Wake | None
+    user: Callable[[], Any] | None = None
     ready_ms: int = 0
     answer: Any = None
     error: Exception | None = None
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,9 @@ class Simulation:
         self.users: list[Callable[[], Any]] = []
         self.has_snapshots = self.random.random() < 0.5
         self.sweeps = True
+        # What a broken variant of the protocol replaces.
+        self.tick: Callable[[Environment], Any] = tick
+        self.worker: type[Worker] = Worker
         self.swept_ms = self.now_ms
         self.steps = 0
         self.has_rested = False  # A sweep has found nothing to do.
@@ -196,7 +199,7 @@ class Simulation:
         """Run until all is at rest."""
         machine = self.machines[0]
         for user in self.users:
-            self.processes.append(Process(user(), machine, None, name="user"))
+            self.processes.append(Process(user(), machine, None, user))
         while self.steps < MAX_STEPS:
             self.steps += 1
             if self.steps == FAULTY_STEPS:
@@ -257,10 +260,10 @@ class Simulation:
         name, lo = wake.target
         environment = self.environment(machine)
         if not name:
-            return tick(environment)
+            return self.tick(environment)
         if lo < 0:
             return pull(environment, name)
-        return Worker(environment, name, lo, machine.memories).run()
+        return self.worker(environment, name, lo, machine.memories).run()
 
     # One call
 
@@ -340,8 +343,9 @@ class Simulation:
         self.processes.remove(process)
         if again and process.wake is not None and process.wake != SWEEP:
             self.wakes.append((self.now_ms + self.random.randrange(1, 30), process.wake))
-        elif again and process.wake is None:
-            self.processes.append(Process(self.users[0](), self.machines[0], None, name="user"))
+        elif again and process.user is not None:
+            machine = self.random.choice(self.machines)
+            self.processes.append(Process(process.user(), machine, None, process.user))
 
     # The services
 
