@@ -34,7 +34,7 @@ from pipelines.streams.mail import tick_wake, wake
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 
-MAX_ROUNDS = 3
+MAX_ROUNDS = 5
 
 
 @dataclass
@@ -77,8 +77,12 @@ def tick(environment: Environment) -> Steps[int]:
 
     Returns:
         How many intervals were woken.
+
+    Raises:
+        ChangedError: sources were faster again and again; nothing was published.
+        OutcomeUnknownError: perhaps something was.
     """
-    woken = 0
+    woken, gen = 0, -1
     for _ in range(MAX_ROUNDS):
         cut = yield from read_cut(environment)
         if cut is None:
@@ -88,13 +92,18 @@ def tick(environment: Environment) -> Steps[int]:
         try:
             gen = yield from _publish(environment, cut)
         except ChangedError:
-            return 0  # Another tick has raised the generation, and looks after that.
+            [head] = yield Read([environment.names.head])
+            if head.body.gen != cut.head.body.gen:
+                return woken  # By another tick, which looks after that.
+            continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms)
         if not rests:
             break
         again = yield from read_cut(environment)
         if again is None or again.is_at_rest(environment.now_ms()):
             return woken
+    if gen < 0:
+        raise ChangedError
     yield Create([tick_wake(environment, gen)])
     return woken
 

@@ -143,6 +143,7 @@ class Schedule:
         ]
         self.sizes = TINY if seed % 2 else {}
         self.head = Head()
+        self.lanes: dict[str, str] = {}  # In which each record came in first: "0" is in time.
         self.simulation.store.on_commit = self._judge
         for client in self.clients:
             self.simulation.users.append(partial(client.steps, self.simulation))
@@ -176,6 +177,9 @@ class Schedule:
                 self._judge_head(body)
             elif key.kind == CHUNK:
                 self._judge_chunk(key.name)
+                for letter in body:
+                    if letter.id:
+                        self.lanes.setdefault(letter.id, key.name.split(":")[3])
             elif key.kind == INTERVAL:
                 self._judge_hold(key.name.split(":")[1], body.hold)
 
@@ -221,6 +225,8 @@ class Schedule:
         written = Counter((key, start) for key, start, _ in got)
         if max(written.values(), default=1) > 1:
             raise Violation(f"a window was written twice: {written}")
+        if wrong := [each for each in late if self.lanes[each] == "0"]:
+            raise Violation(f"{wrong} came in time, and are late")
         dead = [key for key in self.simulation.store.rows if key.kind == DEAD]
         poison = [each for each in self.records if "poison" in each]
         if len(dead) != len(poison) or len(set(late)) != len(late):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.streams.calls import (
@@ -39,9 +39,9 @@ from pipelines.streams.worker import Ended, Worker
 PACE = Pace(
     lease_ms=200,
     run_ms=150,
-    linger=(0.002,),
+    linger=(),
     watermark_ms=3,
-    tick_s=0.05,
+    tick_s=0.1,
     max_records=4,
     max_chunks=3,
 )
@@ -155,6 +155,7 @@ class Simulation:
         self.zombies: list[Commit] = []
         self.users: list[Callable[[], Any]] = []
         self.has_snapshots = self.random.random() < 0.5
+        self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,))
         self.sweeps = True
         # What a broken variant of the protocol replaces.
         self.tick: Callable[[Environment], Any] = tick
@@ -188,7 +189,7 @@ class Simulation:
             elapsed_ms=lambda: self.now_ms,
             new_id=self._new_id,
             complain=lambda text: None,
-            pace=PACE,
+            pace=self.pace,
         )
 
     def _new_id(self) -> str:
@@ -215,19 +216,18 @@ class Simulation:
         if self.sweeps and self.now_ms - self.swept_ms > SWEPT_EVERY_MS:
             self.swept_ms = self.now_ms
             self.wakes.append((self.now_ms, SWEEP))
-        due = [at for at in self.wakes if at[0] <= self.now_ms]
-        if due and (chance() < 0.3 or not self._runnable()):
-            self._start(self.random.choice(due))
+        runnable = [each for each in self.processes if each.ready_ms <= self.now_ms]
+        if self.wakes and (not runnable or chance() < 0.3):
+            due = [at for at in self.wakes if at[0] <= self.now_ms]
+            if due:
+                self._start(due[int(chance() * len(due))])
+                return True
         if self.zombies and chance() < 0.1:
             self._apply_zombie()
-        runnable = self._runnable()
         if runnable:
-            self._resume(self.random.choice(runnable))
+            self._resume(runnable[int(chance() * len(runnable))])
             return True
         return self._sleep()
-
-    def _runnable(self) -> list[Process]:
-        return [each for each in self.processes if each.ready_ms <= self.now_ms]
 
     def _sleep(self) -> bool:
         """Let time pass until somebody goes on; return False if nobody ever will."""
