@@ -24,7 +24,7 @@ class Pace:
         max_records, max_chunks: Of one batch.
     """
 
-    lease_ms: int = 30_000
+    lease_ms: int = 15_000
     run_ms: int = 20_000
     hooks_ms: int = 5_000
     linger: tuple[float, ...] = (0.02, 0.04, 0.08)

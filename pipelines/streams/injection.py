@@ -91,11 +91,12 @@ def inject(
         ChangedError: the row is not the expected one, or too many others were faster.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
+    plan: _Plan | None = None
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
         [found] = yield Read([key])
-        if found is not None and id_ in found.body.last:
-            return Injected(0, 0, found.body)  # The reply to an earlier attempt was lost.
+        if plan is not None and found is not None and id_ in found.body.last:
+            break  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
         plan = _Plan(environment, offer, head, found, id_)
@@ -103,11 +104,11 @@ def inject(
             yield plan.commit
         except (ChangedError, OutcomeUnknownError):
             continue
-        yield from _ring(environment, plan.mail)
-        return Injected(
-            plan.row.records - plan.was.records, plan.row.late - plan.was.late, plan.row
-        )
-    raise ChangedError
+        break
+    else:
+        raise ChangedError
+    yield from _ring(environment, plan.mail)
+    return Injected(len(offer.arrivals), plan.row.late - plan.was.late, plan.row)
 
 
 def _ring(environment: Environment, mail: Mail) -> Steps[None]:

@@ -32,6 +32,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
 from pipelines.streams.ids import KnownIds
 from pipelines.streams.inbox import Batch, gather, has_ids
+from pipelines.streams.injection import read_head
 from pipelines.streams.keys import Effects, Failure, Input
 from pipelines.streams.mail import Mail, ring, ring_at, ring_tick, wake
 from pipelines.streams.records import FOREVER, value_text
@@ -51,6 +52,10 @@ class Ended(Enum):
 
 class LostLeaseError(Exception):
     """The interval is another worker's now."""
+
+
+class GoneError(Exception):
+    """There is no such interval: it was deleted."""
 
 
 @dataclass
@@ -98,6 +103,8 @@ class Worker:
             yield from self._work()
         except LostLeaseError:
             return Ended.LEASED
+        except GoneError:
+            return Ended.DONE
         except Exception:
             yield from self._give_back()
             raise
@@ -232,10 +239,12 @@ class Worker:
         The generation rises before the inbox is looked at.
         """
         now_ms = self.environment.now_ms()
-        found, head = yield Read([self.key, self.names.head])
-        if found is None or head is None or found.body.is_held(now_ms):
+        self._see_head((yield from read_head(self.environment)))
+        [found] = yield Read([self.key])
+        if found is None:
+            raise GoneError
+        if found.body.is_held(now_ms):
             return False
-        self._see_head(head)
         self._remember(found)
         self.owner = self.environment.new_id()
         taken = found.body._replace(
