@@ -22,6 +22,7 @@ from pipelines.streams.records import NEVER
 from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
 MAX_LETTERS = 500
+MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
 
 
@@ -121,11 +122,13 @@ def ring_tick(environment: Environment) -> Steps[None]:
     """Have the watermarks looked at."""
     [head] = yield Read([environment.names.head])
     if head is not None:
-        yield Create([tick_wake(environment, head.body.gen)])
+        yield Create([tick_wake(environment, head.body._replace(still=0))])
 
 
-def tick_wake(environment: Environment, gen: int) -> Wake:
-    return Wake(("", 0), (environment.pipeline.name, gen), environment.pace.tick_s)
+def tick_wake(environment: Environment, head: Head) -> Wake:
+    """Return the task of the next tick: ever later while nothing moves, up to a second."""
+    delay_s = environment.pace.tick_s * 2 ** min(head.still, 10)
+    return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))
 
 
 def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:

@@ -86,6 +86,7 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
+    still: int = 0  # How many ticks in a row have moved nothing.
 
 
 class SourceRow(NamedTuple):

@@ -50,7 +50,7 @@ MACHINES = 2
 SWEEP = Wake(("", 0), ("sweep",))
 # Faults of one schedule come within so many steps; then all must come to rest.
 FAULTY_STEPS = 250
-MAX_STEPS = 6_000
+MAX_STEPS = 4_000
 
 
 class UnavailableError(Exception):
