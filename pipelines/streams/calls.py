@@ -123,15 +123,6 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand records to the function of a sink; what that raises is raised here."""
-
-    sink: str
-    id: str
-    letters: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Fetch:
     """Read records of a pull source; the result is a `Pulled`."""
 
@@ -140,4 +131,4 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Deliver | Fetch
+Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Fetch

@@ -85,18 +85,23 @@ def interval_of(head: Head, computation: str, slot: int) -> int:
     return los[bisect_right(los, slot) - 1]
 
 
-def ring(environment: Environment, destinations: Iterable[tuple[str, int]]) -> Steps[None]:
-    """Wake intervals that nobody works on."""
+def ring(
+    environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
+) -> Steps[None]:
+    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too."""
     targets = list(destinations)
-    if not targets:
+    if not targets and not tick:
         return
     names, now_ms = environment.names, environment.now_ms()
-    found = yield Read([names.interval(computation, lo) for computation, lo in targets])
+    keys = [names.interval(computation, lo) for computation, lo in targets]
+    found = yield Read([*keys, names.head] if tick else keys)
     wakes = [
         wake(environment, target, row.body.gen)
-        for target, row in zip(targets, found, strict=True)
+        for target, row in zip(targets, found, strict=False)
         if row is not None and not row.body.is_held(now_ms)
     ]
+    if tick and found[-1] is not None:
+        wakes.append(tick_wake(environment, found[-1].body._replace(still=0)))
     if wakes:
         yield Create(wakes)
 
@@ -116,13 +121,6 @@ def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Ste
 
 # Cloud Tasks takes a task for up to 30 days ahead; one for later finds nothing and is made anew.
 MAX_DELAY_S = 29 * 24 * 3600.0
-
-
-def ring_tick(environment: Environment) -> Steps[None]:
-    """Have the watermarks looked at."""
-    [head] = yield Read([environment.names.head])
-    if head is not None:
-        yield Create([tick_wake(environment, head.body._replace(still=0))])
 
 
 def tick_wake(environment: Environment, head: Head) -> Wake:

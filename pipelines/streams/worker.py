@@ -15,7 +15,7 @@ from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit, Pause, Steps
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Effects, Failure, Input
-from pipelines.streams.mail import Mail, ring, ring_at, ring_tick
+from pipelines.streams.mail import Mail, ring, ring_at
 from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
@@ -46,7 +46,7 @@ class Worker(Owner):
         except Exception:
             yield from self._give_back()
             raise
-        yield from ring_tick(self.environment)
+        yield from ring(self.environment, (), tick=True)
         return Ended.DONE
 
     def _work(self) -> Steps[None]:
