@@ -24,6 +24,10 @@ class OutcomeUnknownError(Exception):
     """The commit may have been applied, or may still be."""
 
 
+class TooLargeError(Exception):
+    """The commit is larger than the service takes; nothing was written."""
+
+
 class Key(NamedTuple):
     """The key of a row."""
 
@@ -89,6 +93,7 @@ class Commit:
     Raises, where it is yielded:
         ChangedError: nothing was written.
         OutcomeUnknownError: perhaps it was.
+        TooLargeError: nothing was written.
     """
 
     puts: list[tuple[Key, Any, int]] = field(default_factory=list)

@@ -67,6 +67,7 @@ class Owner:
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
         self.pace = self.environment.pace
+        self.limit = self.pace.max_records  # Of a batch; less after a commit that was too large.
         self._new_memory()
 
     def _new_memory(self) -> None:

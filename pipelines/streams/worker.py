@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pipelines.streams.batch import run_batch
-from pipelines.streams.calls import Commit, Pause, Steps
+from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Effects, Failure, Input
 from pipelines.streams.mail import Mail, ring, ring_at
@@ -85,21 +85,30 @@ class Worker(Owner):
         if has_ids(chunks):
             yield from self.ids.load(self.interval)
             self.ids.expire(self.interval, now_ms)
-        batch = gather(chunks, self.ids.seen, self.pace.max_records)
+        batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.watermark, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
-        effects = self._run_hooks(batch, due, now_ms)
-        yield from self._finish(batch, effects)
+        # As long as timers are left, no record comes before them.
+        inputs = batch.inputs if len(due) <= self.limit else []
+        effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        try:
+            yield from self._finish(batch, effects)
+        except TooLargeError:
+            if self.limit == 1:
+                raise
+            self.limit = max(1, self.limit // 4)
+        else:
+            self.limit = min(2 * self.limit, self.pace.max_records)
         return True
 
-    def _run_hooks(self, batch: Batch, due: Sequence[str], now_ms: int) -> Effects:
+    def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
         began_ms = self.environment.elapsed_ms()
-        keys = dict.fromkeys([*due, *(each.key for each in batch.inputs)])
+        keys = dict.fromkeys([*due, *(each.key for each in inputs)])
         return run_batch(
             self.computation,
             {key: self.shelf.state(self.interval, key) for key in keys},
-            batch.inputs,
+            inputs,
             watermark=self.watermark,
             now=now_ms,
             due=due,
