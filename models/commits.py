@@ -114,7 +114,7 @@ def look_up(
         request = LookupRequest(
             project_id=client.project, database_id=client.database or "", keys=left
         )
-        response = _call(client.stub.lookup, request)
+        response = call_stub(client.stub.lookup, request)
         for result in response.found:
             entity = _entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
             found[entity.key] = (entity, result.version)
@@ -135,7 +135,7 @@ def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
         single_use_transaction=_READ_WRITE,
         mutations=mutations,
     )
-    return _call(client.stub.commit, request)
+    return call_stub(client.stub.commit, request)
 
 
 def protobuf_of(entity: ndb.Model) -> Any:
@@ -147,7 +147,12 @@ def _versions(response: CommitResponse) -> list[int]:
     return [result.version for result in response.mutation_results]
 
 
-def _call(method: Any, request: Any) -> Any:
+def call_stub(method: Any, request: Any) -> Any:
+    """Call a method of a client's stub, with the header by which it finds its database.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
     try:
         return method(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:

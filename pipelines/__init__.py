@@ -10,6 +10,7 @@
     paging              lists in pages, forward and back, each row once
     materialized_views  rows that follow their sources, in whatever order updates come
     query_cache         results that everyone shares, kept in memcached for a stated time
+    streams             computations over keyed records, with state, timers and watermarks
     registry            all that an app can be asked to do, in one list
 
 A package imports those below it in this order, and an app imports doors only; of continuations

@@ -2,9 +2,9 @@
 
     APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
 
-Tasks, jobs, groups of views, fork-join queues and batches, in any order. From them the registry
-derives the tasks that can be delivered, the sweeps, the gauges of /metrics, and the queues that
-have to exist.
+Tasks, jobs, groups of views, fork-join queues, batches and pipelines of streams, in any order. From
+them the registry derives the tasks that can be delivered, the sweeps, the gauges of /metrics, and
+the queues that have to exist.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pipelines.outbox.pattern import Outbox
 from pipelines.pull_queues.pattern import PullQueues
 from pipelines.runtime import Clients
 from pipelines.runtime.each import run_each
+from pipelines.streams.pattern import Streams
 from pipelines.tasks import Task
 from pipelines.tasks.dead_tasks import replay_task
 from pipelines.tasks.errors import UnknownQueueError
@@ -39,6 +40,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Counters(),
     MaterializedViews(),
     Batches(),
+    Streams(),
 )
 
 

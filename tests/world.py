@@ -40,6 +40,7 @@ from pipelines.pull_queues import PullQueue
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.heartbeats import NoHeart
+from pipelines.streams import Pipeline
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
 
@@ -58,6 +59,7 @@ SWEEPS = (
     "/cron/pull-queues/sweep",
     "/cron/counters/sweep",
     "/cron/batches/sweep",
+    "/cron/streams/sweep",
 )
 
 _namespaces = itertools.count(random.randrange(2**40))
@@ -105,6 +107,7 @@ class World:
     pull_queues: Sequence[PullQueue] = ()
     counters: Sequence[Counter] = ()
     batches: Sequence[TaskBatch] = ()
+    streams: Sequence[Pipeline] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class World:
             [self.clients.process_state.shutdown, self.clients.cache.close]
         )
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
-        own = (*own, *self.counters, *self.batches)
+        own = (*own, *self.counters, *self.batches, *self.streams)
         self.registry = Registry(*APP.declared, *own)
         self.app: Flask = main.create_app(self.settings, self.clients, self.registry)
         self.app.testing = False

@@ -31,6 +31,7 @@ from handlers.endpoints import (
     recovery,
     runs,
     security,
+    streams,
     tasks,
 )
 from handlers.endpoints.context import Wiring
@@ -39,6 +40,7 @@ from pipelines.outbox import BackgroundRelay
 from pipelines.pull_queues.pattern import PullQueues
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.streams.pattern import Streams
 from pipelines.tasks import CloudTaskQueue
 from pipelines.tasks.errors import UnknownQueueError
 
@@ -141,6 +143,8 @@ def mount(
     live.register(app)
     if registry.parts(PullQueues.name):
         app.register_blueprint(pull_queues.bp)
+    if registry.parts(Streams.name):
+        app.register_blueprint(streams.bp)
     errors.register(app, error_page)
     app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
 

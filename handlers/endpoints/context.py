@@ -14,7 +14,7 @@ from pipelines.runtime import Clients
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
 # An app may have routes of its own under the same prefixes.
-API_BLUEPRINTS = ("rollforward_pull_queues",)
+API_BLUEPRINTS = ("rollforward_pull_queues", "rollforward_streams")
 MACHINE_BLUEPRINTS = (
     *("rollforward_tasks", "rollforward_cron", "rollforward_metrics", "rollforward_runs"),
 )

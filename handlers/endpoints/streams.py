@@ -1,0 +1,69 @@
+"""Records for streams over HTTP, from a program in any language.
+
+A caller proves itself by an OIDC token of the app's service account, as the task queue does.
+Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from flask import Blueprint, jsonify
+from flask.typing import ResponseReturnValue
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from handlers.endpoints.auth import workers_only
+from handlers.endpoints.context import clients, registry
+from handlers.endpoints.json_requests import refuse, typed_body
+from pipelines.streams import Pipeline, Pushed
+from pipelines.streams.errors import BadRecordError, UnknownStreamError
+from pipelines.tasks import Retry, Unavailable
+
+bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
+
+MAX_BODY_BYTES = 4_000_000
+MAX_RECORDS = 500
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class NewRecord:
+    __pydantic_config__ = _STRICT
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    value: Any
+    at: int
+
+
+@dataclass(frozen=True)
+class NewRecords:
+    __pydantic_config__ = _STRICT
+    records: Annotated[list[NewRecord], Field(max_length=MAX_RECORDS)]
+    process: Annotated[str, Field(max_length=60)] = ""
+    watermark: int | None = None
+
+
+_NEW_RECORDS = TypeAdapter(NewRecords)
+
+
+@bp.post("/<pipeline>/<stream>")
+@workers_only
+def push(pipeline: str, stream: str) -> ResponseReturnValue:
+    """Let records in; they are durable when this answers. It may be repeated, by their ids."""
+    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
+    if pipeline not in pipelines:
+        refuse(404, "There is no such pipeline.")
+    asked = typed_body(_NEW_RECORDS, MAX_BODY_BYTES)
+    records = [Pushed(each.id, each.value, each.at) for each in asked.records]
+    try:
+        accepted = pipelines[pipeline].push(
+            clients(), stream, records, process=asked.process, watermark=asked.watermark
+        )
+    except UnknownStreamError as error:
+        refuse(404, f"{error}.")
+    except BadRecordError as error:
+        refuse(400, f"Nothing was let in: {error}.")
+    except (Retry, Unavailable):
+        refuse(503, "It is not known whether all was let in: send the same records again.")
+    return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202

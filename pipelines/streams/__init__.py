@@ -1,0 +1,36 @@
+"""Streams: computations over keyed records, with state and timers, exactly once.
+
+    class HitsPerPath(Computation):
+        inputs = {"requests": lambda request: request["path"]}
+        outputs = ["hits"]
+
+        def record(self, ctx, record): ...
+        def timer(self, ctx, timer): ...
+
+    WEBLOG = Pipeline("weblog", HitsPerPath)
+
+Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
+"""
+
+from pipelines.streams.computation import Computation
+from pipelines.streams.context import Context
+from pipelines.streams.errors import StreamError
+from pipelines.streams.pipeline import Pipeline, Pushed
+from pipelines.streams.records import FOREVER, Record, Timer
+from pipelines.streams.sources import Pulled, PullSource, PushSource
+from pipelines.streams.testing import StreamTest
+
+__all__ = [
+    "FOREVER",
+    "Computation",
+    "Context",
+    "Pipeline",
+    "PullSource",
+    "Pulled",
+    "PushSource",
+    "Pushed",
+    "Record",
+    "StreamError",
+    "StreamTest",
+    "Timer",
+]

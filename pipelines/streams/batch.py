@@ -1,0 +1,343 @@
+"""One batch of a computation, as a pure function: no service, no clock, no memory.
+
+Timers that are due fire first, per key in order of their times: the watermark proves that nothing
+in time is missing before them. Then come the records, one after the other.
+
+A hook that raises stops the batch, which is run again from its start, now with a copy of each key's
+state before each hook: so a hook that raises again undoes its own changes only, and after
+`max_attempts` its record or timer is a failure, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from pipelines.streams.computation import Computation
+from pipelines.streams.context import Context
+from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError
+from pipelines.streams.keys import (
+    NOTHING,
+    Effects,
+    Failure,
+    Input,
+    KeyState,
+    Production,
+    SetTimer,
+    Target,
+)
+from pipelines.streams.records import NEVER, Record, Timer, check_time, value_text
+from pipelines.streams.state import MAX_STATE_BYTES, State
+
+# Of one batch, so that its commit stays below 10 MiB.
+MAX_FIRED = 1_000
+MAX_PRODUCTIONS = 2_000
+MAX_PRODUCED_BYTES = 1_000_000
+# Of one hook: with what was produced before it stays below what a commit takes.
+MAX_HOOK_BYTES = 1_000_000
+MAX_ERROR_CHARS = 500
+MAX_TAG_CHARS = 200
+
+Route = Callable[[str, Any], tuple[Target, ...]]
+
+
+def nowhere(stream: str, value: Any) -> tuple[Target, ...]:
+    """Route what nobody reads."""
+    return ()
+
+
+def never() -> bool:
+    return False
+
+
+def run_batch(
+    computation: Computation,
+    keys: Mapping[str, KeyState],
+    inputs: Sequence[Input] = (),
+    *,
+    watermark: int,
+    now: int,
+    due: Iterable[str] = (),
+    route: Route = nowhere,
+    is_over: Callable[[], bool] = never,
+) -> Effects:
+    """Fire what is due, then work on records; return what that leads to.
+
+    Args:
+        keys: The keys of the inputs and those that are due; one that is missing is new.
+        due: Keys that may have timers that are due, or that may be forgotten.
+        route: Says who reads a production.
+        is_over: Whether no further input is to be begun: there is no more time.
+    """
+    batch = _Batch(computation, keys, watermark, now, route)
+    try:
+        return batch.run(inputs, due, is_over)
+    except _HookError:
+        careful = _CarefulBatch(computation, keys, watermark, now, route)
+        return careful.run(inputs, due, is_over)
+
+
+class _HookError(Exception):
+    """A hook raised, or left a state that cannot be written."""
+
+
+class _Work:
+    """A key in the course of a batch."""
+
+    __slots__ = ("codec", "expires", "items", "text", "timers")
+
+    def __init__(self, state: KeyState, codec: Any) -> None:
+        self.codec = codec
+        self.text = state.text
+        self.items: dict[str, Any] | None = None  # Decoded when a hook asks for it.
+        self.timers = dict(state.timers)
+        self.expires = state.expires
+
+    def decoded(self) -> dict[str, Any]:
+        if self.items is None:
+            self.items = self.codec.load(self.text) if self.text else {}
+        return self.items
+
+    def freeze(self) -> KeyState:
+        """Return the key as it is now.
+
+        Raises:
+            Exception: its state cannot be written.
+        """
+        if self.items is not None:
+            self.text = self.codec.dump(self.items) if self.items else ""
+            if len(self.text) > MAX_STATE_BYTES:
+                raise BadRecordError(
+                    f"a state has at most {MAX_STATE_BYTES} bytes, not {len(self.text)}"
+                )
+        if not self.text and not self.timers:
+            return NOTHING
+        return KeyState(self.text, dict(self.timers), self.expires)
+
+
+class _Batch:
+    """The hands behind the context of each hook of one batch."""
+
+    def __init__(
+        self,
+        computation: Computation,
+        keys: Mapping[str, KeyState],
+        watermark: int,
+        now: int,
+        route: Route,
+    ) -> None:
+        self.computation = computation
+        self.before = keys
+        self.watermark = watermark
+        self.now = now
+        self.route = route
+        self.works: dict[str, _Work] = {}
+        self.effects = Effects()
+        self.bytes = 0
+        self.ttl = _milliseconds(computation.ttl)
+        self.context = Context(self)
+        self.key, self.at, self.is_late = "", 0, False
+        self._work: Any = None
+        self._firing: SetTimer | None = None
+        self._has_dropped = False
+        self._hook_bytes = 0
+
+    def run(
+        self, inputs: Sequence[Input], due: Iterable[str], is_over: Callable[[], bool]
+    ) -> Effects:
+        if self._fire_all(due):
+            for each in inputs:
+                if self._is_full() or is_over():
+                    break
+                self._take(each)
+                self.effects.taken += 1
+        self._freeze_all()
+        return self.effects
+
+    def call(self, what: Input | tuple[str, SetTimer], hook: Callable[[], None]) -> bool:
+        """Call a hook; return whether it ended well."""
+        try:
+            hook()
+        except Exception as error:
+            raise _HookError from error
+        return True
+
+    def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
+        """Stand at a key, for one hook."""
+        self.key, self.at, self.is_late, self._firing = key, at, is_late, firing
+        self._has_dropped, self._hook_bytes = False, 0
+        work = self.works.get(key)
+        if work is None:
+            state = self.before.get(key, NOTHING)
+            work = self.works[key] = _Work(state, self.computation.codec)
+        self._work = work
+
+    # Records
+
+    def _take(self, each: Input) -> None:
+        counts = self.effects.counts
+        if each.is_late and self.computation.late == "drop":
+            counts.late += 1
+            self._divert(each)
+            return
+        self.enter(each.key, each.at, each.is_late, None)
+        record = Record(each.key, each.value, each.at, each.stream)
+        if not self.call(each, lambda: self.computation.record(self.context, record)):
+            return
+        if self._has_dropped:
+            counts.late += 1
+            self._divert(each)
+        else:
+            counts.records += 1
+        if self.ttl is not None:
+            work, expires = self._work, each.at + self.ttl
+            if work.expires == NEVER or work.expires < expires:
+                work.expires = expires
+
+    def _divert(self, each: Input) -> None:
+        """Hand a late record to the stream for late ones."""
+        stream = self.computation.late_stream
+        if stream is not None:
+            targets = self.route(stream, each.value)
+            self._keep(Production(stream, value_text(each.value), each.at, True, targets))
+
+    def _is_full(self) -> bool:
+        return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
+
+    # Timers
+
+    def _fire_all(self, due: Iterable[str]) -> bool:
+        """Fire what is due; return whether that was all."""
+        return all(self._fire(key) for key in due)
+
+    def _fire(self, key: str) -> bool:
+        """Fire the timers of a key that are due, each in its turn; return whether those were all.
+
+        Those of the watermark come before those of the clock.
+        """
+        self.enter(key, 0, False, None)
+        work = self._work
+        while True:
+            due = [
+                (timer.is_wall, timer.at, tag)
+                for tag, timer in work.timers.items()
+                if timer.is_due(self.watermark, self.now)
+            ]
+            if not due:
+                break
+            if len(self.effects.fired) >= MAX_FIRED or self._is_full():
+                return False
+            _, _, tag = min(due)
+            timer = work.timers.pop(tag)
+            self.enter(key, timer.hold, timer.is_late, timer)
+            told = Timer(key, tag, timer.at, timer.is_wall)
+            self.effects.fired.append((key, timer))
+            if self.call((tag, timer), lambda told=told: self._call_timer(told)):  # type: ignore[misc]
+                self.effects.counts.timers += 1
+        if work.expires <= self.watermark:
+            work.text, work.items, work.timers, work.expires = "", None, {}, NEVER
+        return True
+
+    def _call_timer(self, timer: Timer) -> None:
+        self.computation.timer(self.context, timer)
+
+    # What a hook does
+
+    def state(self) -> State:
+        return State(self._work.decoded())
+
+    def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
+        if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
+            raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
+        check_time(at)
+        self._check_order(at, is_wall)
+        hold = self.at if is_wall else at
+        is_late, before = self.is_late, self._work.timers.get(tag)
+        if is_late and before is not None and not before.is_late:
+            # The one before held the watermark back, so nothing that follows it is late.
+            if is_wall:
+                hold = max(hold, before.hold)
+            is_late = hold < before.hold
+        self._work.timers[tag] = SetTimer(at, is_wall, hold, is_late)
+
+    def _check_order(self, at: int, is_wall: bool) -> None:
+        firing = self._firing
+        if firing is not None and firing.is_wall == is_wall and at <= firing.at:
+            raise TooEarlyError(
+                f"a timer that fires at {firing.at} can set further ones behind that, not at {at}"
+            )
+        if not is_wall and at < self.at:
+            raise TooEarlyError(f"a timer at {at} is earlier than its input, at {self.at}")
+
+    def cancel_timer(self, tag: str) -> bool:
+        return self._work.timers.pop(tag, None) is not None
+
+    def produce(self, stream: str, value: object, at: int) -> None:
+        if stream not in self.computation.outputs:
+            raise UnknownStreamError(
+                f"{self.computation.name} does not write {stream!r}: add it to its `outputs`"
+            )
+        if check_time(at) < self.at:
+            raise TooEarlyError(
+                f"an output at {at} is earlier than its input, at {self.at}: give it that time, or "
+                "a later one"
+            )
+        text = value_text(value)
+        self._hook_bytes += len(text)
+        if self._hook_bytes > MAX_HOOK_BYTES:
+            raise BadRecordError(f"one call may write {MAX_HOOK_BYTES} bytes at most")
+        self._keep(Production(stream, text, at, self.is_late, self.route(stream, value)))
+
+    def _keep(self, production: Production) -> None:
+        self.effects.productions.append(production)
+        self.effects.counts.produced += 1
+        self.bytes += len(production.text)
+
+    def drop_late(self) -> None:
+        if self._firing is not None:
+            raise BadRecordError("a timer cannot be dropped as late: only a record can")
+        self._has_dropped = True
+
+    def _freeze_all(self) -> None:
+        for key, work in self.works.items():
+            try:
+                self.effects.keys[key] = work.freeze()
+            except Exception as error:
+                raise _HookError from error
+
+
+class _CarefulBatch(_Batch):
+    """A batch in which each hook can be undone by itself."""
+
+    def call(self, what: Input | tuple[str, SetTimer], hook: Callable[[], None]) -> bool:
+        effects, key, at = self.effects, self.key, self.at
+        before = self._work.freeze()
+        produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
+        for _ in range(self.computation.max_attempts):
+            try:
+                hook()
+                self._work.freeze()
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                self.works[key] = self._restored(before)
+                del effects.productions[produced:]
+                self.bytes, effects.counts = size, replace(counts)
+                self.enter(key, at, self.is_late, self._firing)
+            else:
+                return True
+        effects.failures.append(Failure(key, what, said[:MAX_ERROR_CHARS]))
+        effects.counts.dead += 1
+        return False
+
+    def _restored(self, before: KeyState) -> _Work:
+        """Return the key as it was before a hook, in the place of what that has left."""
+        work = self.works[self.key]
+        work.text, work.items = before.text, None
+        work.timers, work.expires = dict(before.timers), before.expires
+        return work
+
+
+def _milliseconds(span: timedelta | None) -> int | None:
+    return None if span is None else span // timedelta(milliseconds=1)

@@ -1,0 +1,139 @@
+"""What the workers of streams ask of the services: remote calls, as values.
+
+A worker, a tick and a source are generators: they yield a call and are sent its result, or its
+error is raised in them. So one code runs on Datastore and Cloud Tasks (`service.py`), and in the
+simulator of the tests, which stops it at each call, for ever or for a while, lets others go on,
+and loses replies. A crash is a generator that is not resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+Steps = Generator["Call", Any, T]
+
+
+class ChangedError(Exception):
+    """A row is not as the commit expected, or a race was lost; nothing was written."""
+
+
+class OutcomeUnknownError(Exception):
+    """The commit may have been applied, or may still be."""
+
+
+class TooLargeError(Exception):
+    """The commit is larger than the service takes; nothing was written."""
+
+
+class Key(NamedTuple):
+    """The key of a row."""
+
+    kind: str
+    name: str
+
+
+class Found(NamedTuple):
+    """A row as it was read: its body, and the version that the next write has to name."""
+
+    body: Any
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read rows by key; the result is a list of `Found` or None.
+
+    `at`: what `Snapshot` returned.
+    """
+
+    keys: Sequence[Key]
+    at: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Read rows; the result is a moment, and the rows as `Read` returns them.
+
+    Reads and peeks that name the moment see the same state. A service that has no snapshots
+    returns None for the moment, and later reads see later states.
+    """
+
+    keys: Sequence[Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Read rows in order of their names, from `low` on and before `high`: (name, Found) of each."""
+
+    kind: str
+    low: str
+    high: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Return the first name from `low` on and before `high`, or None."""
+
+    kind: str
+    low: str
+    high: str
+    at: Any = None
+
+
+@dataclass(slots=True)
+class Commit:
+    """Write rows: all of it or nothing. The result: the versions of `puts`, then of `inserts`.
+
+    Each put and delete names the version that its row has. A delete with None asks for none.
+
+    Raises, where it is yielded:
+        ChangedError: nothing was written.
+        OutcomeUnknownError: perhaps it was.
+        TooLargeError: nothing was written.
+    """
+
+    puts: list[tuple[Key, Any, int]] = field(default_factory=list)
+    inserts: list[tuple[Key, Any]] = field(default_factory=list)
+    deletes: list[tuple[Key, int | None]] = field(default_factory=list)
+
+
+class Wake(NamedTuple):
+    """A task to create: what it runs, under which name, when.
+
+    `target`: a computation and the first slot of an interval; ("", 0) for the watermarks; a stream
+    and -1 to pull it. A name that exists already means that the task was created before.
+    """
+
+    target: tuple[str, int]
+    name: tuple[str | int, ...]
+    delay_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create tasks."""
+
+    wakes: Sequence[Wake]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let some time pass."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read records of a pull source; the result is a `Pulled`."""
+
+    stream: str
+    position: Any
+    limit: int
+
+
+Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Fetch

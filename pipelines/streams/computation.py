@@ -1,0 +1,101 @@
+"""Computations: what a user writes, called for each record and each timer of a key.
+
+    class HitsPerPath(Computation):
+        inputs = {"requests": lambda request: request["path"]}
+        outputs = ["hits"]
+
+        def record(self, ctx: Context, record: Record) -> None:
+            ctx.state.counter("hits").add(1)
+            ctx.set_timer("report", record.at + 60_000)
+
+        def timer(self, ctx: Context, timer: Timer) -> None:
+            ctx.produce("hits", {"path": ctx.key, "hits": ctx.state.counter("hits").get()})
+
+A hook works on what it is given and on nothing else: it may be called again for the same record
+when its commit was lost, and then its first call never was. It calls no service and asks no clock
+(`ctx.now` is the time) and keeps nothing in `self`, which all threads share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
+
+from pipelines.streams.context import Context
+from pipelines.streams.records import Record, Timer
+from pipelines.streams.state import JSON, Codec
+
+KeyOf = Callable[[Any], str]
+# What becomes of a late record.
+Late = Literal["process", "drop"]
+
+
+class Computation:
+    """Code that runs for keyed records, with state and timers of each key.
+
+    Attributes:
+        name: Stands in keys: never change it while the pipeline runs. By default that of the
+            class, with dashes.
+        inputs: The streams that it reads, each with the function that takes a record's key from
+            its value.
+        outputs: The streams that it may write.
+        late: What becomes of a record that was late when it was injected, and of what it led to:
+            "process": `record` gets it, and `ctx.late` says so; "drop": it is counted and dropped.
+        late_stream: Where late records go that are dropped, here or by `ctx.drop_late()`; None:
+            they are only counted. It is written without a declaration in `outputs`.
+        ttl: A key that has had no record for so long (by the watermark) is forgotten, with its
+            state and its timers. None: it is kept.
+        codec: How a state is written as text.
+        max_attempts: How often a hook may raise for one record or timer, before that becomes a dead
+            letter.
+    """
+
+    name: str = ""
+    inputs: Mapping[str, KeyOf] = {}
+    outputs: Sequence[str] = ()
+    late: Late = "process"
+    late_stream: str | None = None
+    ttl: timedelta | None = None
+    codec: Codec = JSON
+    max_attempts: int = 3
+
+    _NAMES: ClassVar[re.Pattern[str]] = re.compile(r"[a-z][a-z0-9-]{0,60}")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).strip("_").lower()
+
+    def record(self, ctx: Context, record: Record) -> None:
+        """Take one record in: called once for each, one after the other for one key."""
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        """Act on a timer: called once for each, in order of time for one key."""
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Return the streams that it may write, that of late records among them."""
+        late = () if self.late_stream is None else (self.late_stream,)
+        return tuple(dict.fromkeys((*self.outputs, *late)))
+
+    def check(self) -> None:
+        """Check that this can be a part of a pipeline.
+
+        Raises:
+            TypeError: it cannot; the text says why.
+        """
+        if not self._NAMES.fullmatch(self.name):
+            raise TypeError(f"a computation's name is of a-z, 0-9 and -, not {self.name!r}")
+        if not self.inputs:
+            raise TypeError(f"{self.name} reads no stream: name some in `inputs`")
+        for stream, key_of in self.inputs.items():
+            if not self._NAMES.fullmatch(stream) or not callable(key_of):
+                raise TypeError(f"{self.name}: `inputs` are streams (a-z, 0-9 and -), with keys")
+        if isinstance(self.outputs, str) or not all(map(self._NAMES.fullmatch, self.written)):
+            raise TypeError(f"{self.name}: `outputs` is a list of streams, of a-z, 0-9 and -")
+        if self.late not in ("process", "drop"):
+            raise TypeError(f'{self.name}: `late` is "process" or "drop", not {self.late!r}')
+        if self.max_attempts < 1 or (self.ttl is not None and self.ttl <= timedelta(0)):
+            raise TypeError(f"{self.name}: `max_attempts` and `ttl` are more than nothing")

@@ -1,0 +1,174 @@
+"""A pipeline: computations, the streams between them, and what comes in and goes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from pipelines.streams.computation import Computation
+from pipelines.streams.errors import UnknownStreamError
+from pipelines.streams.keys import Target
+from pipelines.streams.records import check_key
+from pipelines.streams.sources import PushSource, Source
+
+MAX_INTERVALS = 64
+
+
+class Graph:
+    """Which computation reads what, and in which order work moves through them."""
+
+    def __init__(self, computations: Sequence[Computation]) -> None:
+        self.computations = {each.name: each for each in computations}
+        written = {stream for each in computations for stream in each.written}
+        read = {stream for each in computations for stream in each.inputs}
+        self.source_streams = sorted(read - written)
+        self.streams = sorted(read | written)
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[tuple[str, Any]]]:
+        """Return by stream who reads it, each with its key extractor."""
+        found: dict[str, list[tuple[str, Any]]] = {stream: [] for stream in self.streams}
+        for each in self.computations.values():
+            for stream, key_of in each.inputs.items():
+                found[stream].append((each.name, key_of))
+        return found
+
+    @cached_property
+    def upstream(self) -> Mapping[str, Sequence[str]]:
+        """Return by computation those that write what it reads."""
+        return {
+            name: [
+                other.name
+                for other in self.computations.values()
+                if set(other.written) & set(each.inputs)
+            ]
+            for name, each in self.computations.items()
+        }
+
+    @cached_property
+    def order(self) -> Sequence[str]:
+        """Return the computations, each behind those that write for it.
+
+        Raises:
+            TypeError: some write for each other.
+        """
+        left, ordered = dict(self.upstream), list[str]()
+        while left:
+            ready = [name for name, before in left.items() if not set(before) & set(left)]
+            if not ready:
+                raise TypeError(f"{', '.join(sorted(left))} write for each other, in a circle")
+            ordered += ready
+            left = {name: before for name, before in left.items() if name not in ready}
+        return ordered
+
+    def route(self, stream: str, value: Any) -> tuple[Target, ...]:
+        """Return who gets a record of a stream, each under its key."""
+        return tuple(_target(name, key_of, value) for name, key_of in self.readers.get(stream, ()))
+
+
+class Declaration:
+    """Computations over streams of keyed records; a part of an app's registry."""
+
+    def __init__(
+        self,
+        name: str,
+        *computations: Computation | type[Computation],
+        sources: Sequence[Source] = (),
+        intervals: int = 4,
+    ) -> None:
+        """Declare a pipeline.
+
+        Args:
+            name: Stands in keys and routes: never change it while the pipeline runs.
+            computations: Classes, or instances of classes that take arguments.
+            sources: Of streams that no computation writes. One that is not named here is a
+                `PushSource`.
+            intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
+                a time works on a range.
+
+        Raises:
+            TypeError: there can be no such pipeline; the text says why.
+        """
+        made = [each() if isinstance(each, type) else each for each in computations]
+        self.name = name
+        self.intervals = intervals
+        self.graph = Graph(made)
+        self.computations: Mapping[str, Computation] = self.graph.computations
+        self._check(made)
+        given = {source.stream: source for source in sources}
+        self.sources: Mapping[str, Source] = {
+            stream: given.get(stream) or PushSource(stream) for stream in self.graph.source_streams
+        }
+        for stream in given:
+            if stream not in self.sources:
+                raise TypeError(
+                    f"{name}: the source {stream!r} is read by no computation, or is written by one"
+                )
+
+    def computation(self, name: str) -> Computation:
+        """Return a computation.
+
+        Raises:
+            UnknownStreamError: there is none of this name.
+        """
+        if name not in self.computations:
+            raise UnknownStreamError(f"{self.name} has no computation {name!r}")
+        return self.computations[name]
+
+    def source(self, stream: str) -> Source:
+        """Return the source of a stream.
+
+        Raises:
+            UnknownStreamError: there is none.
+        """
+        if stream not in self.sources:
+            known = ", ".join(self.sources)
+            raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {known}")
+        return self.sources[stream]
+
+    def check_process(self, stream: str, process: str) -> None:
+        """Check that a source has a process.
+
+        Raises:
+            UnknownStreamError: it has none of this name.
+        """
+        if process not in self.source(stream).processes:
+            raise UnknownStreamError(f"{stream} has no process {process!r}: name all it has")
+
+    def dedup_ms(self, computation: str) -> int:
+        """Return for how long a computation remembers the ids of what is pushed to it."""
+        streams = self.computations[computation].inputs
+        pushed = [source for source in self.sources.values() if isinstance(source, PushSource)]
+        spans = [source.dedup for source in pushed if source.stream in streams]
+        return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
+
+    def disorder_ms(self, stream: str) -> int:
+        """Return how far the watermark of a source lags behind its latest record."""
+        return self.sources[stream].disorder // timedelta(milliseconds=1)
+
+    def idle_ms(self, stream: str) -> int:
+        """Return after which silence a process of a source is left out."""
+        source = self.sources[stream]
+        return source.idle // timedelta(milliseconds=1) if isinstance(source, PushSource) else 0
+
+    def _check(self, made: Sequence[Computation]) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):
+            raise TypeError(f"a pipeline's name is of a-z, 0-9 and -, not {self.name!r}")
+        if not made or len(self.computations) < len(made):
+            raise TypeError(f"{self.name}: it has computations, each with a name of its own")
+        if not 1 <= self.intervals <= MAX_INTERVALS:
+            raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
+        for each in made:
+            each.check()
+        _ = self.graph.order
+
+
+def _target(name: str, key_of: Any, value: Any) -> Target:
+    """Return where a record goes for one reader; a value without a key has an error there."""
+    try:
+        return Target(name, check_key(key_of(value)))
+    except Exception as error:
+        return Target(name, "", f"no key: {type(error).__name__}: {error}"[:500])

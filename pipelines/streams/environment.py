@@ -1,0 +1,50 @@
+"""What the generators of a pipeline are handed: the declaration, a clock, randomness, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.rows import Names
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take, and how much is done at once.
+
+    Attributes:
+        lease_ms: For how long a worker that says nothing keeps its interval.
+        run_ms: After so long a worker hands its interval on to the next task.
+        hooks_ms: After so long in one batch no further record is begun.
+        linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
+        watermark_ms: How old a watermark may be that a worker goes by.
+        tick_s: Between two looks at the watermarks, while anything moves.
+        max_records, max_chunks: Of one batch.
+    """
+
+    lease_ms: int = 15_000
+    run_ms: int = 20_000
+    hooks_ms: int = 5_000
+    linger: tuple[float, ...] = (0.02, 0.04, 0.08)
+    watermark_ms: int = 100
+    tick_s: float = 0.25
+    max_records: int = 500
+    max_chunks: int = 20
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a pipeline runs."""
+
+    pipeline: Declaration
+    now_ms: Callable[[], int]
+    elapsed_ms: Callable[[], float]  # A clock that never goes back.
+    new_id: Callable[[], str]
+    complain: Callable[[str], None]
+    pace: Pace = field(default_factory=Pace)
+
+    @cached_property
+    def names(self) -> Names:
+        return Names(self.pipeline.name)

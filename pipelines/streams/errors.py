@@ -1,0 +1,19 @@
+"""Why a stream refuses what it is asked for."""
+
+from __future__ import annotations
+
+
+class StreamError(Exception):
+    """Base class: nothing was changed."""
+
+
+class BadRecordError(StreamError, ValueError):
+    """This cannot be a record, a key, a timer or a state; the text says why."""
+
+
+class TooEarlyError(StreamError, ValueError):
+    """An output or a timer lies before its input: readers may have closed that time already."""
+
+
+class UnknownStreamError(StreamError, LookupError):
+    """There is no such stream, source or computation here."""

@@ -1,0 +1,89 @@
+"""The ids of pushed records: what was accepted is known again, for a stated time.
+
+An interval keeps the ids in numbered rows, each of up to 500. A commit writes the last of them; it
+deletes those whose youngest id is older than the horizon, and, when there are more than 200, the
+oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more than
+100,000 records in its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pipelines.streams.calls import Commit, Found, Key, Read, Steps
+from pipelines.streams.rows import IDS, IdsPart, Interval, Names
+
+MAX_PART = 500
+MAX_PARTS = 200
+
+
+@dataclass
+class KnownIds:
+    """The ids that one interval has accepted."""
+
+    names: Names
+    computation: str
+    lo: int
+    horizon_ms: int
+    seen: set[str] = field(default_factory=set)
+    parts: dict[int, Found] = field(default_factory=dict)
+    is_loaded: bool = False
+
+    def clear(self) -> None:
+        self.seen.clear()
+        self.parts.clear()
+        self.is_loaded = False
+
+    def load(self, interval: Interval) -> Steps[None]:
+        """Read what was accepted, once."""
+        if self.is_loaded:
+            return
+        numbers = [part.number for part in interval.ids]
+        found = (yield Read([self._key(number) for number in numbers])) if numbers else []
+        for number, row in zip(numbers, found, strict=True):
+            if row is not None:
+                self.parts[number] = row
+                self.seen.update(row.body)
+        self.is_loaded = True
+
+    def expire(self, interval: Interval, now_ms: int) -> None:
+        """Forget what is older than the horizon; the next commit with ids deletes its rows."""
+        self._forget({part.number for part in self._fresh(interval, now_ms)})
+
+    def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
+        oldest_s = (now_ms - self.horizon_ms) // 1000
+        return [part for part in interval.ids if part.last_s >= oldest_s]
+
+    def change(
+        self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
+    ) -> tuple[IdsPart, ...]:
+        """Add what was accepted to a commit, and delete what has served; return the parts then."""
+        now_s = now_ms // 1000
+        kept = self._fresh(interval, now_ms)[1 - MAX_PARTS :]
+        for part in interval.ids:
+            if part not in kept:
+                commit.deletes.append((self._key(part.number), None))
+        number = interval.ids[-1].number if interval.ids else 0
+        if kept and kept[-1].number == number and kept[-1].size + len(accepted) <= MAX_PART:
+            ids = (*self.parts[number].body, *accepted)
+            commit.puts.append((self._key(number), ids, self.parts[number].version))
+            return (*kept[:-1], IdsPart(number, now_s, len(ids)))
+        commit.inserts.append((self._key(number + 1), tuple(accepted)))
+        return (*kept, IdsPart(number + 1, now_s, len(accepted)))
+
+    def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
+        """Remember what a commit has written; forget what it has deleted."""
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        for (key, body), version in zip(written, versions, strict=True):
+            if key.kind == IDS:
+                self.parts[int(key.name.rpartition(":")[2])] = Found(body, version)
+                self.seen.update(body)
+        self._forget({part.number for part in interval.ids})
+
+    def _forget(self, kept: Collection[int]) -> None:
+        for number in [each for each in self.parts if each not in kept]:
+            self.seen.difference_update(self.parts.pop(number).body)
+
+    def _key(self, number: int) -> Key:
+        return self.names.ids(self.computation, self.lo, number)

@@ -1,0 +1,142 @@
+"""Deliveries: what a commit produces, it puts into the inboxes of those who read it.
+
+So a production is sent by the commit that leads to it, once, and there is nothing to confirm. The
+readers are woken after the commit: by one task for each interval, named by the interval's
+generation. Whoever takes an interval raises its generation first and looks into the inbox then: so
+a sender that saw the old one has its chunk seen, and one that sees the new one makes a new task.
+An interval with a live lease needs no task: its worker looks once more after it gave up the lease,
+and one that dies is delivered again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pipelines.streams.calls import Create, Key, Read, Steps, Wake
+from pipelines.streams.environment import Environment
+from pipelines.streams.keys import Production, Target
+from pipelines.streams.records import NEVER
+from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
+
+MAX_LETTERS = 500
+MAX_TICK_S = 1.0
+MAX_CHUNK_BYTES = 256_000
+
+
+class Mail:
+    """What one commit sends."""
+
+    def __init__(self, environment: Environment, head: Head) -> None:
+        self._environment = environment
+        self._head = head
+        self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
+        self._dead: list[DeadRow] = []
+
+    def produce(self, production: Production) -> None:
+        """Send what a hook has written."""
+        for target in production.targets:
+            letter = Letter(target.key, production.at, production.stream, "", production.text)
+            self.send(target, letter, is_late=production.is_late)
+
+    def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
+        """Send a letter to an interval, or, if it has no key, to the dead letters."""
+        if target.error:
+            now_ms = self._environment.now_ms()
+            self._dead.append(DeadRow(target.computation, "", target.error, now_ms, letter))
+            return
+        lo = interval_of(self._head, target.computation, slot_of(target.key))
+        lane = LATE if is_late else ON_TIME
+        self._letters[target.computation, lo, lane].append(letter)
+
+    def bury(self, dead: DeadRow) -> None:
+        """Send a failure to the dead letters."""
+        self._dead.append(dead)
+
+    @property
+    def dead(self) -> int:
+        return len(self._dead)
+
+    @property
+    def destinations(self) -> list[tuple[str, int]]:
+        """Return the intervals that get something."""
+        return sorted({(computation, lo) for computation, lo, _ in self._letters})
+
+    def inserts(self) -> list[tuple[Key, Any]]:
+        """Return the rows of all that is sent."""
+        names, id_ = self._environment.names, self._environment.new_id()
+        rows: list[tuple[Key, Any]] = []
+        for (computation, lo, lane), letters in self._letters.items():
+            for part in _cut(letters):
+                at = min(letter.at for letter in part)
+                rows.append(
+                    (names.chunk(computation, lo, lane, at, f"{id_}.{len(rows)}"), tuple(part))
+                )
+        for dead in self._dead:
+            rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
+        return rows
+
+
+def interval_of(head: Head, computation: str, slot: int) -> int:
+    """Return the first slot of the interval that a slot belongs to."""
+    los = head.intervals[computation]
+    return los[bisect_right(los, slot) - 1]
+
+
+def ring(
+    environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
+) -> Steps[None]:
+    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too."""
+    targets = list(destinations)
+    if not targets and not tick:
+        return
+    names, now_ms = environment.names, environment.now_ms()
+    keys = [names.interval(computation, lo) for computation, lo in targets]
+    found = yield Read([*keys, names.head] if tick else keys)
+    wakes = [
+        wake(environment, target, row.body.gen)
+        for target, row in zip(targets, found, strict=False)
+        if row is not None and not row.body.is_held(now_ms)
+    ]
+    if tick and found[-1] is not None:
+        wakes.append(tick_wake(environment, found[-1].body._replace(still=0)))
+    if wakes:
+        yield Create(wakes)
+
+
+def wake(environment: Environment, target: tuple[str, int], gen: int) -> Wake:
+    """Return the task that wakes an interval, of one generation of it."""
+    return Wake(target, (environment.pipeline.name, *target, gen))
+
+
+def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Steps[None]:
+    """Have an interval woken at a time of day, for its next timer of the clock."""
+    if wall < NEVER:
+        delay_s = max(0.0, (wall - environment.now_ms()) / 1000)
+        name = (environment.pipeline.name, *target, "wall", wall)
+        yield Create([Wake(target, name, min(delay_s, MAX_DELAY_S))])
+
+
+# Cloud Tasks takes a task for up to 30 days ahead; one for later finds nothing and is made anew.
+MAX_DELAY_S = 29 * 24 * 3600.0
+
+
+def tick_wake(environment: Environment, head: Head) -> Wake:
+    """Return the task of the next tick: ever later while nothing moves, up to a second."""
+    delay_s = environment.pace.tick_s * 2 ** min(head.still, 10)
+    return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))
+
+
+def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:
+    """Cut letters into chunks, by number and by size."""
+    part: list[Letter] = []
+    size = 0
+    for letter in letters:
+        if part and (len(part) >= MAX_LETTERS or size + len(letter.text) > MAX_CHUNK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(letter)
+        size += len(letter.text) + len(letter.key) + 50
+    yield part

@@ -1,0 +1,49 @@
+"""Streams, as the registry knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.each import run_each
+from pipelines.streams.pipeline import Pipeline, push_task
+from pipelines.streams.service import tasks_of
+from pipelines.streams.sweep import sweep_pipeline
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.pattern import Gauge, Pattern
+
+log = logging.getLogger(__name__)
+
+
+class Streams(Pattern[Pipeline]):
+    """Pipelines of computations, with what waits in them."""
+
+    name = "streams"
+    takes = Pipeline
+
+    def tasks(self, parts: Sequence[Pipeline]) -> Iterable[Task[Any]]:
+        return [task for part in parts for task in (*tasks_of(part).all, push_task(part))]
+
+    def check(self, parts: Sequence[Pipeline]) -> None:
+        """Check that no two pipelines have one name."""
+        names = [part.name for part in parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise TypeError(f"two pipelines are called {name}: give one of them another name")
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Pipeline], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Move the watermarks of each pipeline, and wake what has work and no worker."""
+        results = run_each(
+            (f"the sweep of {part.name} failed", partial(sweep_pipeline, clients, part))
+            for part in parts
+        )
+        results.raise_first()
+        return {"woken": sum(results.returned)}
+
+    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+        return ()

@@ -1,0 +1,237 @@
+"""A pipeline, as an app uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from models.transactions import current_transaction
+from pipelines import outbox
+from pipelines.runtime.clients import Clients
+from pipelines.streams import reading
+from pipelines.streams.calls import Create, Steps
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.environment import Environment
+from pipelines.streams.errors import BadRecordError
+from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.reading import DeadLetter, Status
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import SLOTS
+from pipelines.streams.service import Engine, tasks_of
+from pipelines.streams.sources import PullSource, PushSource
+from pipelines.tasks.declaration import Task
+
+MAX_PUSHED = 500
+MAX_PUSHED_BYTES = 2_000_000
+MAX_ID_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A record that is pushed: an id of its own, its value, and its time."""
+
+    id: str
+    value: Any
+    at: int
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What was let in: how many records, how many of them late, and the source's watermark."""
+
+    records: int
+    late: int
+    watermark: int
+
+
+class Pipeline(Declaration):
+    """Computations over streams of keyed records; a part of an app's registry."""
+
+    # What comes in
+
+    def push(
+        self,
+        clients: Clients,
+        stream: str,
+        records: Sequence[Pushed],
+        *,
+        process: str = "",
+        watermark: int | None = None,
+    ) -> Accepted:
+        """Let up to 500 records in; they are durable when this returns.
+
+        It may be repeated: a record whose id was accepted within the source's `dedup` is dropped.
+
+        Args:
+            process: Who pushes; one of the source's processes.
+            watermark: No record before this time is still to come from this process. None: it
+                follows the latest record, at the source's `disorder`.
+
+        Raises:
+            UnknownStreamError: there is no such source, or no such process.
+            BadRecordError: nothing was let in, and why.
+            Retry, Unavailable: repeat it; some of it may have been let in.
+        """
+        source = self.source(stream)
+        if not isinstance(source, PushSource):
+            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+        self.check_process(stream, process)
+        _check_pushed(records)
+        engine = Engine(clients, self)
+        arrivals = [
+            arrival(engine.environment, stream, each.value, each.at, each.id) for each in records
+        ]
+        if sum(len(each.text) for each in arrivals) > MAX_PUSHED_BYTES:
+            raise BadRecordError(f"one push has at most {MAX_PUSHED_BYTES} bytes of values")
+        if watermark is not None and not 0 <= watermark <= FOREVER:
+            raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
+        offer = Offer(stream, process, arrivals, watermark)
+        injected: Injected = engine.run(inject(engine.environment, offer))
+        return Accepted(injected.records, injected.late, injected.row.watermark)
+
+    def push_in_transaction(
+        self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""
+    ) -> None:
+        """Let a record in if, and only if, the transaction that this code runs in is committed.
+
+        Raises:
+            NoTransactionError: this is not the body of `transact`.
+            UnknownStreamError, BadRecordError: nothing was let in.
+        """
+        self.check_process(stream, process)
+        transaction = current_transaction()
+        number = transaction.hook(f"streams {self.name}", _Numbers).next()
+        args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
+        outbox.enqueue(clients, push_task(self), args)
+
+    def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
+        """Say that no further record comes from a source: all timers fire.
+
+        Raises:
+            UnknownStreamError: there is no such source.
+        """
+        self.push(clients, stream, [], process=process, watermark=FOREVER)
+
+    def pull(self, clients: Clients, stream: str) -> None:
+        """Have a pull source read, by a task, until it has no more for now.
+
+        Raises:
+            UnknownStreamError: there is no such source.
+            BadRecordError: it is pushed.
+        """
+        if not isinstance(self.source(stream), PullSource):
+            raise BadRecordError(f"{stream} is pushed: there is nothing to pull")
+        engine = Engine(clients, self)
+        engine.run(_begin_pull(engine.environment, stream))
+
+    # What can be read
+
+    def state(self, clients: Clients, computation: str, key: str) -> dict[str, Any]:
+        """Return the state of a key as it was last committed; empty: it has none.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+        """
+        engine = Engine(clients, self)
+        return engine.run(reading.state(engine.environment, computation, key))
+
+    def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the keys of a computation with their states, slab by slab, in no order.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+        """
+        engine, slot = Engine(clients, self), 0
+        while slot < SLOTS:
+            found, slot = engine.run(reading.states(engine.environment, computation, slot))
+            yield from found.items()
+
+    def status(self, clients: Clients) -> Status:
+        """Return how far the pipeline is: watermarks, backlog and counts."""
+        engine = Engine(clients, self)
+        return engine.run(reading.status(engine.environment))
+
+    # Dead letters
+
+    def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:
+        """Return records and timers that have failed too often."""
+        engine = Engine(clients, self)
+        return engine.run(reading.dead_letters(engine.environment, limit))
+
+    def replay(self, clients: Clients, dead_letter: str) -> bool:
+        """Work on a dead record again, as a late one; return False if there is none of this id.
+
+        Raises:
+            UnknownStreamError: it is a timer, which is not replayed.
+        """
+        engine = Engine(clients, self)
+        return engine.run(reading.replay(engine.environment, dead_letter))
+
+    def discard(self, clients: Clients, dead_letter: str) -> bool:
+        """Delete a dead letter; return False if there is none of this id."""
+        engine = Engine(clients, self)
+        return engine.run(reading.discard(engine.environment, dead_letter))
+
+
+@dataclass(frozen=True)
+class PushLater:
+    """A record that a transaction has let in."""
+
+    stream: Annotated[str, Field(max_length=70)]
+    process: Annotated[str, Field(max_length=70)]
+    id: Annotated[str, Field(max_length=MAX_ID_CHARS)]
+    value: Any
+    at: int
+
+
+def push_task(pipeline: Pipeline) -> Task[PushLater]:
+    """Return the task that lets in what transactions have pushed."""
+
+    def push(clients: Clients, args: PushLater) -> None:
+        record = Pushed(args.id, args.value, args.at)
+        pipeline.push(clients, args.stream, [record], process=args.process)
+
+    if pipeline not in _PUSH_TASKS:
+        path = f"/tasks/streams/{pipeline.name}/push"
+        _PUSH_TASKS[pipeline] = Task(path, tasks_of(pipeline).work.queue, PushLater, push)
+    return _PUSH_TASKS[pipeline]
+
+
+_PUSH_TASKS: dict[Pipeline, Task[PushLater]] = {}
+
+
+class _Numbers:
+    """Numbers what one transaction pushes; from 0 again in each attempt."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next
+
+    def on_retry(self, cause: Exception) -> None:
+        self._next = 0
+
+    def on_commit(self) -> None:
+        return
+
+    def on_give_up(self) -> None:
+        return
+
+
+def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
+    yield from read_head(environment)
+    found = yield from reading.source_row(environment, stream)
+    yield Create([pull_wake(environment, stream, found.seq)])
+
+
+def _check_pushed(records: Sequence[Pushed]) -> None:
+    if len(records) > MAX_PUSHED:
+        raise BadRecordError(f"one push has at most {MAX_PUSHED} records, not {len(records)}")
+    for each in records:
+        if not isinstance(each.id, str) or not 0 < len(each.id) <= MAX_ID_CHARS:
+            raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")

@@ -1,0 +1,240 @@
+"""What can be read of a pipeline at any time: states, watermarks, backlog, dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, Read, Scan, Steps
+from pipelines.streams.environment import Environment
+from pipelines.streams.errors import UnknownStreamError
+from pipelines.streams.injection import MAX_ATTEMPTS, read_head
+from pipelines.streams.mail import Mail, interval_of, ring
+from pipelines.streams.records import NEVER
+from pipelines.streams.rows import CHUNK, DEAD, LATE, DeadRow, Head, Interval, SourceRow, slot_of
+from pipelines.streams.shelf import Shelf
+
+MAX_BACKLOG = 200
+
+
+@dataclass(frozen=True)
+class ComputationStatus:
+    """How far a computation is.
+
+    `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
+    wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
+    interval. The rest counts since the pipeline began: `records` that were worked on, `late` ones
+    that were dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that
+    fired, `produced` records.
+    """
+
+    name: str
+    watermark: int
+    hold: int | None
+    waiting: int
+    records: int
+    late: int
+    dead: int
+    repeated: int
+    timers: int
+    produced: int
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """How far a source is: its watermark, and by process what it has brought."""
+
+    stream: str
+    watermark: int
+    records: int
+    late: int
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a pipeline is."""
+
+    computations: Mapping[str, ComputationStatus] = field(default_factory=dict)
+    sources: Mapping[str, SourceStatus] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record, or a timer (with a `tag`), that has failed too often."""
+
+    id: str
+    computation: str
+    key: str
+    error: str
+    since_ms: int
+    stream: str = ""
+    value: Any = None
+    at: int = 0
+    tag: str = ""
+
+
+def state(environment: Environment, computation: str, key: str) -> Steps[dict[str, Any]]:
+    """Return the state of a key as it was last committed."""
+    codec = environment.pipeline.computation(computation).codec
+    interval, shelf = yield from _interval_of(environment, computation, slot_of(key))
+    yield from shelf.load(interval, [key], ())
+    text = shelf.state(interval, key).text
+    return codec.load(text) if text else {}
+
+
+def states(
+    environment: Environment, computation: str, first_slot: int
+) -> Steps[tuple[dict[str, dict[str, Any]], int]]:
+    """Return the states of one slab, by key, and where the next slab begins (65,536: nowhere)."""
+    codec = environment.pipeline.computation(computation).codec
+    interval, shelf = yield from _interval_of(environment, computation, first_slot)
+    los = [slab.lo for slab in interval.slabs]
+    lo = max(each for each in los if each <= first_slot)
+    yield from shelf.load(interval, (), [lo])
+    keys = shelf.keys(lo)
+    yield from shelf.load(interval, keys, ())
+    texts = {key: shelf.state(interval, key).text for key in keys}
+    found = {key: codec.load(text) for key, text in texts.items() if text}
+    return found, min((each for each in los if each > lo), default=interval.hi)
+
+
+def _interval_of(
+    environment: Environment, computation: str, slot: int
+) -> Steps[tuple[Interval, Shelf]]:
+    environment.pipeline.computation(computation)
+    head = yield from read_head(environment)
+    lo = interval_of(head.body, computation, slot)
+    [found] = yield Read([environment.names.interval(computation, lo)])
+    return found.body, Shelf(environment.names, computation)
+
+
+def status(environment: Environment) -> Steps[Status]:
+    """Return how far a pipeline is: a few reads for each of its intervals."""
+    head = (yield from read_head(environment)).body
+    computations = {}
+    for name in environment.pipeline.graph.order:
+        computations[name] = yield from _computation_status(environment, head, name)
+    sources = {}
+    for stream, source in environment.pipeline.sources.items():
+        found = yield Read([environment.names.source(stream, each) for each in source.processes])
+        known = {
+            process: row.body
+            for process, row in zip(source.processes, found, strict=True)
+            if row is not None
+        }
+        sources[stream] = SourceStatus(
+            stream,
+            head.sources.get(stream, 0),
+            sum(row.records for row in known.values()),
+            sum(row.late for row in known.values()),
+            tuple(process for process, row in known.items() if row.is_out),
+        )
+    return Status(computations, sources)
+
+
+def _computation_status(
+    environment: Environment, head: Head, name: str
+) -> Steps[ComputationStatus]:
+    names, waiting = environment.names, 0
+    los = head.intervals[name]
+    for lo in los:
+        inbox = names.inbox(name, lo)
+        chunks = yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
+        waiting += sum(len(found.body) for _, found in chunks)
+    rows = yield Read([names.interval(name, lo) for lo in los])
+    found = [row.body for row in rows]
+    hold = min(each.hold for each in found)
+    return ComputationStatus(
+        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting,
+        records=sum(each.records for each in found),
+        late=sum(each.late for each in found),
+        dead=sum(each.dead for each in found),
+        repeated=sum(each.repeated for each in found),
+        timers=sum(each.fired for each in found),
+        produced=sum(each.produced for each in found),
+    )  # fmt: skip
+
+
+def source_row(environment: Environment, stream: str) -> Steps[SourceRow]:
+    """Return how far a source of one process is."""
+    [found] = yield Read([environment.names.source(stream, "")])
+    return SourceRow() if found is None else found.body
+
+
+# Dead letters
+
+
+def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]]:
+    """Return records and timers that have failed too often."""
+    prefix = f"{environment.pipeline.name}:"
+    found = yield Scan(DEAD, prefix, f"{environment.pipeline.name};", limit)
+    letters = []
+    for name, row in found:
+        body = row.body
+        letter = DeadLetter(name.removeprefix(prefix), *body[:4])
+        if body.letter is None:
+            letters.append(replace(letter, tag=body.tag, at=body.at))
+        else:
+            value = json.loads(body.letter.text)
+            letters.append(
+                replace(letter, stream=body.letter.stream, value=value, at=body.letter.at)
+            )
+    return letters
+
+
+def replay(environment: Environment, id_: str) -> Steps[bool]:
+    """Put a dead record back into its inbox, as a late one; return False if there is none.
+
+    A record that has no key gets one, if the computation now finds one. A timer is not replayed.
+
+    Raises:
+        UnknownStreamError: it is a timer, or nobody reads that stream any more.
+    """
+    names, computation = environment.names, id_.partition(":")[0]
+    key = names.dead(computation, id_.partition(":")[2])
+    for _ in range(MAX_ATTEMPTS):
+        head = yield from read_head(environment)
+        [found] = yield Read([key])
+        if found is None:
+            return False
+        mail = Mail(environment, head.body)
+        _send_again(environment, found.body, mail)
+        commit = Commit(inserts=mail.inserts(), deletes=[(key, found.version)])
+        try:
+            yield commit
+        except (ChangedError, OutcomeUnknownError):
+            continue
+        yield from ring(environment, mail.destinations, tick=True)
+        return True
+    raise ChangedError
+
+
+def _send_again(environment: Environment, dead: DeadRow, mail: Mail) -> None:
+    letter = dead.letter
+    if letter is None:
+        raise UnknownStreamError("a timer cannot be replayed: it has fired")
+    targets = environment.pipeline.graph.route(letter.stream, json.loads(letter.text))
+    for target in targets:
+        if target.computation == dead.computation:
+            # Without its id, which is known: it was accepted when it failed.
+            mail.send(target, letter._replace(key=target.key, id=""), is_late=True)
+            return
+    raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
+
+
+def discard(environment: Environment, id_: str) -> Steps[bool]:
+    """Delete a dead letter; return False if there is none."""
+    computation, _, name = id_.partition(":")
+    key = environment.names.dead(computation, name)
+    [found] = yield Read([key])
+    if found is None:
+        return False
+    try:
+        yield Commit(deletes=[(key, found.version)])
+    except (ChangedError, OutcomeUnknownError):
+        [found] = yield Read([key])
+        return found is None
+    return True

@@ -1,0 +1,81 @@
+"""Records and timers, as computations get them.
+
+Times are whole milliseconds since 1970, in UTC, as in Kafka and Flink.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.streams.errors import BadRecordError
+
+# Later than any record: the watermark of a stream that has ended.
+FOREVER = 10**15
+# The time of what does not wait for any: no watermark reaches it.
+NEVER = FOREVER + 1
+MAX_KEY_BYTES = 500
+# Of a chunk's 256 KB.
+MAX_VALUE_BYTES = 200_000
+# `json.dumps` would make one for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a stream, under the key that the computation gave it."""
+
+    key: str
+    value: Any
+    at: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer that fires: when the watermark, or the clock if `is_wall`, has reached `at`."""
+
+    key: str
+    tag: str
+    at: int
+    is_wall: bool = False
+
+
+def check_key(key: Any) -> str:
+    """Return a key.
+
+    Raises:
+        BadRecordError: it is none.
+    """
+    if not isinstance(key, str) or not key:
+        raise BadRecordError(f"a key is a text that is not empty, not {key!r:.100}")
+    if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
+        raise BadRecordError(f"a key has at most {MAX_KEY_BYTES} bytes: {key!r:.100}")
+    return key
+
+
+def check_time(at: Any) -> int:
+    """Return a time.
+
+    Raises:
+        BadRecordError: it is none.
+    """
+    if type(at) is not int or not 0 <= at < FOREVER:
+        raise BadRecordError(f"a time is in whole milliseconds since 1970, not {at!r:.100}")
+    return at
+
+
+def value_text(value: Any) -> str:
+    """Return a value as JSON.
+
+    Raises:
+        BadRecordError: it is not JSON, or too large.
+    """
+    try:
+        text = _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRecordError(f"a value is JSON: {error}") from error
+    if len(text) > MAX_VALUE_BYTES:
+        raise BadRecordError(f"a value has at most {MAX_VALUE_BYTES} bytes, not {len(text)}")
+    return text

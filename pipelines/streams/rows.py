@@ -1,0 +1,201 @@
+"""The rows of a pipeline: their names, and what stands in them.
+
+models/streams.py says which kinds there are and how they grow.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pipelines.streams.calls import Key
+from pipelines.streams.keys import KeyState
+from pipelines.streams.records import FOREVER, NEVER
+
+HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
+    "StreamHead",
+    "StreamInterval",
+    "StreamSlab",
+    "StreamState",
+    "StreamChunk",
+    "StreamIds",
+    "StreamSource",
+    "StreamDead",
+)
+SLOTS = 2**16
+ON_TIME, LATE = 0, 1
+
+
+class Slab(NamedTuple):
+    """What an interval knows of one of its slabs: where it begins, and when it has work to do."""
+
+    lo: int
+    hold: int = NEVER
+    due: int = NEVER
+    wall: int = NEVER
+
+
+class IdsPart(NamedTuple):
+    """A row of ids: its number, when the last one came (seconds), and how many it has."""
+
+    number: int
+    last_s: int
+    size: int
+
+
+class Interval(NamedTuple):
+    """One range of a computation's keys, and who works on it."""
+
+    hi: int
+    seq: int = 0  # One more whenever a worker takes it.
+    gen: int = 0  # Names the task that wakes it; one more whenever a worker takes it.
+    owner: str = ""  # Of one run of a worker; empty: nobody.
+    lease_ms: int = 0
+    deaths: int = 0  # How many workers in a row took it, committed nothing, and were not heard of.
+    slabs: tuple[Slab, ...] = ()
+    ids: tuple[IdsPart, ...] = ()
+    records: int = 0
+    late: int = 0
+    dead: int = 0
+    repeated: int = 0
+    fired: int = 0
+    produced: int = 0
+    unkeyed: int = 0
+
+    @property
+    def hold(self) -> int:
+        return min((slab.hold for slab in self.slabs), default=NEVER)
+
+    @property
+    def due(self) -> int:
+        return min((slab.due for slab in self.slabs), default=NEVER)
+
+    @property
+    def wall(self) -> int:
+        return min((slab.wall for slab in self.slabs), default=NEVER)
+
+    def is_held(self, now_ms: int) -> bool:
+        return bool(self.owner) and self.lease_ms > now_ms
+
+
+class Head(NamedTuple):
+    """The watermarks of a pipeline, and the intervals that its computations are cut into."""
+
+    gen: int = 0
+    intervals: Mapping[str, Sequence[int]] = {}
+    inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
+    sources: Mapping[str, int] = {}
+    still: int = 0  # How many ticks in a row have moved nothing.
+
+
+class SourceRow(NamedTuple):
+    """How far one process of a source has come."""
+
+    watermark: int = 0
+    latest: int = 0
+    seen_ms: int = 0
+    is_out: bool = False  # It was silent for too long, and the watermark no more waits for it.
+    last: tuple[str, ...] = ()  # The last commits, to know one again when its reply was lost.
+    seq: int = 0
+    records: int = 0
+    late: int = 0
+    dead: int = 0
+    position: Any = None
+
+
+class Letter(NamedTuple):
+    """A record in an inbox: its value as text."""
+
+    key: str
+    at: int
+    stream: str
+    id: str
+    text: str
+
+
+class DeadRow(NamedTuple):
+    """A record or a timer that failed for good."""
+
+    computation: str
+    key: str
+    error: str
+    since_ms: int
+    letter: Letter | None = None
+    tag: str = ""  # Of a timer, which stands at `at`.
+    at: int = 0
+
+
+class SlabBody(NamedTuple):
+    """Keys with their states; those of `large` have theirs in rows of their own."""
+
+    keys: Mapping[str, KeyState]
+    large: frozenset[str] = frozenset()
+
+
+@functools.lru_cache(maxsize=50_000)
+def slot_of(key: str) -> int:
+    """Return the slot of a key, of 65,536."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big")
+
+
+def fingerprint(id_: str) -> str:
+    """Return 96 bits of an id, as text."""
+    return hashlib.blake2b(id_.encode(), digest_size=12).hexdigest()
+
+
+def first_slots(count: int) -> list[int]:
+    """Return where each of so many intervals begins.
+
+    >>> first_slots(4)
+    [0, 16384, 32768, 49152]
+    """
+    return [SLOTS * i // count for i in range(count)]
+
+
+class Names:
+    """The keys of the rows of one pipeline."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.head = Key(HEAD, pipeline)
+
+    def interval(self, computation: str, lo: int) -> Key:
+        return Key(INTERVAL, f"{self.pipeline}:{computation}:{lo:04x}")
+
+    def slab(self, computation: str, lo: int) -> Key:
+        return Key(SLAB, f"{self.pipeline}:{computation}:{lo:04x}")
+
+    def large(self, computation: str, key: str) -> Key:
+        return Key(LARGE, f"{self.pipeline}:{computation}:{slot_of(key):04x}:{key}")
+
+    def source(self, stream: str, process: str) -> Key:
+        return Key(SOURCE, f"{self.pipeline}:{stream}:{process}")
+
+    def ids(self, computation: str, lo: int, number: int) -> Key:
+        return Key(IDS, f"{self.pipeline}:{computation}:{lo:04x}:{number:010d}")
+
+    def dead(self, computation: str, id_: str) -> Key:
+        return Key(DEAD, f"{self.pipeline}:{computation}:{id_}")
+
+    def chunk(self, computation: str, lo: int, lane: int, at: int, id_: str) -> Key:
+        """Name a chunk: in an inbox those in time come first, the oldest of them before all."""
+        return Key(CHUNK, f"{self.inbox(computation, lo)}{lane}:{at:015d}:{id_}")
+
+    def inbox(self, computation: str, lo: int) -> str:
+        """Return what the names of an interval's chunks begin with."""
+        return f"{self.pipeline}:{computation}:{lo:04x}:"
+
+    def inbox_range(self, computation: str, lo: int, watermark: int) -> tuple[str, str]:
+        """Return where the names of an inbox begin and end: below the watermark is nothing."""
+        inbox = self.inbox(computation, lo)
+        return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}", f"{inbox}{LATE + 1}"
+
+
+def oldest(name: str | None) -> int:
+    """Return the time that the first name of an inbox stands for; late ones hold nothing back."""
+    if name is None:
+        return NEVER
+    _, lane, at, _ = name.rsplit(":", 3)
+    return int(at) if lane == str(ON_TIME) else NEVER

@@ -1,0 +1,232 @@
+"""Does what the workers of streams ask for, on Datastore and Cloud Tasks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from google.api_core import exceptions as rpc_errors
+from pydantic import Field
+
+from models import rows
+from models.transactions import OUTCOME_UNKNOWN
+from pipelines.runtime.clients import Clients
+from pipelines.runtime.messages import Message
+from pipelines.streams.calls import (
+    Call,
+    ChangedError,
+    Commit,
+    Create,
+    Fetch,
+    Found,
+    Key,
+    OutcomeUnknownError,
+    Pause,
+    Peek,
+    Read,
+    Scan,
+    Snapshot,
+    Steps,
+    TooLargeError,
+    Wake,
+)
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.encoding import dump, load
+from pipelines.streams.environment import Environment, Pace
+from pipelines.streams.injection import pull
+from pipelines.streams.sources import PullSource
+from pipelines.streams.watermarks import tick
+from pipelines.streams.worker import Ended, Worker
+from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Retry, Unavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+QUEUE = "streams"
+# The service takes 10 MiB, the emulators take 4.
+MAX_COMMIT_BYTES = 3_500_000
+# The commit was refused, and nothing was written.
+CHANGED = (
+    rpc_errors.FailedPrecondition,
+    rpc_errors.NotFound,
+    rpc_errors.AlreadyExists,
+    rpc_errors.Aborted,
+)
+UNKNOWN = (*OUTCOME_UNKNOWN, rpc_errors.RetryError)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Which interval to work on."""
+
+    computation: Annotated[str, Field(max_length=70)]
+    first_slot: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """That the watermarks are to be moved."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Which source to read."""
+
+    stream: Annotated[str, Field(max_length=70)]
+
+
+class Tasks:
+    """The tasks of one pipeline."""
+
+    def __init__(self, pipeline: Declaration) -> None:
+        path = f"/tasks/streams/{pipeline.name}"
+
+        def work(clients: Clients, args: Work) -> None:
+            computation = pipeline.computation(args.computation)
+            engine = Engine(clients, pipeline)
+            memories: dict[Any, Any] = clients.process_state.get_or_create(
+                f"streams {pipeline.name}", dict
+            )
+            worker = Worker(engine.environment, computation.name, args.first_slot, memories)
+            if engine.run(worker.run()) is Ended.LEASED:
+                raise Retry(f"another worker has {args.computation} at {args.first_slot}")
+
+        def tick_(clients: Clients, args: Tick) -> None:
+            engine = Engine(clients, pipeline)
+            engine.run(tick(engine.environment))
+
+        def pull_(clients: Clients, args: Pull) -> None:
+            engine = Engine(clients, pipeline)
+            engine.run(pull(engine.environment, pipeline.source(args.stream).stream))
+
+        self.work = Task(f"{path}/work", QUEUE, Work, work)
+        self.tick = Task(f"{path}/tick", QUEUE, Tick, tick_)
+        self.pull = Task(f"{path}/pull", QUEUE, Pull, pull_)
+
+    @property
+    def all(self) -> list[Task[Any]]:
+        return [self.work, self.tick, self.pull]
+
+    def message(self, clients: Clients, wake: Wake) -> Message:
+        """Return a task as it leaves the process."""
+        name, slot = wake.target
+        at = Task.due(clients, wake.delay_s, None)
+        if not name:
+            return self.tick.message(Tick(), name=wake.name, at=at)
+        if slot < 0:
+            return self.pull.message(Pull(name), name=wake.name, at=at)
+        return self.work.message(Work(name, slot), name=wake.name, at=at)
+
+
+class Engine:
+    """One pipeline on the services of one process."""
+
+    def __init__(self, clients: Clients, pipeline: Declaration, pace: Pace | None = None) -> None:
+        self._clients = clients
+        self._pipeline = pipeline
+        self.environment = Environment(
+            pipeline,
+            now_ms=lambda: int(clients.clock.now().timestamp() * 1000),
+            elapsed_ms=lambda: time.monotonic() * 1000,
+            new_id=lambda: f"{clients.random.getrandbits(64):016x}",
+            complain=log.warning,
+            pace=pace or clients.process_state.get_or_create("streams pace", Pace),
+        )
+        self._acts: dict[type, Callable[[Any], Any]] = {
+            Read: self._read,
+            Snapshot: self._snapshot,
+            Scan: self._scan,
+            Peek: self._peek,
+            Commit: self._commit,
+            Create: self._create,
+            Pause: lambda call: clients.clock.sleep(call.seconds),
+            Fetch: self._fetch,
+        }
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run steps to their end; return their result.
+
+        Raises:
+            Retry: others were faster again and again.
+            Unavailable: it is not known what became of a commit.
+        """
+        try:
+            answer: Any = None
+            call = next(steps)
+            while True:
+                try:
+                    answer = self._do(call)
+                except Exception as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except ChangedError as error:
+            raise Retry(f"{self._pipeline.name}: a race was lost") from error
+        except OutcomeUnknownError as error:
+            raise Unavailable(f"{self._pipeline.name}: a commit is in doubt") from error
+
+    def _do(self, call: Call) -> Any:
+        return self._acts[type(call)](call)
+
+    def _read(self, call: Read) -> list[Found | None]:
+        found, _ = rows.read(
+            self._clients.datastore, [rows.Name(*key) for key in call.keys], call.at
+        )
+        return [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
+
+    def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
+        found, moment = rows.read(self._clients.datastore, [rows.Name(*key) for key in call.keys])
+        return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
+
+    def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+        found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
+        return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
+
+    def _peek(self, call: Peek) -> str | None:
+        return rows.first_name(self._clients.datastore, call.kind, call.low, call.high, call.at)
+
+    def _commit(self, call: Commit) -> list[int]:
+        puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
+        inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
+        deletes = [(rows.Name(*key), at) for key, at in call.deletes]
+        bodies = [*(body for _, body, _ in puts), *(body for _, body in inserts)]
+        if sum(map(len, bodies)) > MAX_COMMIT_BYTES:
+            raise TooLargeError
+        try:
+            return rows.commit(self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes)
+        except CHANGED as error:
+            raise ChangedError(str(error)) from error
+        except UNKNOWN as error:
+            raise OutcomeUnknownError(str(error)) from error
+
+    def _create(self, call: Create) -> None:
+        tasks = tasks_of(self._pipeline)
+        for task in tasks.all:
+            task.check_registered(self._clients)
+        self._clients.tasks.create_many([tasks.message(self._clients, wake) for wake in call.wakes])
+
+    def _fetch(self, call: Fetch) -> Any:
+        source = self._pipeline.source(call.stream)
+        assert isinstance(source, PullSource)
+        return source.read(self._clients, call.position, call.limit)
+
+
+def tasks_of(pipeline: Declaration) -> Tasks:
+    """Return the tasks of a pipeline, always the same."""
+    if pipeline not in _TASKS:
+        _TASKS[pipeline] = Tasks(pipeline)
+    return _TASKS[pipeline]
+
+
+_TASKS: dict[Declaration, Tasks] = {}
+
+
+def _found(key: Key, row: rows.Row | None) -> Found | None:
+    return None if row is None else Found(load(key.kind, row.body), row.version)

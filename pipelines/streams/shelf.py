@@ -1,0 +1,173 @@
+"""The states of an interval's keys, in slabs: many small keys share a row.
+
+A slab holds the keys of a range of slots. One that grows over 32 KB is cut in two; a state over
+4 KB stands in a row of its own, and its key's timers stay in the slab. What a slab has to do, and
+when, its interval knows: so a worker that takes an interval reads only what it needs.
+
+What was read stays in memory as long as nobody else has written: every write names the version
+that it expects.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.streams.calls import Commit, Found, Key, Read, Steps
+from pipelines.streams.keys import NOTHING, KeyState
+from pipelines.streams.records import NEVER
+from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, SlabBody, slot_of
+
+MAX_SLAB_BYTES = 32_000
+MAX_SMALL_BYTES = 4_000
+TIMER_BYTES = 50
+EMPTY = SlabBody({})
+BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
+
+
+@dataclass
+class Shelf:
+    """The slabs of one interval that were read."""
+
+    names: Names
+    computation: str
+    rows: dict[Key, Found] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self.rows.clear()
+
+    def load(self, interval: Interval, keys: Iterable[str], slabs: Iterable[int]) -> Steps[None]:
+        """Read the slabs of some keys, and further ones, as far as they were not read before.
+
+        Args:
+            slabs: The first slots of slabs.
+        """
+        keys = list(keys)
+        los = {*slabs, *(self.slab_of(interval, key) for key in keys)}
+        yield from self._read(self.names.slab(self.computation, lo) for lo in sorted(los))
+        large = [key for key in keys if key in self._slab(self.slab_of(interval, key)).large]
+        yield from self._read(self.names.large(self.computation, key) for key in large)
+
+    def state(self, interval: Interval, key: str) -> KeyState:
+        """Return a key whose slab was read."""
+        body = self._slab(self.slab_of(interval, key))
+        state = body.keys.get(key, NOTHING)
+        if key in body.large:
+            return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
+        return state
+
+    def keys(self, lo: int) -> list[str]:
+        """Return the keys of a slab that was read."""
+        return list(self._slab(lo).keys)
+
+    def due(self, slabs: Iterable[int], watermark: int, now_ms: int) -> list[str]:
+        """Return the keys of some slabs that have something to do."""
+        return [
+            key
+            for lo in slabs
+            for key, state in self._slab(lo).keys.items()
+            if state.due <= watermark or state.wall <= now_ms
+        ]
+
+    def change(
+        self, interval: Interval, keys: Mapping[str, KeyState], commit: Commit
+    ) -> tuple[Slab, ...]:
+        """Add to a commit what some keys have become; return the slabs as they are then."""
+        by_slab: dict[int, dict[str, KeyState]] = defaultdict(dict)
+        for key, state in keys.items():
+            by_slab[self.slab_of(interval, key)][key] = state
+        slabs = {slab.lo: slab for slab in interval.slabs}
+        for lo, changed in by_slab.items():
+            body = self._changed(self._slab(lo), changed, commit)
+            for part_lo, part in _cut(lo, body):
+                self._write(self.names.slab(self.computation, part_lo), part, commit)
+                slabs[part_lo] = _summary(part_lo, part)
+        return tuple(slabs[lo] for lo in sorted(slabs))
+
+    def committed(self, commit: Commit, versions: list[int]) -> None:
+        """Remember what a commit has written."""
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        for (key, body), version in zip(written, versions, strict=True):
+            if key.kind in (SLAB, LARGE):
+                self.rows[key] = Found(body, version)
+        for key, _ in commit.deletes:
+            self.rows.pop(key, None)
+
+    def slab_of(self, interval: Interval, key: str) -> int:
+        """Return the first slot of a key's slab."""
+        return interval.slabs[bisect_right(interval.slabs, (slot_of(key), BEHIND_ALL)) - 1].lo
+
+    def _read(self, keys: Iterable[Key]) -> Steps[None]:
+        missing = [key for key in keys if key not in self.rows]
+        if missing:
+            found = yield Read(missing)
+            for key, row in zip(missing, found, strict=True):
+                self.rows[key] = row or Found(EMPTY, 0)
+
+    def _slab(self, lo: int) -> SlabBody:
+        body: SlabBody = self.rows[self.names.slab(self.computation, lo)].body
+        return body
+
+    def _changed(self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit) -> SlabBody:
+        """Return a slab with some keys changed; add the rows of large ones to a commit."""
+        keys, large = dict(body.keys), set(body.large)
+        for key, state in changed.items():
+            if len(state.text) > MAX_SMALL_BYTES:
+                self._write(self.names.large(self.computation, key), state.text, commit)
+                keys[key] = state._replace(text="")
+                large.add(key)
+                continue
+            if key in large:
+                large.discard(key)
+                row = self.names.large(self.computation, key)
+                commit.deletes.append((row, self.rows[row].version))
+            if state.is_empty:
+                keys.pop(key, None)
+            else:
+                keys[key] = state
+        return SlabBody(keys, frozenset(large))
+
+    def _write(self, key: Key, body: Any, commit: Commit) -> None:
+        row = self.rows.get(key)
+        if row is None or not row.version:
+            commit.inserts.append((key, body))
+        else:
+            commit.puts.append((key, body, row.version))
+
+
+def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
+    """Return a slab, or the parts that it is cut into, each with its first slot."""
+    slots = {key: slot_of(key) for key in body.keys} if _size(body) > MAX_SLAB_BYTES else {}
+    different = sorted(set(slots.values()))
+    if len(different) < 2:
+        yield lo, body
+        return
+    middle = max(different[1], sorted(slots.values())[len(slots) // 2])
+    for part_lo, low, high in ((lo, 0, middle), (middle, middle, SLOTS)):
+        keys = {key: state for key, state in body.keys.items() if low <= slots[key] < high}
+        yield part_lo, SlabBody(keys, body.large & frozenset(keys))
+
+
+def _size(body: SlabBody) -> int:
+    return sum(
+        len(key) + len(state.text) + TIMER_BYTES * (1 + len(state.timers))
+        for key, state in body.keys.items()
+    )
+
+
+def _summary(lo: int, body: SlabBody) -> Slab:
+    """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
+    hold = due = wall = NEVER
+    for state in body.keys.values():
+        due = min(due, state.expires)
+        for timer in state.timers.values():
+            if timer.is_wall:
+                wall = min(wall, timer.at)
+            else:
+                due = min(due, timer.at)
+            if not timer.is_late:
+                hold = min(hold, timer.hold)
+    return Slab(lo, hold, due, wall)

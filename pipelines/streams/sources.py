@@ -1,0 +1,84 @@
+"""Sources: where the records of a stream come from, and how late they may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pipelines.runtime.clients import Clients
+
+MAX_PROCESSES = 100
+
+
+@dataclass(frozen=True)
+class PushSource:
+    """A stream whose records are pushed, each with an id.
+
+    Attributes:
+        stream: Its name.
+        disorder: How far behind the latest record others may come in time: the watermark follows
+            the latest at this distance, unless a push states one itself.
+        processes: The names of those that push. The watermark is that of the slowest of them.
+        idle: A process that was silent for so long is left out until it pushes again.
+        dedup: For how long the id of a record is remembered at least; a record that is pushed again
+            later than that is taken for a new one.
+    """
+
+    stream: str
+    disorder: timedelta = timedelta(seconds=2)
+    processes: Sequence[str] = ("",)
+    idle: timedelta = timedelta(seconds=60)
+    dedup: timedelta = timedelta(hours=1)
+
+    def __post_init__(self) -> None:
+        names = list(self.processes)
+        if not 0 < len(set(names)) == len(names) <= MAX_PROCESSES:
+            raise TypeError(f"{self.stream}: 1 to {MAX_PROCESSES} processes, of different names")
+        if not all(re.fullmatch(r"[a-z0-9-]{0,60}", name) for name in names):
+            raise TypeError(f"{self.stream}: a process has a name of a-z, 0-9 and -")
+        if min(self.disorder, self.dedup) < timedelta(0) or self.idle <= timedelta(0):
+            raise TypeError(f"{self.stream}: no span of time is below zero")
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What one read of a pull source found.
+
+    Attributes:
+        records: Values, each with its time.
+        position: Where the next read begins: anything that JSON knows.
+        watermark: No later record is expected before this time; None: it stays as it is.
+        is_over: There will be no more.
+    """
+
+    records: Sequence[tuple[Any, int]]
+    position: Any
+    watermark: int | None = None
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class PullSource:
+    """A stream whose records are read from somewhere, from a position on.
+
+    The position and the records are one commit: so no record needs an id, and none is read twice.
+
+    Attributes:
+        stream: Its name.
+        read: Takes the clients, the position (None: the beginning) and how many records to return
+            at most. Read from one position it always finds the same, or more behind it.
+        disorder: As of `PushSource`.
+        poll: How long a reader that found nothing waits; None: somebody calls `pull` again.
+    """
+
+    stream: str
+    read: Callable[[Clients, Any, int], Pulled]
+    disorder: timedelta = timedelta(seconds=2)
+    poll: timedelta | None = None
+    processes: Sequence[str] = field(default=("",), init=False)
+
+
+Source = PushSource | PullSource

@@ -1,0 +1,50 @@
+"""The sweep of a pipeline: what a process has left behind that died after its commit.
+
+Who commits a record wakes its reader afterwards. A process may die in between; then nobody works on
+the record until this, once a minute, looks at all inboxes and timers, as each tick does, and at the
+pull sources that nobody reads.
+"""
+
+from __future__ import annotations
+
+from pipelines.runtime.clients import Clients
+from pipelines.streams.calls import Create, Read, Steps
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.environment import Environment
+from pipelines.streams.injection import pull_wake
+from pipelines.streams.records import FOREVER
+from pipelines.streams.service import Engine
+from pipelines.streams.sources import PullSource
+from pipelines.streams.watermarks import tick
+
+STALE_MS = 60_000
+
+
+def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
+    """Wake what has work and no worker; return how many intervals and sources that were."""
+    engine = Engine(clients, pipeline)
+    return engine.run(sweep(engine.environment))
+
+
+def sweep(environment: Environment) -> Steps[int]:
+    """Do so, in steps."""
+    woken = yield from tick(environment)
+    for stream, source in environment.pipeline.sources.items():
+        if isinstance(source, PullSource):
+            woken += yield from _wake_source(environment, stream, source)
+    return woken
+
+
+def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
+    """Have a source read that was read before and has not ended; return 1 if so."""
+    [found] = yield Read([environment.names.source(stream, "")])
+    if found is None or not found.body.seq or found.body.watermark >= FOREVER:
+        return 0
+    poll_ms = 1000 * source.poll.total_seconds() if source.poll else 0
+    now_ms = environment.now_ms()
+    if source.poll is None or now_ms - found.body.seen_ms < poll_ms + STALE_MS:
+        return 0
+    # Its own task may have run without a trace: a name of this minute is another one.
+    wake = pull_wake(environment, stream, found.body.seq)
+    yield Create([wake._replace(name=(*wake.name, "sweep", now_ms // STALE_MS))])
+    return 1

@@ -1,0 +1,187 @@
+"""A pipeline in a test: time and watermark are the test's, and no service runs.
+
+    test = StreamTest(PIPELINE)
+    test.push("requests", {"path": "/"}, at=1_000)
+    test.advance_watermark(60_000)
+    assert test.read("hits") == [Output({"path": "/", "hits": 1}, at=61_000)]
+
+Each call does all work that it leads to before it returns. What the workers promise under faults is
+not tested so: a test of a pipeline is about what its hooks do.
+
+Source: TopologyTestDriver of Kafka Streams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.streams.batch import run_batch
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.errors import UnknownStreamError
+from pipelines.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
+from pipelines.streams.records import FOREVER, Timer, check_time, value_text
+
+
+@dataclass(frozen=True)
+class Output:
+    """A record that was written to a stream."""
+
+    value: Any
+    at: int
+    late: bool = False
+
+
+class StreamTest:
+    """A pipeline that runs in a test."""
+
+    def __init__(self, pipeline: Declaration, *, now: int = 0) -> None:
+        """Begin with nothing: all watermarks at 0.
+
+        Args:
+            now: The time of day.
+        """
+        self.pipeline = pipeline
+        self.now = now
+        self.dead: list[tuple[str, Failure]] = []
+        self.late: Counter[str] = Counter()
+        self._graph = pipeline.graph
+        self._keys: dict[str, dict[str, KeyState]] = defaultdict(dict)
+        self._inboxes: dict[str, deque[Input]] = defaultdict(deque)
+        self._written: dict[str, list[Output]] = defaultdict(list)
+        self._read: Counter[str] = Counter()
+        self._sources = dict.fromkeys(pipeline.sources, 0)
+        self._watermarks = dict.fromkeys(pipeline.computations, 0)
+
+    # What comes in
+
+    def push(self, stream: str, value: Any, at: int) -> None:
+        """Let a record in, late if it is behind the watermark of its source.
+
+        Raises:
+            UnknownStreamError: the pipeline has no such source.
+            BadRecordError: this is no record.
+        """
+        self.pipeline.source(stream)
+        text, is_late = value_text(value), check_time(at) < self._sources[stream]
+        self._deliver(stream, text, at, is_late, self._graph.route(stream, value))
+        self._run()
+
+    def advance_watermark(self, at: int, stream: str | None = None) -> None:
+        """Say that no record before a time is still to come, from one source or from all.
+
+        Raises:
+            ValueError: the watermark is ahead of that already.
+        """
+        streams = list(self._sources) if stream is None else [self.pipeline.source(stream).stream]
+        for name in streams:
+            if at < self._sources[name]:
+                raise ValueError(f"{name} is at {self._sources[name]}: a watermark never falls")
+        self._sources.update(dict.fromkeys(streams, min(at, FOREVER)))
+        self._run()
+
+    def close(self, stream: str | None = None) -> None:
+        """End a source, or all of them: every timer fires."""
+        self.advance_watermark(FOREVER, stream)
+
+    def advance_clock(self, milliseconds: int) -> None:
+        """Let time pass."""
+        self.now += milliseconds
+        self._run()
+
+    # What comes of it
+
+    def read(self, stream: str) -> list[Output]:
+        """Return what was written to a stream since it was last read.
+
+        Raises:
+            UnknownStreamError: there is no such stream.
+        """
+        if stream not in self._graph.streams:
+            raise UnknownStreamError(f"{self.pipeline.name} has no stream {stream!r}")
+        written = self._written[stream]
+        first, self._read[stream] = self._read[stream], len(written)
+        return written[first:]
+
+    def state(self, computation: str, key: str) -> dict[str, Any]:
+        """Return a copy of the state of a key; empty: it has none."""
+        text = self._keys[self.pipeline.computation(computation).name].get(key, NOTHING).text
+        return self.pipeline.computations[computation].codec.load(text) if text else {}
+
+    def keys(self, computation: str) -> list[str]:
+        """Return the keys of which something is kept."""
+        return sorted(self._keys[self.pipeline.computation(computation).name])
+
+    def timers(self, computation: str, key: str) -> list[Timer]:
+        """Return the timers of a key that have not fired, in order of their times."""
+        state = self._keys[self.pipeline.computation(computation).name].get(key, NOTHING)
+        timers = [Timer(key, tag, each.at, each.is_wall) for tag, each in state.timers.items()]
+        return sorted(timers, key=lambda timer: (timer.at, timer.tag))
+
+    def watermark(self, computation: str) -> int:
+        """Return the watermark that a computation sees."""
+        return self._watermarks[self.pipeline.computation(computation).name]
+
+    # The work
+
+    def _run(self) -> None:
+        """Work until nothing is left to do."""
+        while self._advance() or sum(self._work(name) for name in self._graph.order):
+            pass
+
+    def _advance(self) -> bool:
+        """Move the watermarks of all computations; return whether one has moved."""
+        before, out = dict(self._watermarks), dict[str, int]()
+        for name in self._graph.order:
+            streams = self._graph.computations[name].inputs
+            sources = [self._sources[each] for each in streams if each in self._sources]
+            pending = [each.at for each in self._inboxes[name] if not each.is_late]
+            first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
+            self._watermarks[name] = max(before[name], first)
+            holds = [state.hold for state in self._keys[name].values()]
+            out[name] = min([self._watermarks[name], *holds])
+        return self._watermarks != before
+
+    def _work(self, name: str) -> bool:
+        """Run one batch of a computation; return whether there was anything to do."""
+        keys, inbox, watermark = self._keys[name], self._inboxes[name], self._watermarks[name]
+        due = [
+            key
+            for key, state in sorted(keys.items())
+            if state.due <= watermark or state.wall <= self.now
+        ]
+        if not inbox and not due:
+            return False
+        effects = run_batch(
+            self._graph.computations[name], keys, list(inbox), watermark=watermark, now=self.now,
+            due=due, route=self._graph.route,
+        )  # fmt: skip
+        for _ in range(effects.taken):
+            inbox.popleft()
+        self._apply(name, effects)
+        return True
+
+    def _apply(self, name: str, effects: Effects) -> None:
+        for key, state in effects.keys.items():
+            if state.is_empty:
+                self._keys[name].pop(key, None)
+            else:
+                self._keys[name][key] = state
+        self.late[name] += effects.counts.late
+        self.dead += [(name, failure) for failure in effects.failures]
+        for each in effects.productions:
+            self._deliver(each.stream, each.text, each.at, each.is_late, each.targets)
+
+    def _deliver(
+        self, stream: str, text: str, at: int, is_late: bool, targets: tuple[Target, ...]
+    ) -> None:
+        """Write a record to a stream, and put it before those who read that."""
+        self._written[stream].append(Output(json.loads(text), at, is_late))
+        for target in targets:
+            each = Input(target.key, json.loads(text), at, stream, is_late)
+            if target.error:
+                self.dead.append((target.computation, Failure("", each, target.error)))
+            else:
+                self._inboxes[target.computation].append(each)

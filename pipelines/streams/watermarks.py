@@ -1,0 +1,205 @@
+"""The tick: it moves the watermarks of a pipeline, and wakes intervals that nobody works on.
+
+A computation has two: `input`, the smallest of the times of what is in its inbox and of the outputs
+of those who write for it; and the output, the smaller one of that and of what its timers hold back.
+Both follow from rows: what a worker works on stays in its inbox until the commit that takes it out.
+
+All is read of one moment, where the service has such. Where it has none, the order of the reads
+makes up for it: sources first, then stage by stage downstream, of each the inbox before the timers.
+A record that moves meanwhile moves towards what is read later, so it is seen.
+
+Each tick raises the generation of the head. While anything moves it asks for the next one by a task
+of the new name; when nothing does it looks once more, so that who saw the old generation is seen.
+Two ticks at a time do no harm: the watermarks only rise, and one of two commits fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.streams.calls import (
+    ChangedError,
+    Commit,
+    Create,
+    Found,
+    Peek,
+    Read,
+    Snapshot,
+    Steps,
+)
+from pipelines.streams.environment import Environment
+from pipelines.streams.mail import tick_wake, wake
+from pipelines.streams.records import FOREVER, NEVER
+from pipelines.streams.rows import CHUNK, Head, Interval, oldest
+
+MAX_ROUNDS = 5
+
+
+@dataclass
+class Cut:
+    """What a tick has read."""
+
+    head: Found
+    intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    pending: set[tuple[str, int]] = field(default_factory=set)
+    inputs: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
+    silent: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
+
+    @property
+    def has_moved(self) -> bool:
+        head = self.head.body
+        return bool(self.silent or self.inputs != head.inputs or self.sources != head.sources)
+
+    def to_wake(self, now_ms: int) -> list[tuple[str, int]]:
+        """Return the intervals that have something to do and no worker."""
+        return [
+            (name, lo)
+            for (name, lo), interval in self.intervals.items()
+            if not interval.is_held(now_ms) and self.has_work(name, lo, now_ms)
+        ]
+
+    def has_work(self, name: str, lo: int, now_ms: int) -> bool:
+        interval = self.intervals[name, lo]
+        is_due = interval.due <= self.inputs[name] or interval.wall <= now_ms
+        return is_due or (name, lo) in self.pending
+
+    def is_at_rest(self, now_ms: int) -> bool:
+        return not self.has_moved and not any(
+            self.has_work(name, lo, now_ms) for name, lo in self.intervals
+        )
+
+
+def tick(environment: Environment) -> Steps[int]:
+    """Move the watermarks once, wake who has work, and have the next tick come if need be.
+
+    Returns:
+        How many intervals were woken.
+
+    Raises:
+        ChangedError: sources were faster again and again; nothing was published.
+        OutcomeUnknownError: perhaps something was.
+    """
+    woken, published = 0, None
+    for _ in range(MAX_ROUNDS):
+        cut = yield from read_cut(environment)
+        if cut is None:
+            return 0
+        now_ms = environment.now_ms()
+        rests = cut.is_at_rest(now_ms)
+        try:
+            published = yield from _publish(environment, cut)
+        except ChangedError:
+            [head] = yield Read([environment.names.head])
+            if head.body.gen != cut.head.body.gen:
+                return woken  # By another tick, which looks after that.
+            continue  # A source has written meanwhile, and counts on this tick.
+        woken += yield from _wake(environment, cut, now_ms)
+        if not rests:
+            break
+        again = yield from read_cut(environment)
+        if again is None or again.is_at_rest(environment.now_ms()):
+            return woken
+    if published is None:
+        raise ChangedError
+    yield Create([tick_wake(environment, published)])
+    return woken
+
+
+def read_cut(environment: Environment) -> Steps[Cut | None]:
+    """Read what the watermarks follow from; None: the pipeline has never run."""
+    pipeline, names = environment.pipeline, environment.names
+    processes = [
+        (stream, process)
+        for stream, source in pipeline.sources.items()
+        for process in source.processes
+    ]
+    keys = [names.source(stream, process) for stream, process in processes]
+    moment, found = yield Snapshot([names.head, *keys])
+    if found[0] is None:
+        return None
+    cut = Cut(found[0])
+    rows = {place: row for place, row in zip(processes, found[1:], strict=True) if row is not None}
+    for stream in pipeline.sources:
+        mine = {process: row for (each, process), row in rows.items() if each == stream}
+        _see_source(environment, cut, stream, mine)
+    out: dict[str, int] = {}
+    for name in pipeline.graph.order:
+        yield from _see_computation(environment, cut, name, out, moment)
+    return cut
+
+
+def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[str, Found]) -> None:
+    """Find the watermark of a source: that of the slowest of its processes that is not silent."""
+    published = cut.head.body.sources.get(stream, 0)
+    inside = {process: row for process, row in rows.items() if not row.body.is_out}
+    idle_ms = environment.pipeline.idle_ms(stream)
+    since_ms = environment.now_ms() - idle_ms
+    silent = {
+        process: row
+        for process, row in inside.items()
+        if row.body.seen_ms < since_ms and row.body.watermark < FOREVER
+    }
+    if len(silent) == len(inside):
+        silent = {}  # The last ones keep their watermark: nobody is there who knows more.
+    for process, row in silent.items():
+        key = environment.names.source(stream, process)
+        cut.silent.append((key, row.body._replace(is_out=True), row.version))
+    heard = [row.body.watermark for process, row in inside.items() if process not in silent]
+    cut.sources[stream] = max(published, min(heard, default=published))
+
+
+def _see_computation(
+    environment: Environment, cut: Cut, name: str, out: dict[str, int], moment: Any
+) -> Steps[None]:
+    """Find the watermarks of a computation: its inbox is read before its timers."""
+    pipeline, names, head = environment.pipeline, environment.names, cut.head.body
+    before, first = head.inputs.get(name, 0), NEVER
+    los = head.intervals.get(name, ())
+    for lo in los:
+        low, high = names.inbox_range(name, lo, before)
+        found = yield Peek(CHUNK, low, high, moment)
+        if found is not None:
+            cut.pending.add((name, lo))
+            first = min(first, oldest(found))
+    rows = yield Read([names.interval(name, lo) for lo in los], moment)
+    for lo, row in zip(los, rows, strict=True):
+        if row is not None:
+            cut.intervals[name, lo] = row.body
+    streams = pipeline.computations[name].inputs
+    feeds = [cut.sources[each] for each in streams if each in cut.sources]
+    feeds += [out[each] for each in pipeline.graph.upstream[name]]
+    cut.inputs[name] = max(before, min([first, *feeds]))
+    holds = [cut.intervals[name, lo].hold for lo in los if (name, lo) in cut.intervals]
+    out[name] = min([first, *feeds, *holds])
+
+
+def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
+    """Commit the watermarks under the next generation; return the head as it is then.
+
+    Raises:
+        ChangedError: another tick was faster.
+        OutcomeUnknownError: the task comes again, and looks again.
+    """
+    head: Head = cut.head.body
+    new = head._replace(
+        gen=head.gen + 1,
+        inputs=cut.inputs,
+        sources=cut.sources,
+        still=0 if cut.has_moved else head.still + 1,
+    )
+    commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
+    yield commit
+    return new
+
+
+def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[int]:
+    wakes = [
+        wake(environment, (name, lo), cut.intervals[name, lo].gen)
+        for name, lo in cut.to_wake(now_ms)
+    ]
+    if wakes:
+        yield Create(wakes)
+    return len(wakes)

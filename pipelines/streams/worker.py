@@ -1,0 +1,173 @@
+"""Workers: one run of one interval, from its lease to its release.
+
+Each round gathers a batch, runs the hooks, and commits once: the interval with its counts and its
+lease, the slabs that were touched, the chunks that are taken out of its inbox, those that go into
+the inboxes of others. All of these name the versions that they expect, so a worker whose interval
+was taken by another one writes nothing any more (the sequencer of the paper, 7.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from pipelines.streams.batch import run_batch
+from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
+from pipelines.streams.inbox import Batch, gather, has_ids
+from pipelines.streams.keys import Counts, Effects, Failure, Input
+from pipelines.streams.mail import Mail, ring, ring_at
+from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
+from pipelines.streams.records import value_text
+from pipelines.streams.rows import DeadRow, Interval, Letter
+
+# Workers that die over one record before it is a dead letter.
+MAX_DEATHS = 5
+
+
+class Ended(Enum):
+    """How a run has ended."""
+
+    DONE = "done"
+    LEASED = "leased"  # Another worker has the interval: the task has to come again.
+
+
+class Worker(Owner):
+    """One run of one interval of a computation."""
+
+    # A run
+
+    def run(self) -> Steps[Ended]:
+        """Work until there is nothing to do, or for some time."""
+        try:
+            if not (yield from self.take()):
+                return Ended.LEASED
+            yield from self._work()
+        except LostLeaseError:
+            return Ended.LEASED
+        except GoneError:
+            return Ended.DONE
+        except Exception:
+            yield from self._give_back()
+            raise
+        yield from ring(self.environment, (), tick=True)
+        return Ended.DONE
+
+    def _work(self) -> Steps[None]:
+        began_ms, idle = self.environment.elapsed_ms(), 0
+        while True:
+            if (yield from self.step()):
+                idle = 0
+            elif idle < len(self.pace.linger):
+                yield Pause(self.pace.linger[idle])
+                idle += 1
+            elif (yield from self.leave()):
+                return
+            if self.environment.elapsed_ms() - began_ms > self.pace.run_ms:
+                yield from self._hand_on()
+                return
+
+    # A round
+
+    def step(self) -> Steps[bool]:
+        """Work on one batch; return False if there was nothing to do.
+
+        The watermark is read before the inbox: so what is in there can only be in time for it.
+        """
+        yield from self._refresh()
+        now_ms = self.environment.now_ms()
+        slabs = [
+            slab.lo
+            for slab in self.interval.slabs
+            if slab.due <= self.watermark or slab.wall <= now_ms
+        ]
+        chunks = yield self._scan(self.pace.max_chunks)
+        if not chunks and not slabs:
+            return False
+        if len(self.shelf.rows) > MAX_REMEMBERED:
+            self.shelf.clear()
+        if has_ids(chunks):
+            yield from self.ids.load(self.interval)
+            self.ids.expire(self.interval, now_ms)
+        batch = gather(chunks, self.ids.seen, self.limit)
+        yield from self.shelf.load(self.interval, (), slabs)
+        due = self.shelf.due(slabs, self.watermark, now_ms)
+        yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
+        # As long as timers are left, no record comes before them.
+        inputs = batch.inputs if len(due) <= self.limit else []
+        if inputs and not due and self.interval.deaths >= MAX_DEATHS:
+            effects = _given_up(inputs[0])
+        else:
+            effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        try:
+            yield from self._finish(batch, effects)
+        except TooLargeError:
+            if self.limit == 1:
+                raise
+            self.limit = max(1, self.limit // 4)
+        else:
+            self.limit = min(2 * self.limit, self.pace.max_records)
+        return True
+
+    def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
+        began_ms = self.environment.elapsed_ms()
+        keys = dict.fromkeys([*due, *(each.key for each in inputs)])
+        return run_batch(
+            self.computation,
+            {key: self.shelf.state(self.interval, key) for key in keys},
+            inputs,
+            watermark=self.watermark,
+            now=now_ms,
+            due=due,
+            route=self.environment.pipeline.graph.route,
+            is_over=lambda: self.environment.elapsed_ms() - began_ms > self.pace.hooks_ms,
+        )
+
+    def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
+        """Commit a batch, then wake those who got something."""
+        commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
+        interval = self._outcome(batch, effects, commit, mail)
+        commit.inserts += mail.inserts()
+        yield from self.commit(commit, interval)
+        # Also when it is not known whether the commit was applied: a ring can do no harm.
+        yield from ring(self.environment, mail.destinations)
+        if self.interval.wall < wall:
+            yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
+
+    def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:
+        """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
+        now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
+        for production in effects.productions:
+            mail.produce(production)
+        unkeyed = mail.dead
+        for failure in effects.failures:
+            mail.bury(self._dead(failure, now_ms))
+        repeated, accepted = batch.take(effects.taken, commit)
+        slabs = self.shelf.change(was, effects.keys, commit)
+        ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
+        return was._replace(
+            lease_ms=now_ms + self.pace.lease_ms,
+            deaths=0,
+            slabs=slabs,
+            ids=ids,
+            records=was.records + counts.records,
+            late=was.late + counts.late,
+            dead=was.dead + counts.dead,
+            repeated=was.repeated + repeated,
+            fired=was.fired + counts.timers,
+            produced=was.produced + counts.produced,
+            unkeyed=was.unkeyed + unkeyed,
+        )
+
+    def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
+        what = failure.what
+        if isinstance(what, Input):
+            letter = Letter(what.key, what.at, what.stream, what.id, value_text(what.value))
+            return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
+        tag, timer = what
+        return DeadRow(self.name, failure.key, failure.error, now_ms, tag=tag, at=timer.at)
+
+
+def _given_up(each: Input) -> Effects:
+    """Return what becomes of a record that its workers do not survive."""
+    failure = Failure(each.key, each, f"{MAX_DEATHS} workers died, or took too long")
+    return Effects(failures=[failure], counts=Counts(dead=1), taken=1)

@@ -1,0 +1,81 @@
+"""Records over HTTP: who may push, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.handlers.endpoints.acts import one_emulator
+from tests.pipelines.streams.harness import stream_world, windows
+from tests.world import ACCOUNT, BASE_URL, Services, World
+
+
+class Program:
+    """A program somewhere else, with a token of the service account."""
+
+    def __init__(self, services: Services) -> None:
+        self.world = stream_world(services)
+        token = self.world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+    def post(self, path: str, body: object, **headers: str) -> Any:
+        return self.world.app.test_client().post(
+            f"/api/v1/streams/{path}", json=body, headers={**self.headers, **headers}
+        )
+
+
+@pytest.fixture
+def program(services: Services) -> Program:
+    return Program(services)
+
+
+@one_emulator
+def test_a_program_in_any_language_pushes_and_may_repeat(program: Program) -> None:
+    """Each record counts once; the answer says how far the source is."""
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 60_000}
+    for _ in range(2):
+        answer = program.post("weblog/requests", body)
+        assert answer.status_code == 202
+        assert answer.json["watermark"] == 60_000
+    program.world.settle()
+    assert windows(program.world) == {"0": [["/", 1]]}
+
+
+@one_emulator
+def test_who_proves_nothing_is_refused(program: Program) -> None:
+    """S1: and nothing changes."""
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
+    for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
+        assert program.post("weblog/requests", body, **headers).status_code == 403
+    assert windows(program.world) == {}
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("none/requests", {"records": []}, 404),
+        ("weblog/hits", {"records": []}, 404),
+        ("weblog/requests", {"records": [], "process": "p"}, 404),
+        ("weblog/requests", {"records": [{"id": "a", "value": 1}]}, 400),
+        ("weblog/requests", {"records": [{"id": "a", "value": 1, "at": -1}]}, 400),
+        ("weblog/requests", {"records": [{"id": "", "value": 1, "at": 1}]}, 400),
+        ("weblog/requests", {"records": [{"id": "a", "value": 1, "at": 1}] * 501}, 400),
+        ("weblog/requests", {"records": [], "watermark": -1}, 400),
+        ("weblog/requests", {"records": [], "more": 1}, 400),
+    ],
+)
+def test_what_cannot_come_in_is_refused(
+    program: Program, path: str, body: object, status: int
+) -> None:
+    """With a problem that says why."""
+    answer = program.post(path, body)
+    assert answer.status_code == status
+    assert len(answer.json["detail"]) > 10
+
+
+@one_emulator
+def test_an_app_without_pipelines_has_no_such_routes(services: Services) -> None:
+    rules = {rule.rule for rule in World(services).app.url_map.iter_rules()}
+    assert not [rule for rule in rules if rule.startswith("/api/v1/streams")]

@@ -1,0 +1,231 @@
+"""The protocol with a part of it left out or turned round: what the schedules have to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from pipelines.streams import mail, watermarks, worker
+from pipelines.streams.calls import Commit, Peek, Read, Scan
+from pipelines.streams.environment import Environment
+from pipelines.streams.rows import CHUNK, INTERVAL, LATE, ON_TIME, SLAB, Interval
+from pipelines.streams.worker import Worker
+from tests.pipelines.streams.schedules import Schedule
+from tests.pipelines.streams.simulator import Chances
+
+Steps = Generator[Any, Any, Any]
+# Answers a call in the place of the services, by further calls; None: the services answer.
+Answer = Callable[[Any], Generator[Any, Any, tuple[Any] | None]]
+
+
+def answered(steps: Steps, answer: Answer) -> Steps:
+    """Run steps, with some of their calls answered otherwise."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            call = steps.throw(error) if error else steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+        error = None
+        try:
+            other = yield from answer(call)
+            reply = other[0] if other else (yield call)
+        except GeneratorExit:
+            raise
+        except Exception as raised:
+            error = raised
+
+
+def calm_without_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Nothing is left out: without faults but delays, no wake is lost, so none needs a sweep."""
+    no_sweep(schedule, patch)
+    schedule.simulation.chances = Chances(0, 0, 0.01, 0, 0, 0)
+
+
+def no_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Neither a tick nor the sweep wakes what has work and no worker."""
+    schedule.simulation.sweeps = False
+    patch.setattr(watermarks.Cut, "to_wake", lambda self, now_ms: self.due_only(now_ms))
+    patch.setattr(watermarks.Cut, "due_only", _due_only, raising=False)
+
+
+def _due_only(cut: Any, now_ms: int) -> list[tuple[str, int]]:
+    return [
+        place
+        for place, interval in cut.intervals.items()
+        if interval.due <= cut.inputs[place[0]] and not interval.is_held(now_ms)
+    ]
+
+
+def same_generation(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Who takes an interval does not raise its generation."""
+
+    class Kept(Worker):
+        def commit(self, commit: Commit, interval: Interval) -> Steps:
+            return (yield from super().commit(commit, interval._replace(gen=self.interval.gen)))
+
+    calm_without_sweep(schedule, patch)
+    schedule.simulation.worker = Kept
+
+
+def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """The inbox is looked at before the generation rises, and not again."""
+
+    class Early(Worker):
+        early: Any = ()
+
+        def take(self) -> Steps:
+            inbox = self.names.inbox(self.name, self.lo)
+            self.early = yield Scan(CHUNK, inbox, f"{inbox}2", 20)
+            return (yield from super().take())
+
+        def step(self) -> Steps:
+            return (yield from answered(super().step(), self._answer))
+
+        def _answer(self, call: Any) -> Iterator[Any]:
+            yield from ()
+            if not isinstance(call, Scan):
+                return None
+            early, self.early = self.early, ()
+            return (early,)
+
+        def leave(self) -> Steps:
+            yield from self._release()
+            return True
+
+    calm_without_sweep(schedule, patch)
+    schedule.simulation.worker = Early
+
+
+def no_last_look(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Who has given an interval up does not look into its inbox once more."""
+
+    class Hasty(Worker):
+        def leave(self) -> Steps:
+            yield from self._release()
+            return True
+
+    calm_without_sweep(schedule, patch)
+    schedule.simulation.worker = Hasty
+
+
+def no_fence(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """No write names a version."""
+    schedule.simulation.store.unguarded = frozenset([INTERVAL, SLAB, CHUNK, "StreamState"])
+
+
+def unguarded_lease(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """The rows of states are guarded, the interval is not."""
+    schedule.simulation.store.unguarded = frozenset([INTERVAL])
+
+
+def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """States first, then what was consumed and produced."""
+
+    class Torn(Worker):
+        def commit(self, commit: Commit, interval: Interval) -> Steps:
+            first = Commit(
+                [each for each in commit.puts if each[0].kind == SLAB],
+                [each for each in commit.inserts if each[0].kind == SLAB],
+            )
+            if first.puts or first.inserts:
+                try:
+                    versions = yield first
+                except Exception:
+                    yield from self._look_again()
+                    return False
+                self.shelf.committed(first, versions)
+                commit.puts = [each for each in commit.puts if each not in first.puts]
+                commit.inserts = [each for each in commit.inserts if each not in first.inserts]
+            return (yield from super().commit(commit, interval))
+
+    schedule.simulation.worker = Torn
+
+
+def no_dedup(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """What is pushed again counts again."""
+    real = worker.gather
+    patch.setattr(worker, "gather", lambda chunks, known, limit: real(chunks, (), limit))
+
+
+def downstream_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """A tick without snapshots reads the last computation first, and the sources last."""
+    schedule.simulation.has_snapshots = False
+    schedule.simulation.tick = lambda environment: _tick_by(environment, _reversed)
+
+
+def timers_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """A tick without snapshots reads a computation's timers before its inbox."""
+    schedule.simulation.has_snapshots = False
+    schedule.simulation.tick = lambda environment: _tick_by(environment, None)
+
+
+def _tick_by(environment: Environment, early: Any) -> Steps:
+    known: dict[Any, Any] = {}
+
+    def answer(call: Any) -> Iterator[Any]:
+        if isinstance(call, watermarks.Snapshot):
+            known.clear()
+            if early is not None:
+                yield from early(environment, known)
+            return None
+        if isinstance(call, Peek) and early is None:
+            yield from _read_timers(environment, call.low.split(":")[1], known)
+            return None
+        key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
+        return (known[key],) if key in known else None
+
+    return (yield from answered(watermarks.tick(environment), answer))
+
+
+def _read_timers(environment: Environment, name: str, known: dict[Any, Any]) -> Steps:
+    keys = [environment.names.interval(name, lo) for lo in (0, 2**15)]
+    if keys[0] not in known:
+        known[keys[0]] = yield Read(keys)
+
+
+def _reversed(environment: Environment, known: dict[Any, Any]) -> Steps:
+    names = environment.names
+    [head] = yield Read([names.head])
+    for name in reversed(environment.pipeline.graph.order if head else []):
+        for lo in (0, 2**15):
+            low, high = names.inbox_range(name, lo, head.body.inputs.get(name, 0))
+            known[low[:-20]] = yield Peek(CHUNK, low, high)
+        yield from _read_timers(environment, name, known)
+
+
+def no_marks(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Late records travel with those in time, and inboxes are read from the watermark on."""
+    patch.setattr(mail, "LATE", ON_TIME)
+
+
+def late_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Late chunks are taken before those in time."""
+
+    class LateFirst(Worker):
+        def step(self) -> Steps:
+            return (yield from answered(super().step(), self._answer))
+
+        def _answer(self, call: Any) -> Iterator[Any]:
+            if not isinstance(call, Scan):
+                return None
+            late = f"{self.names.inbox(self.name, self.lo)}{LATE}"
+            first = yield Scan(CHUNK, late, call.high, call.limit)
+            then = yield Scan(CHUNK, call.low, late, call.limit)
+            return ([*first, *then][: call.limit],)
+
+    schedule.simulation.worker = LateFirst
+
+
+def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """A process that was left out goes on from its own watermark."""
+    real = watermarks._see_source
+
+    def unmarked(environment: Any, cut: Any, stream: str, rows: Any) -> None:
+        real(environment, cut, stream, rows)
+        cut.silent.clear()
+
+    patch.setattr(watermarks, "_see_source", unmarked)

@@ -1,0 +1,93 @@
+"""Pipelines for tests on the services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from models.streams import StreamChunk, StreamDead
+from pipelines.runtime import Clients
+from pipelines.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    Pushed,
+    PushSource,
+    Record,
+    Timer,
+)
+from pipelines.streams.environment import Pace
+from tests.world import Services, World
+
+MINUTE = 60_000
+# The clock of these tests stands still: nobody waits.
+PACE = Pace(linger=(), watermark_ms=0, tick_s=0.25)
+
+
+class Hits(Computation):
+    """Hits per path and minute."""
+
+    inputs: ClassVar = {"requests": lambda request: request["path"]}
+    outputs = ("hits",)
+    max_attempts = 2
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.value.get("poison"):
+            raise ValueError("poison")
+        start = record.at // MINUTE * MINUTE
+        if start + MINUTE <= ctx.watermark:
+            ctx.drop_late()
+            return
+        ctx.state.map("windows").add(str(start))
+        ctx.set_timer(str(start), start + MINUTE)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        hits = ctx.state.map("windows").pop(timer.tag)
+        ctx.produce("hits", {"path": ctx.key, "start": int(timer.tag), "hits": hits})
+
+
+class Minutes(Computation):
+    """All windows of a minute, as they were written."""
+
+    inputs: ClassVar = {"hits": lambda hits: str(hits["start"])}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("windows").append([record.value["path"], record.value["hits"]])
+
+
+WEBLOG = Pipeline(
+    "weblog", Hits, Minutes, intervals=1,
+    sources=[PushSource("requests", disorder=timedelta(seconds=2))],
+)  # fmt: skip
+
+
+def stream_world(services: Services, *pipelines: Pipeline) -> World:
+    world = World(services, streams=pipelines or (WEBLOG,))
+    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    return world
+
+
+def hits(*requests: tuple[str, str, int], **more: Any) -> list[Pushed]:
+    """Return records to push: the id, the path and the time of each."""
+    return [Pushed(id_, {"path": path, **more}, at) for id_, path, at in requests]
+
+
+def windows(world: World, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:
+    """Return the windows that were written, by minute."""
+    with world.context():
+        return windows_here(world.clients, pipeline)
+
+
+def windows_here(clients: Clients, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:
+    """Return the same where a context is open."""
+    states = dict(pipeline.states(clients, "minutes"))
+    return {minute: sorted(state["windows"]) for minute, state in sorted(states.items())}
+
+
+def is_drained() -> bool:
+    return StreamChunk.query().get() is None
+
+
+def dead() -> int:
+    return len(StreamDead.query().fetch(keys_only=True))

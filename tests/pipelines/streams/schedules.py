@@ -1,0 +1,252 @@
+"""Three stages under a schedule, and what must hold after each commit and at rest."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Generator
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from pipelines.streams import (
+    FOREVER,
+    Computation,
+    Context,
+    Pipeline,
+    PushSource,
+    Record,
+    Timer,
+    ids,
+    shelf,
+)
+from pipelines.streams.calls import Commit, Pause
+from pipelines.streams.injection import Offer, arrival, inject
+from pipelines.streams.records import NEVER
+from pipelines.streams.rows import CHUNK, DEAD, HEAD, INTERVAL, LARGE, SLAB, Head
+from tests.pipelines.streams.simulator import Chances, Simulation, Violation
+
+WINDOW = 10
+KEYS = 4
+STAGES = ("rekey", "windows", "collect")
+
+
+class Rekey(Computation):
+    """Hands records on under another key; one in many is poison."""
+
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+    outputs = ("mid",)
+    max_attempts = 2
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.value.get("poison"):
+            raise ValueError("poison")
+        number = int(record.value["k"][1:])
+        key = f"m{(number * 7 + 1) % KEYS}"
+        ctx.produce("mid", {"k": key, "id": record.value["id"]})
+
+
+class Windows(Computation):
+    """Counts per key and window, and notes what should not be."""
+
+    inputs: ClassVar = {"mid": lambda value: value["k"]}
+    outputs = ("counts",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        start = record.at // WINDOW * WINDOW
+        if start + WINDOW <= ctx.watermark:
+            if not ctx.late:
+                ctx.state.list("bad").append(f"{record.value['id']} was in time, and is late")
+            ctx.state.list("late").append(record.value["id"])
+            ctx.drop_late()
+            return
+        ctx.state.map("open").add(str(start))
+        ctx.set_timer(str(start), start + WINDOW)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        last = ctx.state.value("fired", -1)
+        if timer.at < last.get():
+            ctx.state.list("bad").append(f"timer {timer.at} after {last.get()}")
+        last.set(timer.at)
+        count = ctx.state.map("open").pop(timer.tag)
+        ctx.produce("counts", {"k": ctx.key, "start": int(timer.tag), "count": count})
+
+
+class Collect(Computation):
+    inputs: ClassVar = {"counts": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.at < ctx.watermark and not ctx.late:
+            ctx.state.list("bad").append(f"window {record.value} was in time, and is late")
+        ctx.state.list("got").append([record.value["start"], record.value["count"]])
+
+
+ONE = Pipeline("sim", Rekey, Windows, Collect, sources=[PushSource("in")], intervals=2)
+# Two that push, of which one is silent for longer than it may be.
+IDLE_MS = 60
+TWO = Pipeline(
+    "sim", Rekey, Windows, Collect, intervals=2,
+    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
+)  # fmt: skip
+# So small that slabs are cut, states leave them, and ids need several rows.
+TINY = {"MAX_SLAB_BYTES": 150, "MAX_SMALL_BYTES": 40}
+
+
+class Client:
+    """One that pushes, says how far it is, and repeats what was not confirmed."""
+
+    def __init__(self, process: str, records: list[dict[str, Any]], chance: random.Random) -> None:
+        self.process = process
+        sends = [*records]
+        for each in records:
+            if chance.random() < 0.2:
+                sends.insert(chance.randrange(sends.index(each) + 1, len(sends) + 1), each)
+        self.sends = sends
+        self.luck = [chance.random() for _ in sends]
+        self.sent = 0
+        self.watermark = 0
+
+    def steps(self, simulation: Simulation) -> Generator[Any, Any, None]:
+        environment = simulation.environment(simulation.machines[0])
+        while self.sent < len(self.sends):
+            part = self.sends[self.sent : self.sent + 3]
+            left = self.sends[self.sent + len(part) :]
+            watermark = min((each["at"] for each in left), default=self.watermark)
+            if self.luck[self.sent] < 0.25:
+                watermark += 8  # An estimate that is too high: some will be late.
+            watermark = max(self.watermark, watermark)
+            arrivals = [arrival(environment, "in", each, each["at"], each["id"]) for each in part]
+            yield from inject(environment, Offer("in", self.process, arrivals, watermark))
+            is_silent = self.process == "b" and self.luck[self.sent] > 0.6
+            self.sent, self.watermark = self.sent + len(part), watermark
+            yield Pause(4 * IDLE_MS / 1000 if is_silent else 0.01)
+        yield from inject(environment, Offer("in", self.process, [], FOREVER))
+
+
+class Schedule:
+    """One schedule of the stages, with records that come twice, late, or are poison.
+
+    A third of the seeds have two clients; half have tiny rows.
+    """
+
+    def __init__(self, seed: int, chances: Chances | None = None, records: int = 8) -> None:
+        pipeline = TWO if seed % 3 == 0 else ONE
+        self.simulation = Simulation(pipeline, seed, chances)
+        chance = random.Random(seed)
+        self.records = [self._record(chance, n) for n in range(records)]
+        processes = pipeline.sources["in"].processes
+        self.clients = [
+            Client(process, self.records[n :: len(processes)], chance)
+            for n, process in enumerate(processes)
+        ]
+        self.sizes = TINY if seed % 2 else {}
+        self.head = Head()
+        self.lanes: dict[str, str] = {}  # In which each record came in first: "0" is in time.
+        self.simulation.store.on_commit = self._judge
+        for client in self.clients:
+            self.simulation.users.append(partial(client.steps, self.simulation))
+
+    @staticmethod
+    def _record(chance: random.Random, number: int) -> dict[str, Any]:
+        at = max(0, number * 3 - chance.randrange(8))
+        value = {"k": f"k{chance.randrange(KEYS)}", "id": f"r{number}", "at": at}
+        return {**value, "poison": 1} if chance.random() < 0.05 else value
+
+    def run(self) -> None:
+        """Play it to its end.
+
+        Raises:
+            Violation: an invariant does not hold.
+        """
+        with pytest.MonkeyPatch.context() as patch:
+            for name, size in self.sizes.items():
+                patch.setattr(shelf, name, size)
+            if self.sizes:
+                patch.setattr(ids, "MAX_PART", 4)
+            self.simulation.run()
+        self._judge_rest()
+
+    # What must hold
+
+    def _judge(self, commit: Commit) -> None:
+        """Check a commit: no watermark falls, or passes what is pending and in time."""
+        for key, body in [*((key, body) for key, body, _ in commit.puts), *commit.inserts]:
+            if key.kind == HEAD:
+                self._judge_head(body)
+            elif key.kind == CHUNK:
+                self._judge_chunk(key.name)
+                for letter in body:
+                    if letter.id:
+                        self.lanes.setdefault(letter.id, key.name.split(":")[3])
+            elif key.kind == INTERVAL:
+                self._judge_hold(key.name.split(":")[1], body.hold)
+
+    def _judge_head(self, head: Head) -> None:
+        before, self.head = self.head, head
+        for name, at in head.inputs.items():
+            if at < before.inputs.get(name, 0):
+                raise Violation(f"the watermark of {name} falls to {at}")
+        for key, found in self.simulation.store.rows.items():
+            if key.kind == CHUNK:
+                self._judge_chunk(key.name)
+            elif key.kind == INTERVAL:
+                self._judge_hold(key.name.split(":")[1], found.body.hold)
+
+    def _judge_chunk(self, name: str) -> None:
+        _, computation, _, lane, at, _ = name.split(":")
+        if lane == "0" and int(at) < self.head.inputs.get(computation, 0):
+            raise Violation(f"{name} is in time, and below the watermark {self.head.inputs}")
+
+    def _judge_hold(self, computation: str, hold: int) -> None:
+        stage = STAGES.index(computation) + 1
+        if stage < len(STAGES) and self.head.inputs.get(STAGES[stage], 0) > hold:
+            raise Violation(f"a timer at {hold} of {computation} is passed by {self.head.inputs}")
+
+    def _judge_rest(self) -> None:
+        """Check the end: all is drained, each record counts once, each window was written once."""
+        rows = self.simulation.store.rows
+        if left := [key.name for key in rows if key.kind == CHUNK]:
+            raise Violation(f"stuck: {left}")
+        has_sent = all(each.sent == len(each.sends) for each in self.clients)
+        if not has_sent or set(self.head.inputs.values()) != {FOREVER}:
+            raise Violation(f"the watermark stands still at {self.head.inputs}")
+        if any(found.body.due < NEVER for key, found in rows.items() if key.kind == INTERVAL):
+            raise Violation("a timer has not fired")
+        if bad := [each for state in self._states("").values() for each in state.get("bad", ())]:
+            raise Violation(f"{bad}")
+        self._judge_counts()
+
+    def _judge_counts(self) -> None:
+        late = [each for s in self._states("windows").values() for each in s.get("late", ())]
+        states = self._states("collect").items()
+        got = [(key, *window) for key, state in states for window in state.get("got", ())]
+        written = Counter((key, start) for key, start, _ in got)
+        if max(written.values(), default=1) > 1:
+            raise Violation(f"a window was written twice: {written}")
+        if wrong := [each for each in late if self.lanes[each] == "0"]:
+            raise Violation(f"{wrong} came in time, and are late")
+        dead = [key for key in self.simulation.store.rows if key.kind == DEAD]
+        poison = [each for each in self.records if "poison" in each]
+        if len(dead) != len(poison) or len(set(late)) != len(late):
+            raise Violation(f"dead {len(dead)}, poison {len(poison)}, late {late}")
+        truth = Counter(
+            (f"m{(int(each['k'][1:]) * 7 + 1) % KEYS}", each["at"] // WINDOW * WINDOW)
+            for each in self.records
+            if each["id"] not in late and "poison" not in each
+        )
+        if truth != Counter({(key, start): count for key, start, count in got}):
+            raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")
+
+    def _states(self, computation: str) -> dict[str, dict[str, Any]]:
+        codec = Rekey.codec
+        texts = {}
+        for row, found in self.simulation.store.rows.items():
+            if f":{computation}" not in row.name:
+                continue
+            if row.kind == SLAB:
+                texts.update({key: each.text for key, each in found.body.keys.items() if each.text})
+            elif row.kind == LARGE:
+                texts[row.name.rpartition(":")[2]] = found.body
+        return {key: codec.load(text) for key, text in texts.items()}

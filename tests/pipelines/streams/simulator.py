@@ -1,0 +1,373 @@
+"""The workers, ticks and sources of streams in virtual time, in an order drawn by a seed.
+
+The code is the real one: it yields its remote calls (pipelines/streams/calls.py). Here a scheduler
+answers them, one at a time, and at any of them may kill a process before or after the effect, or
+its whole machine; stall it for longer than its lease; lose the reply; refuse; or apply a commit
+later, when its process has given it up. Tasks come twice, late, and in any order, and the machines'
+clocks disagree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipelines.streams.calls import (
+    ChangedError,
+    Commit,
+    Create,
+    Fetch,
+    Found,
+    Key,
+    OutcomeUnknownError,
+    Pause,
+    Peek,
+    Read,
+    Scan,
+    Snapshot,
+    Wake,
+)
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.environment import Environment, Pace
+from pipelines.streams.injection import pull
+from pipelines.streams.rows import CHUNK
+from pipelines.streams.watermarks import tick
+from pipelines.streams.worker import Ended, Worker
+
+PACE = Pace(
+    lease_ms=200,
+    run_ms=150,
+    linger=(),
+    watermark_ms=3,
+    tick_s=0.1,
+    max_records=4,
+    max_chunks=3,
+)
+SWEPT_EVERY_MS = 400
+MACHINES = 2
+SWEEP = Wake(("", 0), ("sweep",))
+# Faults of one schedule come within so many steps; then all must come to rest.
+FAULTY_STEPS = 250
+MAX_STEPS = 4_000
+
+
+class UnavailableError(Exception):
+    """A service did not answer."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Store:
+    """Rows with versions; a commit is atomic."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, Found] = {}
+        self.version = 0
+        self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
+        self.on_commit: Callable[[Commit], None] = lambda commit: None
+
+    def read(self, keys: Any, moment: dict[Key, Found] | None = None) -> list[Found | None]:
+        rows = self.rows if moment is None else moment
+        return [rows.get(key) for key in keys]
+
+    def names(self, kind: str, low: str, high: str, moment: Any = None) -> list[str]:
+        rows = self.rows if moment is None else moment
+        return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
+
+    def commit(self, commit: Commit) -> list[int]:
+        for key, _ in commit.inserts:
+            if key in self.rows:
+                raise ChangedError
+        for key, version in [*((key, at) for key, _, at in commit.puts), *commit.deletes]:
+            self._check(key, version)
+        self.version += 1
+        for key, _ in commit.deletes:
+            self.rows.pop(key, None)
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        for key, body in written:
+            self.rows[key] = Found(body, self.version)
+        self.on_commit(commit)
+        return [self.version] * len(written)
+
+    def _check(self, key: Key, version: int | None) -> None:
+        if version is not None and key.kind not in self.unguarded:
+            found = self.rows.get(key)
+            if found is None or found.version != version:
+                raise ChangedError
+
+
+@dataclass
+class Machine:
+    """What dies together."""
+
+    number: int
+    skew_ms: int
+    memories: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Process:
+    """A generator under way."""
+
+    steps: Generator[Any, Any, Any]
+    machine: Machine
+    wake: Wake | None
+    user: Callable[[], Any] | None = None
+    ready_ms: int = 0
+    answer: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Chances:
+    """How likely each fault is, at each call."""
+
+    crash: float = 0.015
+    machine: float = 0.003
+    stall: float = 0.012
+    lost: float = 0.02
+    refused: float = 0.015
+    zombie: float = 0.01
+    double: float = 0.1
+    delay: float = 0.1
+
+
+NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Simulation:
+    """One schedule of one pipeline."""
+
+    def __init__(self, pipeline: Declaration, seed: int, chances: Chances | None = None) -> None:
+        self.pipeline = pipeline
+        self.random = random.Random(seed)
+        self.chances = chances or Chances()
+        self.store = Store()
+        self.now_ms = 1_000_000
+        self.ids = 0
+        self.wakes: list[tuple[int, Wake]] = []
+        self.used: set[tuple[Any, ...]] = set()
+        self.processes: list[Process] = []
+        self.zombies: list[Commit] = []
+        self.users: list[Callable[[], Any]] = []
+        self.has_snapshots = self.random.random() < 0.5
+        self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,))
+        self.sweeps = True
+        # What a broken variant of the protocol replaces.
+        self.tick: Callable[[Environment], Any] = tick
+        self.worker: type[Worker] = Worker
+        self.swept_ms = self.now_ms
+        self.steps = 0
+        self.has_rested = False  # A sweep has found nothing to do.
+        self.counts = {"commits": 0, "faults": 0}
+        skew = self.random.choice((0, 50, 1_000))
+        self.machines = [Machine(n, self.random.randint(-skew, skew)) for n in range(MACHINES)]
+        self.acts: dict[type, Callable[[Any], Any]] = {
+            Read: lambda call: self.store.read(call.keys, call.at),
+            Snapshot: self._snapshot,
+            Scan: self._scan,
+            Peek: self._peek,
+            Commit: self._commit,
+            Create: self._create,
+            Fetch: lambda call: self.pipeline.sources[call.stream].read(  # type: ignore[union-attr]
+                None,
+                call.position,
+                call.limit,  # type: ignore[arg-type]
+            ),
+        }
+
+    # Who runs
+
+    def environment(self, machine: Machine) -> Environment:
+        return Environment(
+            self.pipeline,
+            now_ms=lambda: self.now_ms + machine.skew_ms,
+            elapsed_ms=lambda: self.now_ms,
+            new_id=self._new_id,
+            complain=lambda text: None,
+            pace=self.pace,
+        )
+
+    def _new_id(self) -> str:
+        self.ids += 1
+        return f"i{self.ids}"
+
+    def run(self) -> None:
+        """Run until all is at rest."""
+        machine = self.machines[0]
+        for user in self.users:
+            self.processes.append(Process(user(), machine, None, user))
+        while self.steps < MAX_STEPS:
+            self.steps += 1
+            if self.steps == FAULTY_STEPS:
+                self.chances = NO_FAULTS
+            if not self._step():
+                return
+        raise Violation(f"not at rest after {MAX_STEPS} steps")
+
+    def _step(self) -> bool:
+        """Let one process do one call; return False if there is nothing to do any more."""
+        chance = self.random.random
+        self.now_ms += 1
+        if self.sweeps and self.now_ms - self.swept_ms > SWEPT_EVERY_MS:
+            self.swept_ms = self.now_ms
+            self.wakes.append((self.now_ms, SWEEP))
+        runnable = [each for each in self.processes if each.ready_ms <= self.now_ms]
+        if self.wakes and (not runnable or chance() < 0.3):
+            due = [at for at in self.wakes if at[0] <= self.now_ms]
+            if due:
+                self._start(due[int(chance() * len(due))])
+                return True
+        if self.zombies and chance() < 0.1:
+            self._apply_zombie()
+        if runnable:
+            self._resume(runnable[int(chance() * len(runnable))])
+            return True
+        return self._sleep()
+
+    def _sleep(self) -> bool:
+        """Let time pass until somebody goes on; return False if nobody ever will."""
+        if self.zombies:
+            self._apply_zombie()
+            return True
+        times = [*(at for at, _ in self.wakes), *(each.ready_ms for each in self.processes)]
+        if times:
+            self.now_ms = max(self.now_ms, min(times))
+            return True
+        if self.has_rested or not self.sweeps:
+            return False
+        self.has_rested = True
+        self.wakes.append((self.now_ms, SWEEP))
+        return True
+
+    def _start(self, due: tuple[int, Wake]) -> None:
+        self.wakes.remove(due)
+        at, wake = due
+        if self.random.random() < self.chances.delay:
+            self.wakes.append((at + self.random.randrange(10, 500), wake))
+            return
+        if self.random.random() < self.chances.double:
+            self.wakes.append((at + self.random.randrange(0, 100), wake))
+        machine = self.random.choice(self.machines)
+        self.has_rested = self.has_rested and wake == SWEEP
+        self.processes.append(Process(self.steps_of(wake, machine), machine, wake))
+
+    def steps_of(self, wake: Wake, machine: Machine) -> Generator[Any, Any, Any]:
+        name, lo = wake.target
+        environment = self.environment(machine)
+        if not name:
+            return self.tick(environment)
+        if lo < 0:
+            return pull(environment, name)
+        return self.worker(environment, name, lo, machine.memories).run()
+
+    # One call
+
+    def _resume(self, process: Process) -> None:
+        error, process.error = process.error, None
+        try:
+            call = process.steps.throw(error) if error else process.steps.send(process.answer)
+        except StopIteration as stop:
+            self._end(process, again=stop.value is Ended.LEASED)
+            return
+        except (ChangedError, OutcomeUnknownError, UnavailableError):
+            self._end(process, again=True)
+            return
+        process.answer = None
+        if type(call) is Pause:
+            process.ready_ms = self.now_ms + max(1, int(call.seconds * 1000))
+            return
+        self._answer(process, call)
+
+    def _answer(self, process: Process, call: Any) -> None:
+        chances, drawn = self.chances, self.random.random()
+        if chances is NO_FAULTS:
+            self._act(process, call)
+            return
+        for fault in ("crash", "machine", "stall", "lost", "refused", "zombie"):
+            drawn -= getattr(chances, fault)
+            if drawn < 0:
+                self.counts["faults"] += 1
+                getattr(self, f"_{fault}")(process, call)
+                return
+        self._act(process, call)
+
+    def _act(self, process: Process, call: Any) -> None:
+        try:
+            process.answer = self.acts[type(call)](call)
+        except ChangedError as error:
+            process.error = error
+
+    def _crash(self, process: Process, call: Any) -> None:
+        if self.random.random() < 0.5:
+            self._act(process, call)
+        self._kill(process)
+
+    def _machine(self, process: Process, call: Any) -> None:
+        for each in [each for each in self.processes if each.machine is process.machine]:
+            self._kill(each)
+        process.machine.memories = {}
+
+    def _stall(self, process: Process, call: Any) -> None:
+        self._act(process, call)
+        process.ready_ms = self.now_ms + self.random.randrange(20, 3 * PACE.lease_ms)
+
+    def _lost(self, process: Process, call: Any) -> None:
+        self._act(process, call)
+        process.error = OutcomeUnknownError() if type(call) is Commit else UnavailableError()
+
+    def _refused(self, process: Process, call: Any) -> None:
+        process.error = OutcomeUnknownError() if type(call) is Commit else UnavailableError()
+
+    def _zombie(self, process: Process, call: Any) -> None:
+        self._refused(process, call)
+        if type(call) is Commit:
+            self.zombies.append(call)
+
+    def _apply_zombie(self) -> None:
+        commit = self.zombies.pop(self.random.randrange(len(self.zombies)))
+        try:
+            self._commit(commit)
+        except ChangedError:
+            return
+
+    def _kill(self, process: Process) -> None:
+        """A killed process reaches nothing any more; its task is delivered again."""
+        self._end(process, again=True)
+
+    def _end(self, process: Process, *, again: bool) -> None:
+        self.processes.remove(process)
+        if again and process.wake == SWEEP:
+            self.has_rested = False  # It has not come to its end; cron calls again.
+        if again and process.wake is not None and process.wake != SWEEP:
+            self.wakes.append((self.now_ms + self.random.randrange(1, 30), process.wake))
+        elif again and process.user is not None:
+            machine = self.random.choice(self.machines)
+            self.processes.append(Process(process.user(), machine, None, process.user))
+
+    # The services
+
+    def _commit(self, commit: Commit) -> list[int]:
+        self.counts["commits"] += 1
+        return self.store.commit(commit)
+
+    def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
+        moment = dict(self.store.rows) if self.has_snapshots else None
+        return moment, self.store.read(call.keys, moment)
+
+    def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+        names = self.store.names(call.kind, call.low, call.high)[: call.limit]
+        return [(name, self.store.rows[Key(CHUNK, name)]) for name in names]
+
+    def _peek(self, call: Peek) -> str | None:
+        return next(iter(self.store.names(call.kind, call.low, call.high, call.at)), None)
+
+    def _create(self, call: Create) -> None:
+        for wake in call.wakes:
+            if wake.name not in self.used:
+                self.used.add(wake.name)
+                self.wakes.append((self.now_ms + int(wake.delay_s * 1000), wake))
