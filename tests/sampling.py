@@ -1,9 +1,9 @@
-"""What `make test` leaves out on the emulator that locks.
+"""What `make test` leaves out: most of what differs only in its parameters.
 
-Each test runs on both emulators. With parameters, all of them run on the one that lets the first
-commit win, and one in SAMPLE_OF on the one that locks, the same ones each time. Where transactions
-are those of a pattern, which has tests of its own, it is one test in SAMPLE_OF. `make test ALL=1`,
-`make soak` and pytest by itself leave out none.
+A test with up to MANY parameters runs with all of them, on the emulator that lets the first commit
+win; one with more runs with half. On the emulator that locks it is one test in SAMPLE_OF of each
+file. A page is driven in one of two windows. What is drawn is the same each time.
+`make test ALL=1`, `make soak` and pytest by itself leave out none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SAMPLE_OF = 4
-# What apps make of the patterns, and what two versions of an app make of a view.
-BY_FILE = (
-    "tests/demos/",
-    "tests/pipelines/materialized_views/test_changed_views",
-    "tests/pipelines/materialized_views/test_retired_views",
-    "tests/pipelines/materialized_views/test_verify",
-    "tests/pipelines/materialized_views/test_views_beside_another_version",
-)
+MANY = 3
 
 
 def draw(items: list[pytest.Item]) -> None:
@@ -37,26 +30,38 @@ def draw(items: list[pytest.Item]) -> None:
         return
     groups: dict[str, list[str]] = defaultdict(list)
     for item in items:
-        if _locks(item):
-            is_by_file = item.nodeid.startswith(BY_FILE)
-            group = item.nodeid.partition("::" if is_by_file else "[")[0]
-            groups[group].append(item.nodeid)
-    drawn = {id_ for group, ids in groups.items() for id_ in sample(group, ids)}
-    left = [item for item in items if _locks(item) and item.nodeid not in drawn]
-    if left:
+        groups[_group(item)].append(item.nodeid)
+    drawn = {
+        id_ for group, ids in groups.items() for id_ in sample(group, ids, _one_in(group, len(ids)))
+    }
+    if left := [item for item in items if item.nodeid not in drawn]:
         left[0].config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not _locks(item) or item.nodeid in drawn]
+        items[:] = [item for item in items if item.nodeid in drawn]
 
 
-def sample(group: str, ids: Sequence[str]) -> list[str]:
-    """Return one in SAMPLE_OF, and at least one.
+def sample(group: str, ids: Sequence[str], one_in: int) -> list[str]:
+    """Return one in so many, and at least one.
 
-    >>> len(sample("a", ["x"])), len(sample("a", list("wxyz"))), len(sample("a", list("vwxyz")))
+    >>> len(sample("a", ["x"], 4)), len(sample("a", list("wxyz"), 4)), len(sample("a", "vwxyz", 4))
     (1, 1, 2)
     """
-    return random.Random(group).sample(ids, math.ceil(len(ids) / SAMPLE_OF))
+    return random.Random(group).sample(list(ids), math.ceil(len(ids) / one_in))
 
 
-def _locks(item: pytest.Item) -> bool:
-    parameters = getattr(item, "callspec", None)
-    return parameters is not None and parameters.params.get("services") == "firestore"
+_LOCKS, _WINDOWS = " locks", " windows"
+
+
+def _group(item: pytest.Item) -> str:
+    """Return what a test is drawn from: the parameters of its function, or more."""
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params if callspec is not None else {}
+    if "firestore" in (parameters.get("services"), parameters.get("kind")):
+        return item.nodeid.partition("::")[0] + _LOCKS
+    function = item.nodeid.partition("[")[0]
+    return function + _WINDOWS if "page" in parameters else function
+
+
+def _one_in(group: str, count: int) -> int:
+    if group.endswith(_LOCKS):
+        return SAMPLE_OF
+    return 2 if group.endswith(_WINDOWS) or count > MANY else 1
