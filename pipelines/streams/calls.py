@@ -24,6 +24,10 @@ class OutcomeUnknownError(Exception):
     """The commit may have been applied, or may still be."""
 
 
+class TooLargeError(Exception):
+    """The commit is larger than the service takes; nothing was written."""
+
+
 class Key(NamedTuple):
     """The key of a row."""
 
@@ -89,6 +93,7 @@ class Commit:
     Raises, where it is yielded:
         ChangedError: nothing was written.
         OutcomeUnknownError: perhaps it was.
+        TooLargeError: nothing was written.
     """
 
     puts: list[tuple[Key, Any, int]] = field(default_factory=list)
@@ -123,15 +128,6 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand records to the function of a sink; what that raises is raised here."""
-
-    sink: str
-    id: str
-    letters: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Fetch:
     """Read records of a pull source; the result is a `Pulled`."""
 
@@ -140,4 +136,4 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Deliver | Fetch
+Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Fetch

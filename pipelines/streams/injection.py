@@ -24,7 +24,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Target
-from pipelines.streams.mail import Mail, ring, ring_tick
+from pipelines.streams.mail import Mail, ring
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import Head, Interval, Letter, Slab, SourceRow, first_slots
 from pipelines.streams.sources import Pulled, PullSource
@@ -93,8 +93,10 @@ def inject(
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
     for _ in range(MAX_ATTEMPTS):
-        head = yield from read_head(environment)
-        [found] = yield Read([key])
+        head, found = yield Read([environment.names.head, key])
+        if not _is_complete(environment, head):
+            yield from read_head(environment)
+            continue
         if plan is not None and found is not None and id_ in found.body.last:
             break  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
@@ -114,8 +116,7 @@ def inject(
 def _ring(environment: Environment, mail: Mail) -> Steps[None]:
     """Wake the readers, and the watermarks. What was let in stays in: the sweep wakes them, too."""
     try:
-        yield from ring(environment, mail.destinations)
-        yield from ring_tick(environment)
+        yield from ring(environment, mail.destinations, tick=True)
     except Exception as error:
         environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
 
@@ -220,7 +221,7 @@ def read_head(environment: Environment) -> Steps[Found]:
     pipeline, names = environment.pipeline, environment.names
     while True:
         [head] = yield Read([names.head])
-        if head is not None and all(name in head.body.intervals for name in pipeline.computations):
+        if _is_complete(environment, head):
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
         new = [name for name in pipeline.computations if name not in body.intervals]
@@ -239,6 +240,12 @@ def read_head(environment: Environment) -> Steps[Found]:
             yield commit
         except (ChangedError, OutcomeUnknownError):
             continue
+
+
+def _is_complete(environment: Environment, head: Found | None) -> bool:
+    """Return whether a pipeline has all rows that it begins with."""
+    known = head.body.intervals if head is not None else ()
+    return all(name in known for name in environment.pipeline.computations)
 
 
 def _source_rows(environment: Environment) -> list[tuple[Any, SourceRow]]:

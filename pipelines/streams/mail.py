@@ -22,6 +22,7 @@ from pipelines.streams.records import NEVER
 from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
 MAX_LETTERS = 500
+MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
 
 
@@ -84,18 +85,23 @@ def interval_of(head: Head, computation: str, slot: int) -> int:
     return los[bisect_right(los, slot) - 1]
 
 
-def ring(environment: Environment, destinations: Iterable[tuple[str, int]]) -> Steps[None]:
-    """Wake intervals that nobody works on."""
+def ring(
+    environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
+) -> Steps[None]:
+    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too."""
     targets = list(destinations)
-    if not targets:
+    if not targets and not tick:
         return
     names, now_ms = environment.names, environment.now_ms()
-    found = yield Read([names.interval(computation, lo) for computation, lo in targets])
+    keys = [names.interval(computation, lo) for computation, lo in targets]
+    found = yield Read([*keys, names.head] if tick else keys)
     wakes = [
         wake(environment, target, row.body.gen)
-        for target, row in zip(targets, found, strict=True)
+        for target, row in zip(targets, found, strict=False)
         if row is not None and not row.body.is_held(now_ms)
     ]
+    if tick and found[-1] is not None:
+        wakes.append(tick_wake(environment, found[-1].body._replace(still=0)))
     if wakes:
         yield Create(wakes)
 
@@ -117,15 +123,10 @@ def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Ste
 MAX_DELAY_S = 29 * 24 * 3600.0
 
 
-def ring_tick(environment: Environment) -> Steps[None]:
-    """Have the watermarks looked at."""
-    [head] = yield Read([environment.names.head])
-    if head is not None:
-        yield Create([tick_wake(environment, head.body.gen)])
-
-
-def tick_wake(environment: Environment, gen: int) -> Wake:
-    return Wake(("", 0), (environment.pipeline.name, gen), environment.pace.tick_s)
+def tick_wake(environment: Environment, head: Head) -> Wake:
+    """Return the task of the next tick: ever later while nothing moves, up to a second."""
+    delay_s = environment.pace.tick_s * 2 ** min(head.still, 10)
+    return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))
 
 
 def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:

@@ -11,7 +11,7 @@ from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, R
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.mail import Mail, interval_of, ring, ring_tick
+from pipelines.streams.mail import Mail, interval_of, ring
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import CHUNK, DEAD, LATE, DeadRow, Head, Interval, SourceRow, slot_of
 from pipelines.streams.shelf import Shelf
@@ -207,8 +207,7 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
             yield commit
         except (ChangedError, OutcomeUnknownError):
             continue
-        yield from ring(environment, mail.destinations)
-        yield from ring_tick(environment)
+        yield from ring(environment, mail.destinations, tick=True)
         return True
     raise ChangedError
 

@@ -18,6 +18,8 @@ NEVER = FOREVER + 1
 MAX_KEY_BYTES = 500
 # Of a chunk's 256 KB.
 MAX_VALUE_BYTES = 200_000
+# `json.dumps` would make one for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def value_text(value: Any) -> str:
         BadRecordError: it is not JSON, or too large.
     """
     try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRecordError(f"a value is JSON: {error}") from error
     if len(text) > MAX_VALUE_BYTES:

@@ -5,6 +5,7 @@ models/streams.py says which kinds there are and how they grow.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +55,6 @@ class Interval(NamedTuple):
     lease_ms: int = 0
     slabs: tuple[Slab, ...] = ()
     ids: tuple[IdsPart, ...] = ()
-    attempts: int = 0  # Of a sink, to deliver what is first in its inbox.
     records: int = 0
     late: int = 0
     dead: int = 0
@@ -86,6 +86,7 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
+    still: int = 0  # How many ticks in a row have moved nothing.
 
 
 class SourceRow(NamedTuple):
@@ -132,6 +133,7 @@ class SlabBody(NamedTuple):
     large: frozenset[str] = frozenset()
 
 
+@functools.lru_cache(maxsize=50_000)
 def slot_of(key: str) -> int:
     """Return the slot of a key, of 65,536."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big")

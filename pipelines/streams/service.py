@@ -30,6 +30,7 @@ from pipelines.streams.calls import (
     Scan,
     Snapshot,
     Steps,
+    TooLargeError,
     Wake,
 )
 from pipelines.streams.declaration import Declaration
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUEUE = "streams"
+# The service takes 10 MiB, the emulators take 4.
+MAX_COMMIT_BYTES = 3_500_000
 # The commit was refused, and nothing was written.
 CHANGED = (
     rpc_errors.FailedPrecondition,
@@ -190,13 +193,14 @@ class Engine:
         return rows.first_name(self._clients.datastore, call.kind, call.low, call.high, call.at)
 
     def _commit(self, call: Commit) -> list[int]:
+        puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
+        inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
+        deletes = [(rows.Name(*key), at) for key, at in call.deletes]
+        bodies = [*(body for _, body, _ in puts), *(body for _, body in inserts)]
+        if sum(map(len, bodies)) > MAX_COMMIT_BYTES:
+            raise TooLargeError
         try:
-            return rows.commit(
-                self._clients.datastore,
-                puts=[(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts],
-                inserts=[(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts],
-                deletes=[(rows.Name(*key), at) for key, at in call.deletes],
-            )
+            return rows.commit(self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes)
         except CHANGED as error:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:

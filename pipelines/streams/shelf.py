@@ -25,6 +25,7 @@ MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
 TIMER_BYTES = 50
 EMPTY = SlabBody({})
+BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
 
 @dataclass
@@ -97,8 +98,7 @@ class Shelf:
 
     def slab_of(self, interval: Interval, key: str) -> int:
         """Return the first slot of a key's slab."""
-        los = [slab.lo for slab in interval.slabs]
-        return los[bisect_right(los, slot_of(key)) - 1]
+        return interval.slabs[bisect_right(interval.slabs, (slot_of(key), BEHIND_ALL)) - 1].lo
 
     def _read(self, keys: Iterable[Key]) -> Steps[None]:
         missing = [key for key in keys if key not in self.rows]

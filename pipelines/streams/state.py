@@ -22,6 +22,8 @@ from pipelines.streams.errors import BadRecordError
 MAX_STATE_BYTES = 900_000
 
 _TIME = itemgetter(0)
+# `json.dumps` would make one for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Codec(Protocol):
@@ -36,7 +38,7 @@ class JsonCodec:
     """A state as JSON."""
 
     def dump(self, items: dict[str, Any]) -> str:
-        return json.dumps(items, separators=(",", ":"), allow_nan=False)
+        return _ENCODER.encode(items)
 
     def load(self, text: str) -> dict[str, Any]:
         items: dict[str, Any] = json.loads(text)

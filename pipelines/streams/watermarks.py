@@ -82,7 +82,7 @@ def tick(environment: Environment) -> Steps[int]:
         ChangedError: sources were faster again and again; nothing was published.
         OutcomeUnknownError: perhaps something was.
     """
-    woken, gen = 0, -1
+    woken, published = 0, None
     for _ in range(MAX_ROUNDS):
         cut = yield from read_cut(environment)
         if cut is None:
@@ -90,7 +90,7 @@ def tick(environment: Environment) -> Steps[int]:
         now_ms = environment.now_ms()
         rests = cut.is_at_rest(now_ms)
         try:
-            gen = yield from _publish(environment, cut)
+            published = yield from _publish(environment, cut)
         except ChangedError:
             [head] = yield Read([environment.names.head])
             if head.body.gen != cut.head.body.gen:
@@ -102,9 +102,9 @@ def tick(environment: Environment) -> Steps[int]:
         again = yield from read_cut(environment)
         if again is None or again.is_at_rest(environment.now_ms()):
             return woken
-    if gen < 0:
+    if published is None:
         raise ChangedError
-    yield Create([tick_wake(environment, gen)])
+    yield Create([tick_wake(environment, published)])
     return woken
 
 
@@ -176,18 +176,23 @@ def _see_computation(
     out[name] = min([first, *feeds, *holds])
 
 
-def _publish(environment: Environment, cut: Cut) -> Steps[int]:
-    """Commit the watermarks under the next generation; return that.
+def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
+    """Commit the watermarks under the next generation; return the head as it is then.
 
     Raises:
         ChangedError: another tick was faster.
         OutcomeUnknownError: the task comes again, and looks again.
     """
     head: Head = cut.head.body
-    new = head._replace(gen=head.gen + 1, inputs=cut.inputs, sources=cut.sources)
+    new = head._replace(
+        gen=head.gen + 1,
+        inputs=cut.inputs,
+        sources=cut.sources,
+        still=0 if cut.has_moved else head.still + 1,
+    )
     commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
     yield commit
-    return new.gen
+    return new
 
 
 def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[int]:

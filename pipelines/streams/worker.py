@@ -4,43 +4,21 @@ Each round gathers a batch, runs the hooks, and commits once: the interval with 
 lease, the slabs that were touched, the chunks that are taken out of its inbox, those that go into
 the inboxes of others. All of these name the versions that they expect, so a worker whose interval
 was taken by another one writes nothing any more (the sequencer of the paper, 7.3).
-
-A worker that does not know what became of its commit reads its interval. If that is still its own
-it goes on from what it finds there, with nothing in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 from pipelines.streams.batch import run_batch
-from pipelines.streams.calls import (
-    ChangedError,
-    Commit,
-    Create,
-    Found,
-    Key,
-    OutcomeUnknownError,
-    Pause,
-    Read,
-    Scan,
-    Steps,
-)
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.ids import KnownIds
+from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.inbox import Batch, gather, has_ids
-from pipelines.streams.injection import read_head
 from pipelines.streams.keys import Effects, Failure, Input
-from pipelines.streams.mail import Mail, ring, ring_at, ring_tick, wake
-from pipelines.streams.records import FOREVER, value_text
-from pipelines.streams.rows import CHUNK, DeadRow, Head, Interval, Letter
-from pipelines.streams.shelf import Shelf
-
-# Rows of states that a process keeps of one interval.
-MAX_REMEMBERED = 500
+from pipelines.streams.mail import Mail, ring, ring_at
+from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
+from pipelines.streams.records import value_text
+from pipelines.streams.rows import DeadRow, Interval, Letter
 
 
 class Ended(Enum):
@@ -50,48 +28,8 @@ class Ended(Enum):
     LEASED = "leased"  # Another worker has the interval: the task has to come again.
 
 
-class LostLeaseError(Exception):
-    """The interval is another worker's now."""
-
-
-class GoneError(Exception):
-    """There is no such interval: it was deleted."""
-
-
-@dataclass
-class Memory:
-    """What is known of an interval since a commit: good as long as that is its last one."""
-
-    version: int
-    shelf: Shelf
-    ids: KnownIds
-
-
-@dataclass
-class Worker:
+class Worker(Owner):
     """One run of one interval of a computation."""
-
-    environment: Environment
-    name: str
-    lo: int
-    memories: dict[tuple[str, int], Memory] = field(default_factory=dict)
-    owner: str = ""
-
-    def __post_init__(self) -> None:
-        self.interval, self.version = Interval(0), 0
-        self.head, self.head_read_ms = Head(), -float(FOREVER)
-        pipeline = self.environment.pipeline
-        self.computation: Computation = pipeline.computations[self.name]
-        self.names = self.environment.names
-        self.key: Key = self.names.interval(self.name, self.lo)
-        self.pace = self.environment.pace
-        self._new_memory()
-
-    def _new_memory(self) -> None:
-        names = self.names
-        horizon_ms = self.environment.pipeline.dedup_ms(self.name)
-        self.shelf = Shelf(names, self.name)
-        self.ids = KnownIds(names, self.name, self.lo, horizon_ms)
 
     # A run
 
@@ -108,7 +46,7 @@ class Worker:
         except Exception:
             yield from self._give_back()
             raise
-        yield from ring_tick(self.environment)
+        yield from ring(self.environment, (), tick=True)
         return Ended.DONE
 
     def _work(self) -> Steps[None]:
@@ -147,21 +85,30 @@ class Worker:
         if has_ids(chunks):
             yield from self.ids.load(self.interval)
             self.ids.expire(self.interval, now_ms)
-        batch = gather(chunks, self.ids.seen, self.pace.max_records)
+        batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.watermark, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
-        effects = self._run_hooks(batch, due, now_ms)
-        yield from self._finish(batch, effects)
+        # As long as timers are left, no record comes before them.
+        inputs = batch.inputs if len(due) <= self.limit else []
+        effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        try:
+            yield from self._finish(batch, effects)
+        except TooLargeError:
+            if self.limit == 1:
+                raise
+            self.limit = max(1, self.limit // 4)
+        else:
+            self.limit = min(2 * self.limit, self.pace.max_records)
         return True
 
-    def _run_hooks(self, batch: Batch, due: Sequence[str], now_ms: int) -> Effects:
+    def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
         began_ms = self.environment.elapsed_ms()
-        keys = dict.fromkeys([*due, *(each.key for each in batch.inputs)])
+        keys = dict.fromkeys([*due, *(each.key for each in inputs)])
         return run_batch(
             self.computation,
             {key: self.shelf.state(self.interval, key) for key in keys},
-            batch.inputs,
+            inputs,
             watermark=self.watermark,
             now=now_ms,
             due=due,
@@ -211,112 +158,3 @@ class Worker:
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
         return DeadRow(self.name, failure.key, failure.error, now_ms, tag=tag, at=timer.at)
-
-    # What is read
-
-    @property
-    def watermark(self) -> int:
-        return self.head.inputs.get(self.name, 0)
-
-    def _refresh(self) -> Steps[None]:
-        """Read the watermarks, if they are older than they may be. An old one is only lower."""
-        if self.environment.elapsed_ms() - self.head_read_ms > self.pace.watermark_ms:
-            [head] = yield Read([self.names.head])
-            self._see_head(head)
-
-    def _see_head(self, head: Found) -> None:
-        self.head, self.head_read_ms = head.body, self.environment.elapsed_ms()
-
-    def _scan(self, limit: int) -> Scan:
-        low, high = self.names.inbox_range(self.name, self.lo, self.watermark)
-        return Scan(CHUNK, low, high, limit)
-
-    # The lease
-
-    def take(self) -> Steps[bool]:
-        """Take the interval; return False if another worker has it.
-
-        The generation rises before the inbox is looked at.
-        """
-        now_ms = self.environment.now_ms()
-        self._see_head((yield from read_head(self.environment)))
-        [found] = yield Read([self.key])
-        if found is None:
-            raise GoneError
-        if found.body.is_held(now_ms):
-            return False
-        self._remember(found)
-        self.owner = self.environment.new_id()
-        taken = found.body._replace(
-            seq=found.body.seq + 1,
-            gen=found.body.gen + 1,
-            owner=self.owner,
-            lease_ms=now_ms + self.pace.lease_ms,
-        )
-        self.interval, self.version = found.body, found.version
-        yield from self.commit(Commit(), taken)
-        return self.interval.owner == self.owner
-
-    def leave(self) -> Steps[bool]:
-        """Give the interval up; return False if it was taken again, for something had come."""
-        yield from self._release()
-        if (yield self._scan(1)):
-            return not (yield from self.take())
-        return True
-
-    def _release(self) -> Steps[None]:
-        free = self.interval._replace(owner="", lease_ms=0)
-        if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
-            self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
-
-    def _hand_on(self) -> Steps[None]:
-        """Leave what is left to the next task."""
-        if self.interval.owner:
-            yield from self._release()
-            next_ = wake(self.environment, (self.name, self.lo), self.interval.gen)
-            yield Create([next_])
-
-    def _give_back(self) -> Steps[None]:
-        """Try to give the interval up after an error, so that the next task need not wait."""
-        if not self.interval.owner or self.interval.owner != self.owner:
-            return
-        free = self.interval._replace(owner="", lease_ms=0)
-        try:
-            yield Commit(puts=[(self.key, free, self.version)])
-        except Exception:
-            return  # The lease ends by itself.
-
-    def commit(self, commit: Commit, interval: Interval) -> Steps[bool]:
-        """Commit with the interval; return False if it may have failed, and nothing is known.
-
-        Raises:
-            LostLeaseError: the interval is another worker's.
-        """
-        commit.puts.insert(0, (self.key, interval, self.version))
-        try:
-            versions = yield commit
-        except (ChangedError, OutcomeUnknownError):
-            yield from self._look_again()
-            return False
-        self.interval, self.version = interval, versions[0]
-        self.shelf.committed(commit, versions)
-        self.ids.committed(interval, commit, versions)
-        return True
-
-    def _look_again(self) -> Steps[None]:
-        [found] = yield Read([self.key])
-        if found is None or found.body.owner not in (self.owner, ""):
-            raise LostLeaseError
-        if not found.body.owner and found.version != self.version:
-            raise LostLeaseError
-        self.interval, self.version = found.body, found.version
-        self.shelf.clear()
-        self.ids.clear()
-
-    def _remember(self, found: Found) -> None:
-        """Go on with what this process knows of the interval, if nobody has written since."""
-        memory = self.memories.pop((self.name, self.lo), None)
-        if memory is not None and memory.version == found.version:
-            self.shelf, self.ids = memory.shelf, memory.ids
-        else:
-            self._new_memory()

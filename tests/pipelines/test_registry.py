@@ -77,7 +77,7 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert [gauge.value for gauge in Chores().gauges(clients)] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
         *("chores", "outbox", "continuations", "fork-join", "pull-queues", "counters"),
-        *("materialized-views", "batches"),
+        *("materialized-views", "batches", "streams"),
     ]
 
 

@@ -131,7 +131,7 @@ class Schedule:
     A third of the seeds have two clients; half have tiny rows.
     """
 
-    def __init__(self, seed: int, chances: Chances | None = None, records: int = 9) -> None:
+    def __init__(self, seed: int, chances: Chances | None = None, records: int = 8) -> None:
         pipeline = TWO if seed % 3 == 0 else ONE
         self.simulation = Simulation(pipeline, seed, chances)
         chance = random.Random(seed)

@@ -50,7 +50,7 @@ MACHINES = 2
 SWEEP = Wake(("", 0), ("sweep",))
 # Faults of one schedule come within so many steps; then all must come to rest.
 FAULTY_STEPS = 250
-MAX_STEPS = 6_000
+MAX_STEPS = 4_000
 
 
 class UnavailableError(Exception):
@@ -341,6 +341,8 @@ class Simulation:
 
     def _end(self, process: Process, *, again: bool) -> None:
         self.processes.remove(process)
+        if again and process.wake == SWEEP:
+            self.has_rested = False  # It has not come to its end; cron calls again.
         if again and process.wake is not None and process.wake != SWEEP:
             self.wakes.append((self.now_ms + self.random.randrange(1, 30), process.wake))
         elif again and process.user is not None:

@@ -18,21 +18,20 @@ SCHEDULES = 100_000 if IS_SOAK else 2_000
 PARTS = 4
 
 Variant = Callable[[Schedule, pytest.MonkeyPatch], None]
-# With a seed that notices it, as the code is now; others do, too.
-VARIANTS: list[tuple[Variant, int]] = [
-    (broken.no_sweep, 0),
-    (broken.same_generation, 0),
-    (broken.scan_before_raise, 0),
-    (broken.no_last_look, 0),
-    (broken.no_fence, 4),
-    (broken.unguarded_lease, 13),
-    (broken.two_commits, 0),
-    (broken.no_dedup, 0),
-    (broken.downstream_first, 8),
-    (broken.timers_first, 289),
-    (broken.no_marks, 3),
-    (broken.late_first, 63),
-    (broken.free_return, 3),
+VARIANTS: list[Variant] = [
+    broken.no_sweep,
+    broken.same_generation,
+    broken.scan_before_raise,
+    broken.no_last_look,
+    broken.no_fence,
+    broken.unguarded_lease,
+    broken.two_commits,
+    broken.no_dedup,
+    broken.downstream_first,
+    broken.timers_first,
+    broken.no_marks,
+    broken.late_first,
+    broken.free_return,
 ]
 MAX_SEARCHED = 2_000
 
@@ -59,12 +58,10 @@ def test_all_holds_under_faults_in_any_schedule(part: int) -> None:
     assert faults > BUDGET.counts["played"]
 
 
-@pytest.mark.parametrize(
-    ("variant", "seed"), VARIANTS, ids=[variant.__name__ for variant, _ in VARIANTS]
-)
-def test_a_broken_variant_is_noticed_under_faults(variant: Variant, seed: int) -> None:
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
+def test_a_broken_variant_is_noticed_under_faults(variant: Variant) -> None:
     """What a part of the protocol is for: without it some schedule breaks an invariant."""
-    assert found(variant, [seed, *range(MAX_SEARCHED)]) is not None
+    assert found(variant, range(MAX_SEARCHED)) is not None
 
 
 def found(variant: Variant, seeds: Iterable[int]) -> int | None:

@@ -155,7 +155,7 @@ class Keeper(Computation):
     outputs = ("reminders",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state["text"] = record.value["text"]
+        ctx.state["text"] = record.value["text"] * record.value.get("times", 1)
         if "remind" in record.value:
             ctx.set_timer("remind", ctx.now + record.value["remind"], wall=True)
 
@@ -191,6 +191,18 @@ def test_large_states_and_many_keys_find_their_place(services: Services) -> None
         assert StreamState.query().get() is None
         assert KEEPER.state(world.clients, "keeper", "large") == {"text": "small"}
         assert KEEPER.state(world.clients, "keeper", "k7") == {"text": "x" * 900}
+
+
+@one_emulator
+def test_a_batch_that_is_too_large_for_a_commit_is_worked_on_in_parts(services: Services) -> None:
+    """G8: eight states of 800 KB."""
+    world = stream_world(services, KEEPER)
+    keys = [f"k{n}" for n in range(8)]
+    note(world, *keys, text="x" * 100_000, times=8)
+    with world.context():
+        assert is_drained()
+        assert {key for key, _ in KEEPER.states(world.clients, "keeper")} == set(keys)
+        assert dead() == 0
 
 
 @one_emulator

@@ -1,0 +1,186 @@
+"""The lease of an interval, and the version that every write of its owner names.
+
+A worker that does not know what became of its commit reads its interval. If that is still its own
+it goes on from what it finds there, with nothing in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipelines.streams.calls import (
+    ChangedError,
+    Commit,
+    Create,
+    Found,
+    Key,
+    OutcomeUnknownError,
+    Read,
+    Scan,
+    Steps,
+)
+from pipelines.streams.computation import Computation
+from pipelines.streams.environment import Environment
+from pipelines.streams.ids import KnownIds
+from pipelines.streams.injection import read_head
+from pipelines.streams.mail import wake
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import CHUNK, Head, Interval
+from pipelines.streams.shelf import Shelf
+
+# Rows of states that a process keeps of one interval.
+MAX_REMEMBERED = 500
+
+
+class LostLeaseError(Exception):
+    """The interval is another worker's now."""
+
+
+class GoneError(Exception):
+    """There is no such interval: it was deleted."""
+
+
+@dataclass
+class Memory:
+    """What is known of an interval since a commit: good as long as that is its last one."""
+
+    version: int
+    shelf: Shelf
+    ids: KnownIds
+
+
+@dataclass
+class Owner:
+    """One that takes an interval, commits with it, and gives it up."""
+
+    environment: Environment
+    name: str
+    lo: int
+    memories: dict[tuple[str, int], Memory] = field(default_factory=dict)
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        self.interval, self.version = Interval(0), 0
+        self.head, self.head_read_ms = Head(), -float(FOREVER)
+        pipeline = self.environment.pipeline
+        self.computation: Computation = pipeline.computations[self.name]
+        self.names = self.environment.names
+        self.key: Key = self.names.interval(self.name, self.lo)
+        self.pace = self.environment.pace
+        self.limit = self.pace.max_records  # Of a batch; less after a commit that was too large.
+        self._new_memory()
+
+    def _new_memory(self) -> None:
+        names = self.names
+        horizon_ms = self.environment.pipeline.dedup_ms(self.name)
+        self.shelf = Shelf(names, self.name)
+        self.ids = KnownIds(names, self.name, self.lo, horizon_ms)
+
+    # What is read
+
+    @property
+    def watermark(self) -> int:
+        return self.head.inputs.get(self.name, 0)
+
+    def _refresh(self) -> Steps[None]:
+        """Read the watermarks, if they are older than they may be. An old one is only lower."""
+        if self.environment.elapsed_ms() - self.head_read_ms > self.pace.watermark_ms:
+            [head] = yield Read([self.names.head])
+            self._see_head(head)
+
+    def _see_head(self, head: Found) -> None:
+        self.head, self.head_read_ms = head.body, self.environment.elapsed_ms()
+
+    def _scan(self, limit: int) -> Scan:
+        low, high = self.names.inbox_range(self.name, self.lo, self.watermark)
+        return Scan(CHUNK, low, high, limit)
+
+    # The lease
+
+    def take(self) -> Steps[bool]:
+        """Take the interval; return False if another worker has it.
+
+        The generation rises before the inbox is looked at.
+        """
+        now_ms = self.environment.now_ms()
+        self._see_head((yield from read_head(self.environment)))
+        [found] = yield Read([self.key])
+        if found is None:
+            raise GoneError
+        if found.body.is_held(now_ms):
+            return False
+        self._remember(found)
+        self.owner = self.environment.new_id()
+        taken = found.body._replace(
+            seq=found.body.seq + 1,
+            gen=found.body.gen + 1,
+            owner=self.owner,
+            lease_ms=now_ms + self.pace.lease_ms,
+        )
+        self.interval, self.version = found.body, found.version
+        yield from self.commit(Commit(), taken)
+        return self.interval.owner == self.owner
+
+    def leave(self) -> Steps[bool]:
+        """Give the interval up; return False if it was taken again, for something had come."""
+        yield from self._release()
+        if (yield self._scan(1)):
+            return not (yield from self.take())
+        return True
+
+    def _release(self) -> Steps[None]:
+        free = self.interval._replace(owner="", lease_ms=0)
+        if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
+            self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
+
+    def _hand_on(self) -> Steps[None]:
+        """Leave what is left to the next task."""
+        if self.interval.owner:
+            yield from self._release()
+            next_ = wake(self.environment, (self.name, self.lo), self.interval.gen)
+            yield Create([next_])
+
+    def _give_back(self) -> Steps[None]:
+        """Try to give the interval up after an error, so that the next task need not wait."""
+        if not self.interval.owner or self.interval.owner != self.owner:
+            return
+        free = self.interval._replace(owner="", lease_ms=0)
+        try:
+            yield Commit(puts=[(self.key, free, self.version)])
+        except Exception:
+            return  # The lease ends by itself.
+
+    def commit(self, commit: Commit, interval: Interval) -> Steps[bool]:
+        """Commit with the interval; return False if it may have failed, and nothing is known.
+
+        Raises:
+            LostLeaseError: the interval is another worker's.
+        """
+        commit.puts.insert(0, (self.key, interval, self.version))
+        try:
+            versions = yield commit
+        except (ChangedError, OutcomeUnknownError):
+            yield from self._look_again()
+            return False
+        self.interval, self.version = interval, versions[0]
+        self.shelf.committed(commit, versions)
+        self.ids.committed(interval, commit, versions)
+        return True
+
+    def _look_again(self) -> Steps[None]:
+        [found] = yield Read([self.key])
+        if found is None or found.body.owner not in (self.owner, ""):
+            raise LostLeaseError
+        if not found.body.owner and found.version != self.version:
+            raise LostLeaseError
+        self.interval, self.version = found.body, found.version
+        self.shelf.clear()
+        self.ids.clear()
+
+    def _remember(self, found: Found) -> None:
+        """Go on with what this process knows of the interval, if nobody has written since."""
+        memory = self.memories.pop((self.name, self.lo), None)
+        if memory is not None and memory.version == found.version:
+            self.shelf, self.ids = memory.shelf, memory.ids
+        else:
+            self._new_memory()
