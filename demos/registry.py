@@ -16,6 +16,7 @@ from demos.numbers.echo import echo
 from demos.numbers.runs import MEASURE_NUMBERS
 from demos.sums import load
 from demos.sums.sums import add_up
+from demos.weblog.pipeline import WEBLOG
 from pipelines.registry import Registry
 
 APP = Registry(
@@ -25,4 +26,5 @@ APP = Registry(
     *(MEASURE_NUMBERS, echo),
     *(*WAYS.values(), click_load.begin, click_load.click),
     *(BLOG_BUILDS, samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
+    WEBLOG,
 )

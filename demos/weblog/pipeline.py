@@ -4,15 +4,19 @@
               ├─ sessions     per visitor: until there was no request for 30 minutes
               └─ error-rates  over 5 minutes, each minute
 
+All results go to the board, which keeps the last ones of each kind for a page.
+
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013, for its shape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from pipelines.streams import Pipeline, PushSource, Record
+from demos.weblog.source import REQUESTS
+from pipelines.streams import Computation, Context, Pipeline, Record
 from pipelines.streams.combine import Combine, top
 from pipelines.streams.windows import Enclosing, Session, Sliding, Tumbling, Windowed
 
@@ -22,9 +26,8 @@ SESSION_GAP = timedelta(minutes=30)
 RATE_SIZE = timedelta(minutes=5)
 TOP_PATHS = 10
 FIRST_ERROR = 500  # 4xx are the browser's.
-# Servers write a line when a response ends, so a slow one stands behind later requests.
-DISORDER = timedelta(minutes=1)
 SITE = "site"
+MAX_SHOWN = 60
 
 
 def _of_site(value: Any) -> str:
@@ -75,6 +78,23 @@ TOP = Windowed(
     output="tops",
     combine=top(TOP_PATHS, of=lambda hits: hits["key"], amount=lambda hits: hits["value"]),
 )
-WEBLOG = Pipeline(
-    "weblog", HITS, SESSIONS, ERROR_RATES, TOP, sources=[PushSource("requests", disorder=DISORDER)]
-)
+
+
+class Board(Computation):
+    """The last results of each kind; how many there were, and of how many records."""
+
+    inputs: Mapping[str, Callable[[Any], str]] = {
+        "hits-per-minute": lambda result: "hits",
+        "visits": lambda result: "visits",
+        "rates": lambda result: "rates",
+        "tops": lambda result: "tops",
+    }
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("results").add(1)
+        ctx.state.counter("records").add(record.value["records"])
+        last = ctx.state.list("last")
+        last.set([*last.get(), record.value][-MAX_SHOWN:])
+
+
+WEBLOG = Pipeline("weblog", HITS, SESSIONS, ERROR_RATES, TOP, Board, sources=[REQUESTS])
