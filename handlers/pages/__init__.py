@@ -17,6 +17,7 @@ from handlers.pages import (
     numbers,
     sums,
     sums_api,
+    weblog,
 )
 
 
@@ -31,6 +32,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(counters.bp)
     app.register_blueprint(blog.bp)
     app.register_blueprint(blog_writing.bp)
+    app.register_blueprint(weblog.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
     formatting.register(app)
