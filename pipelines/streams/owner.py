@@ -30,6 +30,8 @@ from pipelines.streams.shelf import Shelf
 
 # Rows of states that a process keeps of one interval.
 MAX_REMEMBERED = 500
+# After so many deaths in a row an interval is worked on record by record.
+CAREFUL_AFTER = 2
 
 
 class LostLeaseError(Exception):
@@ -111,7 +113,11 @@ class Owner:
             return False
         self._remember(found)
         self.owner = self.environment.new_id()
+        deaths = found.body.deaths + bool(found.body.owner)
+        if deaths >= CAREFUL_AFTER:
+            self.limit = 1
         taken = found.body._replace(
+            deaths=deaths,
             seq=found.body.seq + 1,
             gen=found.body.gen + 1,
             owner=self.owner,

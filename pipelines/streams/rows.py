@@ -53,6 +53,7 @@ class Interval(NamedTuple):
     gen: int = 0  # Names the task that wakes it; one more whenever a worker takes it.
     owner: str = ""  # Of one run of a worker; empty: nobody.
     lease_ms: int = 0
+    deaths: int = 0  # How many workers in a row took it, committed nothing, and were not heard of.
     slabs: tuple[Slab, ...] = ()
     ids: tuple[IdsPart, ...] = ()
     records: int = 0

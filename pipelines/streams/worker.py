@@ -14,11 +14,14 @@ from enum import Enum
 from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.inbox import Batch, gather, has_ids
-from pipelines.streams.keys import Effects, Failure, Input
+from pipelines.streams.keys import Counts, Effects, Failure, Input
 from pipelines.streams.mail import Mail, ring, ring_at
 from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
+
+# Workers that die over one record before it is a dead letter.
+MAX_DEATHS = 5
 
 
 class Ended(Enum):
@@ -91,7 +94,10 @@ class Worker(Owner):
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
         # As long as timers are left, no record comes before them.
         inputs = batch.inputs if len(due) <= self.limit else []
-        effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        if inputs and not due and self.interval.deaths >= MAX_DEATHS:
+            effects = _given_up(inputs[0])
+        else:
+            effects = self._run_hooks(inputs, due[: self.limit], now_ms)
         try:
             yield from self._finish(batch, effects)
         except TooLargeError:
@@ -140,6 +146,7 @@ class Worker(Owner):
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
             lease_ms=now_ms + self.pace.lease_ms,
+            deaths=0,
             slabs=slabs,
             ids=ids,
             records=was.records + counts.records,
@@ -158,3 +165,9 @@ class Worker(Owner):
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
         return DeadRow(self.name, failure.key, failure.error, now_ms, tag=tag, at=timer.at)
+
+
+def _given_up(each: Input) -> Effects:
+    """Return what becomes of a record that its workers do not survive."""
+    failure = Failure(each.key, each, f"{MAX_DEATHS} workers died, or took too long")
+    return Effects(failures=[failure], counts=Counts(dead=1), taken=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -20,10 +21,13 @@ from pipelines.streams import (
     PushSource,
     Record,
     Timer,
+    service,
 )
 from pipelines.streams.errors import BadRecordError, UnknownStreamError
 from pipelines.streams.service import Engine
+from tests.faults import Crash
 from tests.pipelines.streams.harness import (
+    PACE,
     WEBLOG,
     dead,
     hits,
@@ -155,6 +159,8 @@ class Keeper(Computation):
     outputs = ("reminders",)
 
     def record(self, ctx: Context, record: Record) -> None:
+        if record.value.get("kills"):
+            raise Crash
         ctx.state["text"] = record.value["text"] * record.value.get("times", 1)
         if "remind" in record.value:
             ctx.set_timer("remind", ctx.now + record.value["remind"], wall=True)
@@ -203,6 +209,29 @@ def test_a_batch_that_is_too_large_for_a_commit_is_worked_on_in_parts(services: 
         assert is_drained()
         assert {key for key, _ in KEEPER.states(world.clients, "keeper")} == set(keys)
         assert dead() == 0
+
+
+@one_emulator
+def test_a_record_that_kills_its_workers_is_a_dead_letter_in_the_end(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: its neighbours are worked on."""
+    monkeypatch.setattr(service, "Pace", lambda: replace(PACE, lease_ms=1_000))
+    world = stream_world(services, KEEPER)
+    keys = ("a", "bad", "c")
+    records = [
+        Pushed(key, {"key": key, "text": key, "kills": key == "bad"}, at)
+        for at, key in enumerate(keys)
+    ]
+    with world.context():
+        KEEPER.push(world.clients, "notes", records)
+    world.settle(rounds=400, patience_s=30, revives=True)
+    with world.context():
+        assert dict(KEEPER.states(world.clients, "keeper")) == {
+            "a": {"text": "a"}, "c": {"text": "c"}
+        }  # fmt: skip
+        [letter] = KEEPER.dead_letters(world.clients)
+        assert (letter.key, "workers died" in letter.error) == ("bad", True)
 
 
 @one_emulator
