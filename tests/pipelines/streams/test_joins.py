@@ -251,3 +251,15 @@ def test_deduplication_is_that_of_a_script(events: Sequence[Event], within: int)
     assert test.late["d"] == late
     test.close()
     assert test.keys("d") == []
+
+
+def test_a_late_repetition_is_known_as_long_as_it_is_taken() -> None:
+    """What was passed on is remembered for twice the span: records may be late by one."""
+    test = started(Deduplicate("d", inputs=BOTH, output="out", within=5 * MS))
+    push(test, "left", 1)
+    test.advance_watermark(6)
+    push(test, "left", 2)
+    push(test, "left", 1)
+
+    assert [output.value[1] for output in test.read("out")] == [1]
+    assert test.late["d"] == 1
