@@ -18,6 +18,7 @@ from demos.numbers.runs import MEASURE_NUMBERS
 from demos.quilt.quilts import BATCHES as QUILT_BATCHES
 from demos.sums import load
 from demos.sums.sums import add_up
+from demos.weblog.pipeline import WEBLOG
 from pipelines.registry import Registry
 
 APP = Registry(
@@ -29,4 +30,5 @@ APP = Registry(
     *(BLOG_BUILDS, COMMENT_COUNTS),
     *(samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
     *QUILT_BATCHES,
+    WEBLOG,
 )

@@ -19,6 +19,7 @@ from handlers.pages import (
     quilt,
     sums,
     sums_api,
+    weblog,
 )
 
 
@@ -34,6 +35,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(blog.bp)
     app.register_blueprint(blog_writing.bp)
     app.register_blueprint(quilt.bp)
+    app.register_blueprint(weblog.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
     _watch(app)

@@ -9,6 +9,10 @@
 
     WEBLOG = Pipeline("weblog", HitsPerPath)
 
+Computations that are there to be used: `pipelines.streams.windows` (tumbling, sliding, session and
+count windows) with `combine` (what they make of their records), `joins` (window, interval, as-of)
+and `deduplicate`.
+
 Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
 """
 

@@ -1,0 +1,113 @@
+"""The source of the requests: uploaded logs, read one after the other from a position on.
+
+The position commits with the records, and has what was counted on the way: so each line counts
+once, whatever fails. Each log is moved by whole days to behind the one before it: the watermark
+never falls, and the records of an old log would all be late.
+
+Lost on failure: nothing. A read is repeated from the position that was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from demos.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
+from models.demos.weblog import access_logs
+from models.uploads import read_upload
+from pipelines.runtime import Clients
+from pipelines.streams import Pulled, PullSource
+
+DAY_MS = 86_400_000
+# A line further from the first one of its log has a broken clock: it would make all others late.
+MAX_SPAN_MS = 92 * DAY_MS
+# Servers write a line when a response ends, so a slow one stands behind later requests.
+DISORDER = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the logs are read.
+
+    Attributes:
+        log: The number of the log that comes next, or is being read.
+        offset: In bytes, the beginning of a line.
+        lines, bad: Of all logs.
+        base: Where the log begins in the time of the stream: the beginning of a day.
+        first: The beginning of the day of the log's first request, in the log's time; None: no
+            request was read.
+        latest: The time of the latest request, in the time of the stream.
+    """
+
+    log: int = 0
+    offset: int = 0
+    lines: int = 0
+    bad: int = 0
+    base: int = DAY_MS
+    first: int | None = None
+    latest: int = 0
+
+    def to_stream(self, at: int) -> int | None:
+        """Return a time of the log in the time of the stream; None: it is too far from the rest."""
+        distance = at - (self.first or 0)
+        return self.base + distance if -DAY_MS <= distance < MAX_SPAN_MS else None
+
+
+def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
+    """Read up to `limit` lines of the log at a position."""
+    here, logs = Position(**(position or {})), access_logs()
+    if here.log >= len(logs):
+        return Pulled([], position)
+    records: list[tuple[Any, int]] = []
+    lines = cut_lines(read_upload(logs[here.log]["id"], here.offset))
+    for _ in range(limit):
+        line = next(lines, None)
+        if line is None:
+            return _ended(here, records)
+        here = _take(here, line, records)
+    return Pulled(records, asdict(here))
+
+
+def _take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Position:
+    """Take a line; return the position behind it."""
+    here = replace(here, offset=here.offset + len(line))
+    if not line.strip():
+        return here
+    here = replace(here, lines=here.lines + 1)
+    try:
+        request: Request = read_line(line)
+    except BadLineError:
+        return replace(here, bad=here.bad + 1)
+    if here.first is None:
+        here = replace(here, first=request.at // DAY_MS * DAY_MS)
+    at = here.to_stream(request.at)
+    if at is None:
+        return replace(here, bad=here.bad + 1)
+    records.append((request.value, at))
+    return replace(here, latest=max(here.latest, at))
+
+
+def _ended(here: Position, records: list[tuple[Any, int]]) -> Pulled:
+    """Go on to the next log: the watermark rises to where that begins, so all windows end."""
+    days = max(here.latest, here.base) // DAY_MS + 3  # One whole day between, and one before it.
+    base = days * DAY_MS
+    next_ = Position(log=here.log + 1, lines=here.lines, bad=here.bad, base=base)
+    return Pulled(records, asdict(next_), watermark=base - DAY_MS)
+
+
+def cut_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield lines with their ends; one that is too long comes in pieces, which are bad lines."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).splitlines(keepends=True) or [b""]
+        yield from lines
+        if rest.endswith(b"\n") or len(rest) > MAX_LINE_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+REQUESTS = PullSource("requests", read_logs, disorder=DISORDER)

@@ -1,0 +1,139 @@
+"""The source of the requests: logs that are read one after the other; and on the services."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from demos.weblog import source
+from demos.weblog.lines import MAX_LINE_BYTES, read_log
+from demos.weblog.loads import MAX_LOG_BYTES, BadLogError, add_log, add_sample, check_log
+from demos.weblog.pipeline import WEBLOG
+from demos.weblog.sample import sample_log
+from demos.weblog.source import DAY_MS, cut_lines, read_logs
+from tests.pipelines.streams.harness import stream_world
+from tests.world import Services
+
+LINE = b'192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120\n'
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Logs by their ids, without a service."""
+    content: dict[str, bytes] = {}
+
+    def read(log_id: str, offset: int) -> Iterator[bytes]:
+        rest = content[log_id][offset:]
+        yield from (rest[start : start + 100] for start in range(0, len(rest) + 1, 100))
+
+    monkeypatch.setattr(source, "access_logs", lambda: [{"id": each} for each in content])
+    monkeypatch.setattr(source, "read_upload", read)
+    return content
+
+
+def read_all(limit: int, position: Any = None) -> tuple[list[tuple[Any, int]], list[int], Any]:
+    """Read until there is no more; return the records, the watermarks and the position."""
+    records, watermarks = [], []
+    while True:
+        pulled = read_logs(None, position, limit)  # type: ignore[arg-type]
+        if pulled.position == position:
+            return records, watermarks, position
+        records += pulled.records
+        watermarks += [pulled.watermark] if pulled.watermark is not None else []
+        position = pulled.position
+
+
+@pytest.mark.parametrize("limit", [7, 500])
+def test_a_log_is_read_in_pieces_and_each_line_once(logs: dict[str, bytes], limit: int) -> None:
+    logs["a"] = b"".join(sample_log())
+    log = read_log(sample_log())
+
+    records, watermarks, position = read_all(limit)
+
+    assert [value for value, _ in records] == [request.value for request in log.requests]
+    shifts = {at - request.at for (_, at), request in zip(records, log.requests, strict=True)}
+    assert len(shifts) == 1
+    assert shifts.pop() % DAY_MS == 0
+    assert (position["bad"], position["lines"]) == (log.bad, log.bad + len(log.requests))
+    assert watermarks[0] > max(at for _, at in records) + DAY_MS
+
+
+def test_a_log_that_is_read_later_lies_behind_the_watermark_of_the_one_before(
+    logs: dict[str, bytes],
+) -> None:
+    """Also the same log again, and one that goes back to the day before."""
+    logs["a"] = logs["b"] = LINE + LINE.replace(b"17/May", b"16/May")
+    records, watermarks, position = read_all(1)
+    logs["c"] = LINE
+    more, _, _ = read_all(1, position)
+
+    ats = [at for _, at in [*records, *more]]
+    assert len(ats) == 5
+    assert max(ats[:2]) < watermarks[0] <= min(ats[2:4])
+    assert max(ats[2:4]) < watermarks[1] <= ats[4]
+
+
+def test_a_line_with_a_broken_clock_is_bad_and_moves_no_watermark(logs: dict[str, bytes]) -> None:
+    logs["a"] = LINE + LINE.replace(b"2015", b"2099") + LINE.replace(b"2015", b"1999") + LINE
+
+    records, watermarks, position = read_all(500)
+
+    assert (len(records), position["bad"]) == (2, 2)
+    assert watermarks[0] < 5 * DAY_MS
+
+
+def test_a_log_without_requests_is_read_over(logs: dict[str, bytes]) -> None:
+    logs.update(a=b"\n", b=b"bad\n", c=LINE)
+
+    records, watermarks, position = read_all(500)
+
+    assert (len(records), position["log"], position["bad"]) == (1, 3, 1)
+    assert all(a <= b for a, b in itertools.pairwise(watermarks))
+
+
+def test_lines_are_cut_where_they_end_and_too_long_ones_somewhere() -> None:
+    content = b"one\r\n\n" + b"x" * (3 * MAX_LINE_BYTES) + b"\nlast"
+    chunks = [content[start : start + 1_000] for start in range(0, len(content), 1_000)]
+
+    lines = list(cut_lines(iter(chunks)))
+
+    assert b"".join(lines) == content
+    assert lines[:2] == [b"one\r\n", b"\n"]
+    assert lines[-1] == b"last"
+    assert max(map(len, lines)) <= MAX_LINE_BYTES + 1_000
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"bad\n" * 30 + LINE, LINE + b"x" * MAX_LOG_BYTES]
+)
+def test_what_is_no_log_is_refused(content: bytes) -> None:
+    with pytest.raises(BadLogError):
+        check_log(content)
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_the_sample_is_counted_on_the_services_once_for_its_form(services: Services) -> None:
+    """Records in are those that were worked on, for each reader; nothing is late, dead or left."""
+    world = stream_world(services, WEBLOG)
+    with world.context():
+        assert add_sample(world.clients, "form-1")
+        assert not add_sample(world.clients, "form-1")
+    world.settle()
+    with world.context():
+        add_log(world.clients, "form-2", "mine", LINE)
+    world.settle()
+
+    requests = len(read_log(sample_log()).requests) + 1
+    with world.context():
+        status = WEBLOG.status(world.clients)
+        board = dict(WEBLOG.states(world.clients, "board"))
+    assert status.sources["requests"].records == requests
+    for name in ("hits", "sessions", "error-rates"):
+        found = status.computations[name]
+        assert (found.records, found.late, found.dead, found.waiting) == (requests, 0, 0, 0)
+    assert {kind: state["records"] for kind, state in board.items() if kind != "tops"} == {
+        "hits": requests, "visits": requests, "rates": 5 * requests,
+    }  # fmt: skip
