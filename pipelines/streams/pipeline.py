@@ -226,7 +226,9 @@ class _Numbers:
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
     found = yield from reading.source_row(environment, stream)
-    yield Create([pull_wake(environment, stream, found.seq)])
+    wake = pull_wake(environment, stream, found.seq)
+    # A task of the plain name may have run already, and have found nothing.
+    yield Create([wake._replace(name=(*wake.name, "begin", environment.new_id()))])
 
 
 def _check_pushed(records: Sequence[Pushed]) -> None:

@@ -13,7 +13,17 @@ from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.mail import Mail, interval_of, ring
 from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, DEAD, LATE, DeadRow, Head, Interval, SourceRow, slot_of
+from pipelines.streams.rows import (
+    CHUNK,
+    DEAD,
+    LATE,
+    SLOTS,
+    DeadRow,
+    Head,
+    Interval,
+    SourceRow,
+    slot_of,
+)
 from pipelines.streams.shelf import Shelf
 
 MAX_BACKLOG = 200
@@ -80,6 +90,8 @@ def state(environment: Environment, computation: str, key: str) -> Steps[dict[st
     """Return the state of a key as it was last committed."""
     codec = environment.pipeline.computation(computation).codec
     interval, shelf = yield from _interval_of(environment, computation, slot_of(key))
+    if interval is None:
+        return {}
     yield from shelf.load(interval, [key], ())
     text = shelf.state(interval, key).text
     return codec.load(text) if text else {}
@@ -91,6 +103,8 @@ def states(
     """Return the states of one slab, by key, and where the next slab begins (65,536: nowhere)."""
     codec = environment.pipeline.computation(computation).codec
     interval, shelf = yield from _interval_of(environment, computation, first_slot)
+    if interval is None:
+        return {}, SLOTS
     los = [slab.lo for slab in interval.slabs]
     lo = max(each for each in los if each <= first_slot)
     yield from shelf.load(interval, (), [lo])
@@ -103,17 +117,27 @@ def states(
 
 def _interval_of(
     environment: Environment, computation: str, slot: int
-) -> Steps[tuple[Interval, Shelf]]:
+) -> Steps[tuple[Interval | None, Shelf]]:
+    """Return the interval of a slot; None: nothing has ever come for the computation."""
     environment.pipeline.computation(computation)
-    head = yield from read_head(environment)
-    lo = interval_of(head.body, computation, slot)
+    shelf = Shelf(environment.names, computation)
+    head = yield from _look_at_head(environment)
+    if computation not in head.intervals:
+        return None, shelf
+    lo = interval_of(head, computation, slot)
     [found] = yield Read([environment.names.interval(computation, lo)])
-    return found.body, Shelf(environment.names, computation)
+    return found.body, shelf
+
+
+def _look_at_head(environment: Environment) -> Steps[Head]:
+    """Return the head of a pipeline, which may never have run: whoever looks changes nothing."""
+    [found] = yield Read([environment.names.head])
+    return Head() if found is None else found.body
 
 
 def status(environment: Environment) -> Steps[Status]:
     """Return how far a pipeline is: a few reads for each of its intervals."""
-    head = (yield from read_head(environment)).body
+    head = yield from _look_at_head(environment)
     computations = {}
     for name in environment.pipeline.graph.order:
         computations[name] = yield from _computation_status(environment, head, name)
@@ -139,14 +163,14 @@ def _computation_status(
     environment: Environment, head: Head, name: str
 ) -> Steps[ComputationStatus]:
     names, waiting = environment.names, 0
-    los = head.intervals[name]
+    los = head.intervals.get(name, ())
     for lo in los:
         inbox = names.inbox(name, lo)
         chunks = yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
         waiting += sum(len(found.body) for _, found in chunks)
     rows = yield Read([names.interval(name, lo) for lo in los])
     found = [row.body for row in rows]
-    hold = min(each.hold for each in found)
+    hold = min((each.hold for each in found), default=NEVER)
     return ComputationStatus(
         name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting,
         records=sum(each.records for each in found),

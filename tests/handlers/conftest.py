@@ -32,6 +32,7 @@ from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoa
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
+from models.streams import StreamChunk, StreamDead, StreamHead, StreamInterval, StreamSource
 from models.uploads import UploadChunk
 from pipelines.registry import Registry
 from pipelines.tasks import AppEngineTarget, Task
@@ -45,6 +46,7 @@ KINDS = (
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
+    *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead),
 )
 PARTY = {
     "title": "Garden party",

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import main
+from pipelines.registry import Registry
 from tests.handlers.endpoints.acts import one_emulator
 from tests.pipelines.streams.harness import stream_world, windows
 from tests.world import ACCOUNT, BASE_URL, Services, World
@@ -35,7 +37,7 @@ def test_a_program_in_any_language_pushes_and_may_repeat(program: Program) -> No
     """Each record counts once; the answer says how far the source is."""
     body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 60_000}
     for _ in range(2):
-        answer = program.post("weblog/requests", body)
+        answer = program.post("minutes/requests", body)
         assert answer.status_code == 202
         assert answer.json["watermark"] == 60_000
     program.world.settle()
@@ -47,7 +49,7 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
     """S1: and nothing changes."""
     body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
-        assert program.post("weblog/requests", body, **headers).status_code == 403
+        assert program.post("minutes/requests", body, **headers).status_code == 403
     assert windows(program.world) == {}
 
 
@@ -56,14 +58,14 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
     ("path", "body", "status"),
     [
         ("none/requests", {"records": []}, 404),
-        ("weblog/hits", {"records": []}, 404),
-        ("weblog/requests", {"records": [], "process": "p"}, 404),
-        ("weblog/requests", {"records": [{"id": "a", "value": 1}]}, 400),
-        ("weblog/requests", {"records": [{"id": "a", "value": 1, "at": -1}]}, 400),
-        ("weblog/requests", {"records": [{"id": "", "value": 1, "at": 1}]}, 400),
-        ("weblog/requests", {"records": [{"id": "a", "value": 1, "at": 1}] * 501}, 400),
-        ("weblog/requests", {"records": [], "watermark": -1}, 400),
-        ("weblog/requests", {"records": [], "more": 1}, 400),
+        ("minutes/hits", {"records": []}, 404),
+        ("minutes/requests", {"records": [], "process": "p"}, 404),
+        ("minutes/requests", {"records": [{"id": "a", "value": 1}]}, 400),
+        ("minutes/requests", {"records": [{"id": "a", "value": 1, "at": -1}]}, 400),
+        ("minutes/requests", {"records": [{"id": "", "value": 1, "at": 1}]}, 400),
+        ("minutes/requests", {"records": [{"id": "a", "value": 1, "at": 1}] * 501}, 400),
+        ("minutes/requests", {"records": [], "watermark": -1}, 400),
+        ("minutes/requests", {"records": [], "more": 1}, 400),
     ],
 )
 def test_what_cannot_come_in_is_refused(
@@ -77,5 +79,7 @@ def test_what_cannot_come_in_is_refused(
 
 @one_emulator
 def test_an_app_without_pipelines_has_no_such_routes(services: Services) -> None:
-    rules = {rule.rule for rule in World(services).app.url_map.iter_rules()}
+    world = World(services)
+    app = main.create_app(world.settings, world.clients, Registry())
+    rules = {rule.rule for rule in app.url_map.iter_rules()}
     assert not [rule for rule in rules if rule.startswith("/api/v1/streams")]

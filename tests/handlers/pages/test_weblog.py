@@ -53,7 +53,6 @@ def test_the_sample_is_counted_once_and_adds_up(
 def test_a_file_that_is_no_log_is_refused_and_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any]
 ) -> None:
-    browser.get("/streams/weblog")
     before = snapshot()
     response = browser.post("/streams/weblog/logs", {"id": FORM})
     assert response.status_code == 400
@@ -72,5 +71,4 @@ def test_every_computation_stands_right_of_what_it_reads(services: object) -> No
 
 def test_what_is_read_changes_nothing(browser: Browser, snapshot: Callable[[], Any]) -> None:
     """S19, S18: looking leaves the store as it was, and every response has its headers."""
-    browser.get("/streams/weblog")
     look_only(browser, snapshot, "/streams/weblog")

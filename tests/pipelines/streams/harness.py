@@ -57,7 +57,7 @@ class Minutes(Computation):
 
 
 WEBLOG = Pipeline(
-    "weblog", Hits, Minutes, intervals=1,
+    "minutes", Hits, Minutes, intervals=1,
     sources=[PushSource("requests", disorder=timedelta(seconds=2))],
 )  # fmt: skip
 
