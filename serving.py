@@ -152,10 +152,11 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """End: streams of the app would go on for a while, and are told."""
-        live = getattr(self.wsgi, "extensions", {}).get("live")
+        super().handle_exit(sig, frame)
+        wsgi = getattr(self, "wsgi", None)  # None: it is told to end before it has begun.
+        live = getattr(wsgi, "extensions", {}).get("live")
         if live is not None:
             live.streams.close()
-        super().handle_exit(sig, frame)
 
     def _cap_keepalive(self, deadline: float) -> None:
         super()._cap_keepalive(deadline)

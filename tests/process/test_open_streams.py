@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from itsdangerous import URLSafeSerializer
 
+import serving
 from tests.documents import LOCAL_ENVIRONMENT
 from tests.process.servers import PATIENCE_S, THREADS, Server, gunicorn
 
@@ -46,3 +48,13 @@ def _listen(server: Server, stack: contextlib.ExitStack, token: str) -> int:
     stack.callback(connection.close)
     connection.request("GET", f"/updates/{token}/events")
     return connection.getresponse().status
+
+
+def test_a_worker_that_is_told_to_end_while_it_starts_ends() -> None:
+    """It has no app yet; what its signal handler raised would be taken for an error of the app."""
+    worker = serving.PatientWorker.__new__(serving.PatientWorker)
+    worker.alive, worker.method_queue = True, SimpleNamespace(defer=lambda call: None)
+
+    worker.handle_exit(signal.SIGTERM, None)
+
+    assert not worker.alive

@@ -44,7 +44,7 @@ def test_a_lookup_that_leaves_keys_for_the_next_one_counts_nothing_twice(
     resize(world, "a", 5)
     for _ in range(10):
         add(world, "a")
-    call, moved = commits._call, []
+    call, moved = commits.call_stub, []
 
     def answer_some(method: Any, request: Any) -> Any:
         keys = list(getattr(request, "keys", []))
@@ -62,7 +62,7 @@ def test_a_lookup_that_leaves_keys_for_the_next_one_counts_nothing_twice(
             in_threads(lambda: shrink_and_grow(world))
         return response
 
-    monkeypatch.setattr(commits, "_call", answer_some)
+    monkeypatch.setattr(commits, "call_stub", answer_some)
 
     assert total(world, "a") == 10
     assert moved
