@@ -36,7 +36,7 @@ shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=modu
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, on both Datastore emulators; ALL=1 with all parameters on both
-	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) $(PYTHON) -m pytest -n 4 --dist worksteal \
+	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) $(PYTHON) -m pytest -n 3 --dist worksteal \
 	  --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
