@@ -163,6 +163,8 @@ def stage_of(
     slowed = _slowed(found, now)
     if time is None:
         said, said_of = _said(found, None, name, now)
+        own = {each.queue for each in found.deliveries}
+        slowed = [each for each in slowed if each.queue in own]
         return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of)
     hits = [each for each in found.deliveries if each.is_hit]
     said, said_of = _said(found, time, name, now)
@@ -177,7 +179,7 @@ def stage_of(
         struck=[_struck(time, each, name) for each in reversed(hits)][:STRUCK_SHOWN],
         said=said,
         said_of=said_of,
-        slowed=slowed,
+        slowed=[] if time.is_over else slowed,
         switches=switches,
         cost=cost,
     )
@@ -249,7 +251,7 @@ def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
     for each in reversed(deliveries):
         if each.queue == queue and each.status in (429, 503):
             return f"{each.status}, {each.reason or 'no reason given'}"
-    return "it was answered with 429 or 503"
+    return "429 or 503"
 
 
 # The axis
