@@ -28,11 +28,13 @@ def draw(items: list[pytest.Item]) -> None:
     """Take out of a collection what is not drawn."""
     if not IS_SAMPLED:
         return
-    groups: dict[str, list[str]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in items:
         groups[_group(item)].append(item.nodeid)
     drawn = {
-        id_ for group, ids in groups.items() for id_ in sample(group, ids, _one_in(group, len(ids)))
+        id_
+        for (group, one_in), ids in groups.items()
+        for id_ in sample(group, ids, one_in or (2 if len(ids) > MANY else 1))
     }
     if left := [item for item in items if item.nodeid not in drawn]:
         left[0].config.hook.pytest_deselected(items=left)
@@ -48,20 +50,11 @@ def sample(group: str, ids: Sequence[str], one_in: int) -> list[str]:
     return random.Random(group).sample(list(ids), math.ceil(len(ids) / one_in))
 
 
-_LOCKS, _WINDOWS = " locks", " windows"
-
-
-def _group(item: pytest.Item) -> str:
-    """Return what a test is drawn from: the parameters of its function, or more."""
+def _group(item: pytest.Item) -> tuple[str, int]:
+    """Return what a test is drawn from, and of how many it is one; 0: that depends on how many."""
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params if callspec is not None else {}
     if "firestore" in (parameters.get("services"), parameters.get("kind")):
-        return item.nodeid.partition("::")[0] + _LOCKS
+        return item.nodeid.partition("::")[0] + " locks", SAMPLE_OF
     function = item.nodeid.partition("[")[0]
-    return function + _WINDOWS if "page" in parameters else function
-
-
-def _one_in(group: str, count: int) -> int:
-    if group.endswith(_LOCKS):
-        return SAMPLE_OF
-    return 2 if group.endswith(_WINDOWS) or count > MANY else 1
+    return (f"{function} windows", 2) if "page" in parameters else (function, 0)

@@ -13,7 +13,7 @@ from handlers.pages.counter_charts import Chart, by_second
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
 
 # Of writers, of what drains shards, and of folds: by the beginnings of their routes.
 WRITERS = "/tasks/counters-demo/"
@@ -108,12 +108,7 @@ def _closing(under: LoadStatus, counts: Counts, stage: Stage) -> str:
     ways = under.ways
     clicked = sum(way.accepted for way in ways.values())
     parts = [plural(clicked, "click") + (f" in {len(ways)} ways" if len(ways) > 1 else "")]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
-    if flushes := sum(flag.kind == "flush" for flag in stage.flags):
-        parts.append(f"memcached flushed {plural(flushes, 'time')}")
+    parts += [*suffered(stage), *flushed(stage)]
     if under.is_moving and under.load:
         wanted = under.load.clicks * len(ways)
         return ", ".join([*parts, f"{number(max(0, wanted - clicked))} to come"])

@@ -10,7 +10,7 @@ from typing import Any
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
 from models.continuations import RUNNING
 from pipelines.continuations.progress import Progress
 from pipelines.materialized_views import Verification
@@ -73,10 +73,7 @@ def _name(delivery: Delivery) -> str:
 
 def _closing(last: Progress, waiting: int, verified: Verification | None, stage: Stage) -> str:
     parts = [f"{plural(last.totals.done, 'student')} added"]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
+    parts += suffered(stage)
     if last.state == RUNNING or waiting:
         parts.append(f"{number(waiting)} changes on their way")
         return ", ".join(parts)

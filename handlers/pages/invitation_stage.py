@@ -12,7 +12,7 @@ from demos.invitations.send_progress import SendProgress
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents, mails_sent_again
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
 from models.continuations import RUNNING, WAITING
 from models.demos.invitations import Party
 from pipelines.continuations.progress import Progress
@@ -141,10 +141,7 @@ def _closing(send: SendProgress, stage: Stage, again: int | None) -> str:
     """Return a send in one line."""
     latest = send.latest
     parts = [f"{plural(send.sent, 'mail')} sent"]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
+    parts += suffered(stage)
     if latest.state == RUNNING:
         parts.append(f"{number(latest.waiting + latest.totals.retrying)} to go")
         return ", ".join(parts)

@@ -13,7 +13,7 @@ from handlers.pages.faults import switches_of
 from handlers.pages.formatting import number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.number_charts import times
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
 from models.demos.numbers import NumbersRun
 
 MEASURING, CHAIN = "/tasks/continuations/measure-numbers", "/tasks/numbers/echo"
@@ -80,10 +80,7 @@ def _closing(rows: Sequence[Finding], stage: Stage, is_complete: bool) -> str:
         f"{taken} of {len(PROBES)} operations",
         plural(sum(len(each.samples_ms) for each in rows), "sample"),
     ]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
+    parts += suffered(stage)
     return ", ".join([*parts, "all measured"] if is_complete else parts)
 
 

@@ -12,7 +12,7 @@ from demos.quilt.progress import QuiltProgress
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
 
 TASKS = "/tasks/batches/quilt"
 
@@ -94,10 +94,7 @@ def _name(delivery: Delivery) -> str:
 
 def _closing(found: QuiltProgress, stage: Stage) -> str:
     parts = [f"{number(found.painted)} of {plural(found.count, 'square')} painted"]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
+    parts += suffered(stage)
     if found.is_finished:
         parts.append(f"{number(found.count - found.painted)} blank")
         parts.append("one completion")

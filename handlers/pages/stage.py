@@ -234,6 +234,20 @@ def _said(
     )
 
 
+def suffered(stage: Stage) -> list[str]:
+    """Return what was done to a run, as parts of its closing line; [] when nothing was tried."""
+    if not (stage.hit or stage.switches or stage.kills):
+        return []
+    faults = plural(stage.hit, "fault")
+    return [faults, f"{plural(stage.kills, 'worker')} killed"] if stage.kills else [faults]
+
+
+def flushed(stage: Stage) -> list[str]:
+    """Return how often memcached was flushed, as a part of the closing line; [] when never."""
+    flushes = sum(flag.kind == "flush" for flag in stage.flags)
+    return [f"memcached flushed {plural(flushes, 'time')}"] if flushes else []
+
+
 def _slowed(found: Incidents, now: float) -> list[Slowed]:
     return [
         Slowed(

@@ -11,7 +11,7 @@ from demos.sums.reconciliation import Reconciliation
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
-from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of
+from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
 from handlers.pages.sum_charts import Gantt, gantt
 
 WRITERS, FOLDS = "/tasks/sums/", "/tasks/fork-join/sums/"
@@ -84,12 +84,7 @@ def _ms(moment: str) -> float:
 def _closing(found: Reconciliation, stage: Stage) -> str:
     load: LoadStatus = found.load
     parts = [plural(load.accepted.items, "item")]
-    if stage.hit or stage.switches or stage.kills:
-        parts.append(plural(stage.hit, "fault"))
-    if stage.kills:
-        parts.append(f"{plural(stage.kills, 'worker')} killed")
-    if flushes := sum(flag.kind == "flush" for flag in stage.flags):
-        parts.append(f"memcached flushed {plural(flushes, 'time')}")
+    parts += [*suffered(stage), *flushed(stage)]
     if found.is_moving:
         return ", ".join([*parts, f"{number(found.status.waiting)} waiting to be folded"])
     lost, twice = max(0, -found.surplus), max(0, found.surplus)

@@ -198,13 +198,20 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             return False  # Somebody else reads it.
         if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield Create([pull_wake(environment, stream, injected.row.seq, delay_s)])
+            yield Create([pull_wake(environment, stream, injected.row.seq, delay_s=delay_s)])
             return False
 
 
-def pull_wake(environment: Environment, stream: str, seq: int, delay_s: float = 0) -> Wake:
-    """Return the task that goes on reading a source."""
-    return Wake((stream, -1), (environment.pipeline.name, stream, seq), delay_s)
+def pull_wake(
+    environment: Environment, stream: str, seq: int, *why: str | int, delay_s: float = 0
+) -> Wake:
+    """Return the task that goes on reading a source.
+
+    Args:
+        why: Makes it another task than the one that reading itself asks for: that one may have run
+            already, and have found nothing.
+    """
+    return Wake((stream, -1), (environment.pipeline.name, stream, seq, *why), delay_s)
 
 
 def _offer(environment: Environment, stream: str, pulled: Pulled) -> Offer:

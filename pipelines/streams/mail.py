@@ -24,6 +24,8 @@ from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 MAX_LETTERS = 500
 MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
+# Cloud Tasks takes a task for up to 30 days ahead; one for later finds nothing and is made anew.
+MAX_DELAY_S = 29 * 24 * 3600.0
 
 
 class Mail:
@@ -117,10 +119,6 @@ def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Ste
         delay_s = max(0.0, (wall - environment.now_ms()) / 1000)
         name = (environment.pipeline.name, *target, "wall", wall)
         yield Create([Wake(target, name, min(delay_s, MAX_DELAY_S))])
-
-
-# Cloud Tasks takes a task for up to 30 days ahead; one for later finds nothing and is made anew.
-MAX_DELAY_S = 29 * 24 * 3600.0
 
 
 def tick_wake(environment: Environment, head: Head) -> Wake:

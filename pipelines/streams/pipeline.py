@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -103,7 +104,7 @@ class Pipeline(Declaration):
         """
         self.check_process(stream, process)
         transaction = current_transaction()
-        number = transaction.hook(f"streams {self.name}", _Numbers).next()
+        number = transaction.count(f"streams {self.name}")
         args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
         outbox.enqueue(clients, push_task(self), args)
 
@@ -187,48 +188,22 @@ class PushLater:
     at: int
 
 
+@functools.cache
 def push_task(pipeline: Pipeline) -> Task[PushLater]:
-    """Return the task that lets in what transactions have pushed."""
+    """Return the task that lets in what transactions have pushed, always the same."""
 
     def push(clients: Clients, args: PushLater) -> None:
         record = Pushed(args.id, args.value, args.at)
         pipeline.push(clients, args.stream, [record], process=args.process)
 
-    if pipeline not in _PUSH_TASKS:
-        path = f"/tasks/streams/{pipeline.name}/push"
-        _PUSH_TASKS[pipeline] = Task(path, tasks_of(pipeline).work.queue, PushLater, push)
-    return _PUSH_TASKS[pipeline]
-
-
-_PUSH_TASKS: dict[Pipeline, Task[PushLater]] = {}
-
-
-class _Numbers:
-    """Numbers what one transaction pushes; from 0 again in each attempt."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def next(self) -> int:
-        self._next += 1
-        return self._next
-
-    def on_retry(self, cause: Exception) -> None:
-        self._next = 0
-
-    def on_commit(self) -> None:
-        return
-
-    def on_give_up(self) -> None:
-        return
+    path = f"/tasks/streams/{pipeline.name}/push"
+    return Task(path, tasks_of(pipeline).work.queue, PushLater, push)
 
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
     found = yield from reading.source_row(environment, stream)
-    wake = pull_wake(environment, stream, found.seq)
-    # A task of the plain name may have run already, and have found nothing.
-    yield Create([wake._replace(name=(*wake.name, "begin", environment.new_id()))])
+    yield Create([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
 
 
 def _check_pushed(records: Sequence[Pushed]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -218,14 +219,10 @@ class Engine:
         return source.read(self._clients, call.position, call.limit)
 
 
+@functools.cache
 def tasks_of(pipeline: Declaration) -> Tasks:
     """Return the tasks of a pipeline, always the same."""
-    if pipeline not in _TASKS:
-        _TASKS[pipeline] = Tasks(pipeline)
-    return _TASKS[pipeline]
-
-
-_TASKS: dict[Declaration, Tasks] = {}
+    return Tasks(pipeline)
 
 
 def _found(key: Key, row: rows.Row | None) -> Found | None:

@@ -44,7 +44,5 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
     now_ms = environment.now_ms()
     if source.poll is None or now_ms - found.body.seen_ms < poll_ms + STALE_MS:
         return 0
-    # Its own task may have run without a trace: a name of this minute is another one.
-    wake = pull_wake(environment, stream, found.body.seq)
-    yield Create([wake._replace(name=(*wake.name, "sweep", now_ms // STALE_MS))])
+    yield Create([pull_wake(environment, stream, found.body.seq, "sweep", now_ms // STALE_MS)])
     return 1

@@ -15,36 +15,25 @@ from pipelines.streams import (
     Pushed,
     PushSource,
     Record,
-    Timer,
 )
 from pipelines.streams.environment import Pace
+from tests.pipelines.streams.test_computations import Hits as HitsInTime
 from tests.world import Services, World
 
-MINUTE = 60_000
 # The clock of these tests stands still: nobody waits.
 PACE = Pace(linger=(), watermark_ms=0, tick_s=0.25)
 
 
-class Hits(Computation):
-    """Hits per path and minute."""
+class Hits(HitsInTime):
+    """Hits per path and minute; some records are poison."""
 
-    inputs: ClassVar = {"requests": lambda request: request["path"]}
-    outputs = ("hits",)
+    late_stream = None
     max_attempts = 2
 
     def record(self, ctx: Context, record: Record) -> None:
         if record.value.get("poison"):
             raise ValueError("poison")
-        start = record.at // MINUTE * MINUTE
-        if start + MINUTE <= ctx.watermark:
-            ctx.drop_late()
-            return
-        ctx.state.map("windows").add(str(start))
-        ctx.set_timer(str(start), start + MINUTE)
-
-    def timer(self, ctx: Context, timer: Timer) -> None:
-        hits = ctx.state.map("windows").pop(timer.tag)
-        ctx.produce("hits", {"path": ctx.key, "start": int(timer.tag), "hits": hits})
+        super().record(ctx, record)
 
 
 class Minutes(Computation):
