@@ -6,7 +6,7 @@ makes the key unique, whatever a clock says (I4). Readers merge the buckets of a
 
 Two lists of the same comments: by thread, a reply below what it replies to, for reading; and by
 time, for what is new. A comment that commits late, or by a clock that is behind, is new all the
-same: `new_comments` looks back over CLOCK_SKEW, and `Arrivals` knows which comments of that time
+same: `arrivals_after` looks back over CLOCK_SKEW, and `Arrivals` knows which comments of that time
 were there already.
 
 Lost on failure: nothing. Cost of a comment: 4 reads and 5 writes, in one transaction, and the
@@ -228,7 +228,7 @@ class Arrivals:
 
 
 def arrivals_from(clients: Clients, post: str) -> Arrivals:
-    """Return what to hand to `new_comments` later, of a page that is read now."""
+    """Return what to hand to `arrivals_after` later, of a page that is read now."""
     now = naive_utc(clients.clock.now())
     for window_s in LOOK_BACK_S:
         since = now - datetime.timedelta(seconds=window_s)
@@ -238,15 +238,10 @@ def arrivals_from(clients: Clients, post: str) -> Arrivals:
     return Arrivals(since, frozenset(map(_digest, found[:MAX_NEW])))
 
 
-def new_comments(post: str, arrivals: Arrivals) -> list[Comment]:
-    """Return the comments committed after a page was read, oldest first, MAX_NEW at most."""
-    return _split(post, arrivals)[1]
-
-
 def arrivals_after(
     clients: Clients, post: str, arrivals: Arrivals
 ) -> tuple[list[Comment], Arrivals]:
-    """Return the same, and what to hand over next time: whoever has these sees them no more."""
+    """Return what was committed since, oldest first, MAX_NEW at most; and what to ask with next."""
     known, found = _split(post, arrivals)
     # Of more than that, the rest comes after the last of these.
     is_cut = len(found) == MAX_NEW

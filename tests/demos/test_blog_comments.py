@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from demos.blog import comments
-from demos.blog.comments import UnknownCommentError, arrivals_from, new_comments
+from demos.blog.comments import UnknownCommentError, arrivals_after, arrivals_from
 from demos.blog.drafts import Author, BadDraftError, comment_of, name_of
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.views import BUILDS, CommentsByPost, MostDiscussed, most_discussed
@@ -277,15 +277,19 @@ def test_what_is_new_is_what_came_after_the_page_was_read(world: World) -> None:
     old = said(world, 1, "old")
     with world.context():
         arrivals = arrivals_from(world.clients, POST)
-        assert new_comments(POST, arrivals) == []
+        assert arrivals_after(world.clients, POST, arrivals)[0] == []
         behind = OffClock.beside(world, datetime.timedelta(seconds=-30))
         comments.add_comment(behind, post_key(DEMO, 1), "7" * 32, BOB, "late")
     said(world, 1, "reply", BOB, reply_to=old)
     said(world, 1, "new")
 
     with world.context():
-        assert {each.text for each in new_comments(POST, arrivals)} == {"late", "reply", "new"}
-        assert new_comments(POST, arrivals_from(world.clients, POST)) == []
+        assert {each.text for each in arrivals_after(world.clients, POST, arrivals)[0]} == {
+            "late",
+            "reply",
+            "new",
+        }
+        assert arrivals_after(world.clients, POST, arrivals_from(world.clients, POST))[0] == []
 
 
 def test_what_is_new_among_very_many_is_bounded(world: World) -> None:
@@ -299,7 +303,7 @@ def test_what_is_new_among_very_many_is_bounded(world: World) -> None:
         ndb.put_multi(many)
         arrivals = arrivals_from(world.clients, POST)
         assert len(arrivals.known) <= comments.MAX_NEW
-        assert len(new_comments(POST, arrivals)) <= comments.MAX_NEW
+        assert len(arrivals_after(world.clients, POST, arrivals)[0]) <= comments.MAX_NEW
 
 
 # Counts
