@@ -53,6 +53,8 @@ class KeyState(NamedTuple):
 
 
 NOTHING = KeyState()
+# The stream of timers that were dead letters and fire again: [tag, time, is it of the clock].
+DEAD_TIMERS = ""
 
 
 class Input(NamedTuple):

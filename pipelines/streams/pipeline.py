@@ -19,7 +19,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
-from pipelines.streams.records import FOREVER
+from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
@@ -103,6 +103,8 @@ class Pipeline(Declaration):
             UnknownStreamError, BadRecordError: nothing was let in.
         """
         self.check_process(stream, process)
+        check_time(at)
+        value_text(value)
         transaction = current_transaction()
         number = transaction.count(f"streams {self.name}")
         args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
@@ -163,10 +165,10 @@ class Pipeline(Declaration):
         return engine.run(reading.dead_letters(engine.environment, limit))
 
     def replay(self, clients: Clients, dead_letter: str) -> bool:
-        """Work on a dead record again, as a late one; return False if there is none of this id.
+        """Work on a dead record or timer again, as a late one; return False if there is none.
 
         Raises:
-            UnknownStreamError: it is a timer, which is not replayed.
+            UnknownStreamError: its computation does not read its stream any more.
         """
         engine = Engine(clients, self)
         return engine.run(reading.replay(engine.environment, dead_letter))

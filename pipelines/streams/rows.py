@@ -35,6 +35,7 @@ class Slab(NamedTuple):
     hold: int = NEVER
     due: int = NEVER
     wall: int = NEVER
+    timers: int = 0
 
 
 class IdsPart(NamedTuple):
@@ -75,6 +76,10 @@ class Interval(NamedTuple):
     @property
     def wall(self) -> int:
         return min((slab.wall for slab in self.slabs), default=NEVER)
+
+    @property
+    def timers(self) -> int:
+        return sum(slab.timers for slab in self.slabs)
 
     def is_held(self, now_ms: int) -> bool:
         return bool(self.owner) and self.lease_ms > now_ms
@@ -125,6 +130,8 @@ class DeadRow(NamedTuple):
     letter: Letter | None = None
     tag: str = ""  # Of a timer, which stands at `at`.
     at: int = 0
+    is_wall: bool = False
+    hold: int = 0
 
 
 class SlabBody(NamedTuple):

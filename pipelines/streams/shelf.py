@@ -161,8 +161,10 @@ def _size(body: SlabBody) -> int:
 def _summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
     hold = due = wall = NEVER
+    timers = 0
     for state in body.keys.values():
         due = min(due, state.expires)
+        timers += len(state.timers)
         for timer in state.timers.values():
             if timer.is_wall:
                 wall = min(wall, timer.at)
@@ -170,4 +172,4 @@ def _summary(lo: int, body: SlabBody) -> Slab:
                 due = min(due, timer.at)
             if not timer.is_late:
                 hold = min(hold, timer.hold)
-    return Slab(lo, hold, due, wall)
+    return Slab(lo, hold, due, wall, timers)
