@@ -1,4 +1,4 @@
-"""Records for streams over HTTP, from a program in any language.
+"""Records for streams over HTTP, from a program in any language, and how far a pipeline is.
 
 A caller proves itself by an OIDC token of the app's service account, as the task queue does.
 Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
@@ -6,10 +6,10 @@ Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from flask import Blueprint, jsonify
+from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -51,13 +51,11 @@ _NEW_RECORDS = TypeAdapter(NewRecords)
 @workers_only
 def push(pipeline: str, stream: str) -> ResponseReturnValue:
     """Let records in; they are durable when this answers. It may be repeated, by their ids."""
-    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
-    if pipeline not in pipelines:
-        refuse(404, "There is no such pipeline.")
+    into = _pipeline(pipeline)
     asked = typed_body(_NEW_RECORDS, MAX_BODY_BYTES)
     records = [Pushed(each.id, each.value, each.at) for each in asked.records]
     try:
-        accepted = pipelines[pipeline].push(
+        accepted = into.push(
             clients(), stream, records, process=asked.process, watermark=asked.watermark
         )
     except UnknownStreamError as error:
@@ -67,3 +65,28 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
     except (Retry, Unavailable):
         refuse(503, "It is not known whether all was let in: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202
+
+
+@bp.get("/<pipeline>", provide_automatic_options=False)
+@workers_only
+def status(pipeline: str) -> ResponseReturnValue:
+    """Return how far a pipeline is: watermarks, what waits, what was counted."""
+    return jsonify(asdict(_pipeline(pipeline).status(clients())))
+
+
+@bp.get("/<pipeline>/<computation>/state", provide_automatic_options=False)
+@workers_only
+def state(pipeline: str, computation: str) -> ResponseReturnValue:
+    """Return the state of a key, `?key=`, as it was last committed, its open windows among it."""
+    try:
+        found = _pipeline(pipeline).state(clients(), computation, request.args.get("key", ""))
+    except UnknownStreamError as error:
+        refuse(404, f"{error}.")
+    return jsonify(state=found)
+
+
+def _pipeline(name: str) -> Pipeline:
+    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
+    if name not in pipelines:
+        refuse(404, "There is no such pipeline.")
+    return pipelines[name]
