@@ -27,6 +27,12 @@ class Program:
         )
 
 
+    def get(self, path: str, **headers: str) -> Any:
+        return self.world.app.test_client().get(
+            f"/api/v1/streams/{path}", headers={**self.headers, **headers}
+        )
+
+
 @pytest.fixture
 def program(services: Services) -> Program:
     return Program(services)
@@ -50,6 +56,8 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
     body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
         assert program.post("minutes/requests", body, **headers).status_code == 403
+        for path in ("minutes", "minutes/hits/state?key=/"):
+            assert program.get(path, **headers).status_code == 403
     assert windows(program.world) == {}
 
 
@@ -83,3 +91,19 @@ def test_an_app_without_pipelines_has_no_such_routes(services: Services) -> None
     app = main.create_app(world.settings, world.clients, Registry())
     rules = {rule.rule for rule in app.url_map.iter_rules()}
     assert not [rule for rule in rules if rule.startswith("/api/v1/streams")]
+
+
+@one_emulator
+def test_a_program_reads_how_far_a_pipeline_is_and_what_a_key_holds(program: Program) -> None:
+    """Also before anything has come; and nothing that is not there."""
+    assert program.get("minutes").json["computations"]["hits"]["records"] == 0
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}]}
+    program.post("minutes/requests", body)
+    program.world.settle()
+
+    of_hits = program.get("minutes").json["computations"]["hits"]
+    assert (of_hits["records"], of_hits["waiting"], of_hits["waiting_timers"]) == (1, 0, 1)
+    assert program.get("minutes/hits/state?key=/").json == {"state": {"windows": {"0": 1}}}
+    assert program.get("minutes/hits/state").json == {"state": {}}
+    for path in ("none", "none/hits/state?key=/", "minutes/none/state?key=/"):
+        assert program.get(path).status_code == 404
