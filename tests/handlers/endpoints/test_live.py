@@ -75,6 +75,7 @@ def test_a_form_and_a_task_publish_what_they_change(
     ("page", "path", "form"),
     [
         ("/counters", "/counters/clicks", {"amount": "1"}),
+        ("/streams/weblog", "/streams/weblog/logs", {"sample": "yes"}),
         (f"/numbers/{FORM}", "/numbers", {}),
         ("/blog/1", "/blog/1/comments", {"text": "Hello", "name": "Ada"}),
     ],
