@@ -43,7 +43,7 @@ def register(app: Flask) -> None:
 
 
 def _watch(app: Flask) -> None:
-    """Say which requests and tasks change what pages show. A quilt publishes by itself."""
+    """Say which requests and tasks change what pages show. Some publish by themselves, too."""
     watch(app, "stages", "/break-it/")
     watch(
         app,
@@ -66,3 +66,9 @@ def _watch(app: Flask) -> None:
     )
     watch(app, "sums", "/sums", "/api/v1/sums", "/demo/sums")
     watch(app, "sums", "/tasks/sums/", "/tasks/fork-join/sums/")
+    watch(app, "counters", "/counters", "/demo/counters", "/tasks/counters-demo/")
+    watch(app, "counters", "/tasks/counters/", "/tasks/fork-join/counters-")
+    watch(app, "numbers", "/numbers", "/demo/numbers")
+    watch(app, "numbers", "/tasks/numbers/", "/tasks/continuations/measure-numbers")
+    watch(app, "blog", "/blog/samples", "/tasks/continuations/add-sample-")
+    watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")

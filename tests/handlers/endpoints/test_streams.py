@@ -1,4 +1,4 @@
-"""Records over HTTP: who may push, and what is refused."""
+"""Streams over HTTP: who may push and read, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class Program:
         token = self.world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         self.headers = {"Authorization": f"Bearer {token}"}
 
-    def post(self, path: str, body: object, **headers: str) -> Any:
-        return self.world.app.test_client().post(
-            f"/api/v1/streams/{path}", json=body, headers={**self.headers, **headers}
-        )
-
-
     def get(self, path: str, **headers: str) -> Any:
         return self.world.app.test_client().get(
             f"/api/v1/streams/{path}", headers={**self.headers, **headers}
+        )
+
+    def post(self, path: str, body: object, **headers: str) -> Any:
+        return self.world.app.test_client().post(
+            f"/api/v1/streams/{path}", json=body, headers={**self.headers, **headers}
         )
 
 
@@ -56,8 +55,6 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
     body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
         assert program.post("minutes/requests", body, **headers).status_code == 403
-        for path in ("minutes", "minutes/hits/state?key=/"):
-            assert program.get(path, **headers).status_code == 403
     assert windows(program.world) == {}
 
 
@@ -86,24 +83,47 @@ def test_what_cannot_come_in_is_refused(
 
 
 @one_emulator
+def test_what_is_there_is_read_at_any_time(program: Program) -> None:
+    """Watermarks, backlog, and the state of a key with its open window."""
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 30_000}
+    program.post("minutes/requests", body)
+    assert program.get("minutes").json["computations"]["hits"]["waiting"] == 1
+    program.world.settle()
+
+    status = program.get("minutes").json
+    assert status["sources"]["requests"]["watermark"] == 30_000
+    counted = status["computations"]["hits"]
+    assert (counted["records"], counted["waiting"], counted["watermark"]) == (1, 0, 30_000)
+    [(key, state)] = program.get("minutes/hits/states?limit=5").json["states"].items()
+    assert key == "/"
+    assert state == program.get("minutes/hits/states?key=/").json["states"]["/"] != {}
+    assert program.get("minutes/hits/states?key=none").json == {"states": {"none": {}}}
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("none", 404),
+        ("none/hits/states", 404),
+        ("minutes/none/states", 404),
+        ("minutes/none/states?key=a", 404),
+        ("minutes/hits/states?limit=0", 400),
+        ("minutes/hits/states?limit=1001", 400),
+        ("minutes/hits/states?limit=x", 400),
+    ],
+)
+def test_what_cannot_be_read_is_refused(program: Program, path: str, status: int) -> None:
+    """S1: and nothing is read without a token."""
+    answer = program.get(path)
+    assert answer.status_code == status
+    assert len(answer.json["detail"]) > 10
+    assert program.get(path, Authorization="").status_code == 403
+
+
+@one_emulator
 def test_an_app_without_pipelines_has_no_such_routes(services: Services) -> None:
     world = World(services)
     app = main.create_app(world.settings, world.clients, Registry())
     rules = {rule.rule for rule in app.url_map.iter_rules()}
     assert not [rule for rule in rules if rule.startswith("/api/v1/streams")]
-
-
-@one_emulator
-def test_a_program_reads_how_far_a_pipeline_is_and_what_a_key_holds(program: Program) -> None:
-    """Also before anything has come; and nothing that is not there."""
-    assert program.get("minutes").json["computations"]["hits"]["records"] == 0
-    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}]}
-    program.post("minutes/requests", body)
-    program.world.settle()
-
-    of_hits = program.get("minutes").json["computations"]["hits"]
-    assert (of_hits["records"], of_hits["waiting"], of_hits["waiting_timers"]) == (1, 0, 1)
-    assert program.get("minutes/hits/state?key=/").json == {"state": {"windows": {"0": 1}}}
-    assert program.get("minutes/hits/state").json == {"state": {}}
-    for path in ("none", "none/hits/state?key=/", "minutes/none/state?key=/"):
-        assert program.get(path).status_code == 404
