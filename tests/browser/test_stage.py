@@ -90,7 +90,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
         *("/blog?tab=cache", "/blog?tab=code"),
         *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
-        "/streams/weblog",
+        *("/streams/weblog", "/zeitgeist", "/zeitgeist?tab=code"),
     ]
 
 

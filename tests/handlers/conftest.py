@@ -29,6 +29,7 @@ from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
 from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
+from models.demos.zeitgeist import ZeitgeistPlayback
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
@@ -46,7 +47,7 @@ KINDS = (
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
-    *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead),
+    *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead, ZeitgeistPlayback),
 )
 PARTY = {
     "title": "Garden party",
