@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from demos.zeitgeist.detector import Alert, Detector
 from demos.zeitgeist.model import Expected, Model
@@ -39,7 +39,7 @@ GROWTH = 1.25
 MIN_PARTIAL = 1.0
 MAX_ALERTS = 50
 
-Inputs = Mapping[str, Callable[[Any], str]]
+KeyOf = Callable[[Any], str]
 
 
 def by_query(value: Any) -> str:
@@ -58,7 +58,7 @@ def by_query_and_day(value: Any) -> str:
 class Counter(Computation):
     """Counts of a query by bucket: so far, and complete."""
 
-    inputs: ClassVar[Inputs] = {"queries": by_query}
+    inputs: Mapping[str, KeyOf] = {"queries": by_query}
     outputs = ("counts",)
     ttl = FORGOTTEN_AFTER
 
@@ -111,7 +111,7 @@ class Usual(Computation):
     """What is usual of each query at each hour of the week; it goes with each count."""
 
     name = "model"
-    inputs: ClassVar[Inputs] = {"counts": by_query}
+    inputs: Mapping[str, KeyOf] = {"counts": by_query}
     outputs = ("measured",)
     ttl = FORGOTTEN_AFTER
 
@@ -131,7 +131,7 @@ class Watcher(Computation):
     """Tells what is odd."""
 
     name = "detector"
-    inputs: ClassVar[Inputs] = {"measured": by_query}
+    inputs: Mapping[str, KeyOf] = {"measured": by_query}
     outputs = ("alerts",)
     ttl = FORGOTTEN_AFTER
 
@@ -154,7 +154,7 @@ class Watcher(Computation):
 class History(Computation):
     """Each bucket of a day of a query: its time of day, its count, the lowest and highest usual."""
 
-    inputs: ClassVar[Inputs] = {"measured": by_query_and_day}
+    inputs: Mapping[str, KeyOf] = {"measured": by_query_and_day}
     ttl = FORGOTTEN_AFTER
 
     def record(self, ctx: Context, record: Record) -> None:
@@ -178,7 +178,7 @@ BAND = 3
 class Board(Computation):
     """The last alerts of each query."""
 
-    inputs: ClassVar[Inputs] = {"alerts": by_query}
+    inputs: Mapping[str, KeyOf] = {"alerts": by_query}
     ttl = FORGOTTEN_AFTER
 
     def record(self, ctx: Context, record: Record) -> None:

@@ -17,7 +17,7 @@ KEY = "now"
 class ZeitgeistPlayback(ndb.Model):
     """A playback as JSON: what it plays, how fast, how far it is."""
 
-    playback = ndb.JsonProperty(indexed=False, required=True)
+    playback = ndb.JsonProperty(indexed=False)
 
 
 def playback_key() -> Any:
