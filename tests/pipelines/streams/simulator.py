@@ -190,6 +190,7 @@ class Simulation:
             new_id=self._new_id,
             complain=lambda text: None,
             pace=self.pace,
+            memories=machine.memories,
         )
 
     def _new_id(self) -> str:
@@ -263,7 +264,7 @@ class Simulation:
             return self.tick(environment)
         if lo < 0:
             return pull(environment, name)
-        return self.worker(environment, name, lo, machine.memories).run()
+        return self.worker(environment, name, lo).run()
 
     # One call
 
