@@ -110,6 +110,7 @@ class Simulation:
         self.chances = chances or Chances()
         self.store = Store()
         self.now_ms = 1_000_000
+        self.back_ms = 0  # How far the clocks have been put back in all.
         self.ids = 0
         self.wakes: list[tuple[int, Wake]] = []
         self.used: set[tuple[Any, ...]] = set()  # Names of tasks, which stay taken.
@@ -161,10 +162,11 @@ class Simulation:
         return Environment(
             self.pipeline,
             now_ms=lambda: self.now_ms + machine.skew_ms,
-            elapsed_ms=lambda: self.now_ms,
+            elapsed_ms=lambda: self.now_ms + self.back_ms,
             new_id=self._new_id,
             complain=lambda text: None,
             pace=self.pace,
+            memories=machine.memories,
         )
 
     def _new_id(self) -> str:
@@ -243,7 +245,7 @@ class Simulation:
             return self._tick(environment)
         if lo < 0:
             return self.pull(environment, name)
-        return self.worker(environment, name, lo, machine.memories).run()
+        return self.worker(environment, name, lo).run()
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:
         steps = self.tick(environment, *why)
