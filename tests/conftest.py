@@ -18,8 +18,11 @@ import pytest
 from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
+from devserver import class_training
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
+from models import materialized_views
+from pipelines.materialized_views import catalog
 from tests import sampling, soak, summary
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
@@ -33,6 +36,11 @@ Flask.url_rule_class = SharedRule
 # An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
 # time that it takes, which was half of all that the emulators took.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Deployed there are 64 copies of a catalog, and the tests of views write it some thousand times.
+# The stacks that run as processes have them all.
+CATALOG_REPLICAS = 3
+materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = CATALOG_REPLICAS
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
@@ -55,6 +63,12 @@ FAST = (
     *("pipelines/paging", "demos/test_blog_posts", "demos/test_blog_comments"),
     *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),
 )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Archive the emulators' Java classes, once for this machine: they start some eighty times."""
+    if not hasattr(session.config, "workerinput"):
+        class_training.make_missing()
 
 
 @pytest.hookimpl(wrapper=True)

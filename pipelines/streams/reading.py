@@ -55,13 +55,17 @@ class ComputationStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is: its watermark, and by process what it has brought."""
+    """How far a source is: its watermark, and by process what it has brought.
+
+    `position`: of a pull source, where its next read begins; None: at the beginning.
+    """
 
     stream: str
     watermark: int
     records: int
     late: int
     silent: tuple[str, ...] = ()
+    position: Any = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,7 @@ def status(environment: Environment) -> Steps[Status]:
             sum(row.records for row in known.values()),
             sum(row.late for row in known.values()),
             tuple(process for process, row in known.items() if row.is_out),
+            known[""].position if "" in known else None,
         )
     return Status(computations, sources)
 
