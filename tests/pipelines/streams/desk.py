@@ -79,13 +79,6 @@ class Desk:
         """Let time pass while nobody works."""
         self.simulation.now_ms += int(seconds * 1000)
 
-    def put_back(self, seconds: float) -> None:
-        """Put the clocks back; what is due stays due after the same time."""
-        simulation, back_ms = self.simulation, int(seconds * 1000)
-        simulation.now_ms -= back_ms
-        simulation.back_ms += back_ms
-        simulation.wakes = [(at_ms - back_ms, wake) for at_ms, wake in simulation.wakes]
-
     # One worker, step by step
 
     def worker(self, computation: str, *, machine: int = 0) -> Steps:
