@@ -62,7 +62,7 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.pictures $(ARGS)
 
-bench: $(INSTALLED) $(if $(findstring batches,$(or $(NAMES),batches)),$(RIVALS)) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
+bench: $(INSTALLED) $(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS)) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30

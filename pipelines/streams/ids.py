@@ -1,9 +1,9 @@
 """The ids of pushed records: what was accepted is known again, for a stated time.
 
 An interval keeps the ids in numbered rows, each of up to 500. A commit writes the last of them; it
-deletes those whose youngest id is older than the horizon, and, when there are more than 100,000, the
-oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more than
-100,000 records in its time. `known_for_ms` says for how long an id is known as things stand; a
+deletes those whose youngest id is older than the horizon, and, when there are more than 100,000,
+the oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more
+than 100,000 records in its time. `known_for_ms` says for how long an id is known as things stand; a
 pipeline's status and a gauge have it.
 """
 

@@ -88,7 +88,7 @@ class Pipeline(Declaration):
             raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
         offer = Offer(stream, process, arrivals, watermark)
         injected: Injected = engine.run(inject(engine.environment, offer))
-        return Accepted(injected.records, injected.late, injected.row.watermark)
+        return Accepted(injected.records, injected.late, injected.found.body.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""

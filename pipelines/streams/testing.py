@@ -79,9 +79,10 @@ class _Keys:
                 self.states.pop(key, None)
             else:
                 self.states[key] = state
-            self.holds.put(key, state.hold)
-            self.dues.put(key, NEVER if state.is_empty else state.due)
-            self.walls.put(key, state.wall)
+            times = state.times
+            self.holds.put(key, times.hold)
+            self.dues.put(key, NEVER if state.is_empty else times.due)
+            self.walls.put(key, times.wall)
 
     def take_due(self, watermark: int, now: int) -> list[str]:
         """Take out some keys that have something to do; `put` puts them back."""

@@ -275,6 +275,23 @@ def test_a_sender_that_dies_before_it_wakes_its_reader_is_made_up_for(services: 
 
 
 @one_emulator
+def test_a_queue_that_is_purged_loses_no_record(services: Services) -> None:
+    """G1: a purged task's name stays taken, so the sweep wakes by other names."""
+    world = stream_world(services)
+    with world.context():
+        WEBLOG.push(world.clients, "requests", hits(("a", "/", 1)))
+        WEBLOG.close(world.clients, "requests")
+    [task, *_] = world.live_tasks("streams")
+    world.engine.purge_queue(task.name.partition("/tasks/")[0])
+    world.settle()
+    assert windows(world) == {}
+
+    world.sweep()
+    world.settle()
+    assert windows(world) == {"0": [["/", 1]]}
+
+
+@one_emulator
 def test_what_is_at_rest_costs_nothing(services: Services) -> None:
     """No task is left, and a sweep wakes nothing."""
     world = stream_world(services)
