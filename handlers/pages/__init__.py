@@ -20,6 +20,7 @@ from handlers.pages import (
     sums,
     sums_api,
     weblog,
+    zeitgeist,
 )
 
 
@@ -36,6 +37,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(blog_writing.bp)
     app.register_blueprint(quilt.bp)
     app.register_blueprint(weblog.bp)
+    app.register_blueprint(zeitgeist.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
     _watch(app)

@@ -128,14 +128,21 @@ class Owner:
         return self.interval.owner == self.owner
 
     def leave(self) -> Steps[bool]:
-        """Give the interval up; return False if it was taken again, for something had come."""
+        """Give the interval up; return False if it was taken again, for something had come.
+
+        Raises:
+            OutcomeUnknownError: it may not have been given up, so nobody is woken for it: the task
+                has to come again.
+        """
         yield from self._release()
+        if self.interval.owner:
+            raise OutcomeUnknownError
         if (yield self._scan(1)):
             return not (yield from self.take())
         return True
 
     def _release(self) -> Steps[None]:
-        free = self.interval._replace(owner="", lease_ms=0)
+        free = self.interval._replace(owner="", lease_ms=0, deaths=0)
         if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
             self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
 

@@ -86,7 +86,7 @@ class Worker(Owner):
         if len(self.shelf.rows) > MAX_REMEMBERED:
             self.shelf.clear()
         if has_ids(chunks):
-            yield from self.ids.load(self.interval)
+            yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
@@ -130,7 +130,7 @@ class Worker(Owner):
         yield from self.commit(commit, interval)
         # Also when it is not known whether the commit was applied: a ring can do no harm.
         yield from ring(self.environment, mail.destinations)
-        if self.interval.wall < wall:
+        if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
 
     def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:

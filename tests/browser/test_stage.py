@@ -100,6 +100,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
         "/streams/weblog",
         *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
+        *("/zeitgeist", "/zeitgeist?tab=code"),
     ]
 
 

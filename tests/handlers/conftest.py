@@ -31,6 +31,7 @@ from models.demos.numbers import NumbersRun
 from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
 from models.demos.weblog import AccessLogs
+from models.demos.zeitgeist import ZeitgeistPlayback
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
@@ -50,6 +51,7 @@ KINDS = (
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
     *(NumbersRun, AccessLogs),
     *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead),
+    ZeitgeistPlayback,
 )
 PARTY = {
     "title": "Garden party",
