@@ -32,6 +32,7 @@ from tests.pipelines.streams.harness import (
     dead,
     hits,
     is_drained,
+    resumed,
     stream_world,
     windows,
 )
@@ -321,24 +322,9 @@ def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> N
     with world.context():
         before = StreamInterval.query().get().body
         assert before["records"] == 1
-        assert engine.run(_resumed(steps, call)) is Ended.LEASED
+        assert engine.run(resumed(steps, call)) is Ended.LEASED
         assert StreamInterval.query().get().body == before
         assert StreamChunk.query().get() is None
-
-
-def _resumed(steps: Any, call: Any) -> Any:
-    """Go on with steps that stand at a call."""
-    while True:
-        try:
-            answer = yield call
-        except Exception as error:
-            step, given = steps.throw, error
-        else:
-            step, given = steps.send, answer
-        try:
-            call = step(given)
-        except StopIteration as stop:
-            return stop.value
 
 
 @one_emulator
