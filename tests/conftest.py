@@ -82,13 +82,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     sampling.draw(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if soak.IS_SOAK and soak.MINUTES and items:
-        soak.BUDGET.share_s = soak.MINUTES * 60 * workers / len(items)
+        shares = [share for item in items if (share := _share(item))]
+        alike = (1 - sum(shares)) / max(1, len(items) - len(shares))
+        soak.BUDGET.all_s = soak.MINUTES * 60 * workers
+        soak.BUDGET.share_s = alike * soak.BUDGET.all_s
+
+
+def _share(item: pytest.Item) -> float:
+    """Return what part of all minutes a test asks for; 0: as much as others get."""
+    marker = item.get_closest_marker("soak_share")
+    return float(marker.args[0]) if marker else 0.0
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Count what a test plays."""
-    soak.BUDGET.begin()
+    soak.BUDGET.begin(_share(item))
     try:
         return (yield)
     finally:

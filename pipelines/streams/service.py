@@ -90,10 +90,7 @@ class Tasks:
         def work(clients: Clients, args: Work) -> None:
             computation = pipeline.computation(args.computation)
             engine = Engine(clients, pipeline)
-            memories: dict[Any, Any] = clients.process_state.get_or_create(
-                f"streams {pipeline.name}", dict
-            )
-            worker = Worker(engine.environment, computation.name, args.first_slot, memories)
+            worker = Worker(engine.environment, computation.name, args.first_slot)
             if engine.run(worker.run()) is Ended.LEASED:
                 raise Retry(f"another worker has {args.computation} at {args.first_slot}")
 
@@ -137,6 +134,7 @@ class Engine:
             new_id=lambda: f"{clients.random.getrandbits(64):016x}",
             complain=log.warning,
             pace=pace or clients.process_state.get_or_create("streams pace", Pace),
+            memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
         )
         self._acts: dict[type, Callable[[Any], Any]] = {
             Read: self._read,

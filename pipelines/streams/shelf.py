@@ -23,7 +23,6 @@ from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, Sl
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
-TIMER_BYTES = 50
 EMPTY = SlabBody({})
 BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
@@ -55,9 +54,17 @@ class Shelf:
         """Return a key whose slab was read."""
         body = self._slab(self.slab_of(interval, key))
         state = body.keys.get(key, NOTHING)
-        if key in body.large:
+        if key in body.large and not self.is_torn(interval, key):
             return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
         return state
+
+    def is_torn(self, interval: Interval, key: str) -> bool:
+        """Return whether a key's slab says that it is large, and its row had gone when it was read.
+
+        Its interval has written in between: an owner's commit fails then, a reader reads again.
+        """
+        is_large = key in self._slab(self.slab_of(interval, key)).large
+        return is_large and not self.rows[self.names.large(self.computation, key)].version
 
     def keys(self, lo: int) -> list[str]:
         """Return the keys of a slab that was read."""
@@ -69,7 +76,7 @@ class Shelf:
             key
             for lo in slabs
             for key, state in self._slab(lo).keys.items()
-            if state.due <= watermark or state.wall <= now_ms
+            if state.times.due <= watermark or state.times.wall <= now_ms
         ]
 
     def change(
@@ -152,22 +159,10 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
 
 
 def _size(body: SlabBody) -> int:
-    return sum(
-        len(key) + len(state.text) + TIMER_BYTES * (1 + len(state.timers))
-        for key, state in body.keys.items()
-    )
+    return sum(map(len, body.keys)) + sum(state.size for state in body.keys.values())
 
 
 def _summary(lo: int, body: SlabBody) -> Slab:
-    """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
-    hold = due = wall = NEVER
-    for state in body.keys.values():
-        due = min(due, state.expires)
-        for timer in state.timers.values():
-            if timer.is_wall:
-                wall = min(wall, timer.at)
-            else:
-                due = min(due, timer.at)
-            if not timer.is_late:
-                hold = min(hold, timer.hold)
-    return Slab(lo, hold, due, wall)
+    """Return what an interval has to know of a slab."""
+    times = [NOTHING.times, *(each.times for each in body.keys.values())]
+    return Slab(lo, *map(min, zip(*times, strict=True)))

@@ -140,7 +140,7 @@ class StreamTest:
             pending = [each.at for each in self._inboxes[name] if not each.is_late]
             first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
             self._watermarks[name] = max(before[name], first)
-            holds = [state.hold for state in self._keys[name].values()]
+            holds = [state.times.hold for state in self._keys[name].values()]
             out[name] = min([self._watermarks[name], *holds])
         return self._watermarks != before
 
@@ -150,7 +150,7 @@ class StreamTest:
         due = [
             key
             for key, state in sorted(keys.items())
-            if state.due <= watermark or state.wall <= self.now
+            if state.times.due <= watermark or state.times.wall <= self.now
         ]
         if not inbox and not due:
             return False

@@ -15,7 +15,7 @@ from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Counts, Effects, Failure, Input
-from pipelines.streams.mail import Mail, ring, ring_at
+from pipelines.streams.mail import Mail, ring_at
 from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
@@ -38,30 +38,34 @@ class Worker(Owner):
 
     def run(self) -> Steps[Ended]:
         """Work until there is nothing to do, or for some time."""
+        ended = Ended.DONE
         try:
             if not (yield from self.take()):
                 return Ended.LEASED
             yield from self._work()
         except LostLeaseError:
-            return Ended.LEASED
+            ended = Ended.LEASED
         except GoneError:
             return Ended.DONE
         except Exception:
             yield from self._give_back()
             raise
-        yield from ring(self.environment, (), tick=True)
-        return Ended.DONE
+        self.bell.owe((), tick=True)
+        yield from self.bell.ring()
+        return ended
 
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
         while True:
             if (yield from self.step()):
                 idle = 0
-            elif idle < len(self.pace.linger):
-                yield Pause(self.pace.linger[idle])
-                idle += 1
-            elif (yield from self.leave()):
-                return
+            else:
+                yield from self.bell.ring()
+                if idle < len(self.pace.linger):
+                    yield Pause(self.pace.linger[idle])
+                    idle += 1
+                elif (yield from self.leave()):
+                    return
             if self.environment.elapsed_ms() - began_ms > self.pace.run_ms:
                 yield from self._hand_on()
                 return
@@ -80,13 +84,15 @@ class Worker(Owner):
             for slab in self.interval.slabs
             if slab.due <= self.watermark or slab.wall <= now_ms
         ]
-        chunks = yield self._scan(self.pace.max_chunks)
+        if not self.inbox:
+            self.inbox = dict((yield self._scan(self.pace.max_chunks)))
+        chunks = list(self.inbox.items())
         if not chunks and not slabs:
             return False
         if len(self.shelf.rows) > MAX_REMEMBERED:
             self.shelf.clear()
         if has_ids(chunks):
-            yield from self.ids.load(self.interval)
+            yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
@@ -127,10 +133,11 @@ class Worker(Owner):
         commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
         interval = self._outcome(batch, effects, commit, mail)
         commit.inserts += mail.inserts()
-        yield from self.commit(commit, interval)
         # Also when it is not known whether the commit was applied: a ring can do no harm.
-        yield from ring(self.environment, mail.destinations)
-        if self.interval.wall < wall:
+        self.bell.owe(mail.destinations)
+        yield from self.commit(commit, interval)
+        yield from self.bell.ring_in_time()
+        if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
 
     def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:

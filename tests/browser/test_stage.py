@@ -24,6 +24,8 @@ WINDOWS: dict[str, Any] = {
     "phone": {"viewport": {"width": 390, "height": 844}},
     "night": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
 }
+# Of which all that moves is in the window at once.
+FITTING = ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors", "/streams/weblog")
 # A run that is watched, on a machine that does other things as well.
 RUN_MS = 150_000
 MIN_TARGET_PX = 24
@@ -86,7 +88,7 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
     start_load(page, rate=50, writers=5, seconds=2)
     page.goto(f"{stack.app}/grades")
     add_list(page, 60)
-    for button in ("Make a quilt", "Run the demo"):
+    for button in ("Make a quilt", "Count a sample log", "Run the demo"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name=button))
         found.append(page.url.partition("#")[0])
@@ -106,6 +108,8 @@ def pages(browser: Browser, stack: Stack) -> list[str]:
         *("/blog?tab=cache", "/blog?tab=code"),
         *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
         "/streams/weblog",
+        *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
+        *("/zeitgeist", "/zeitgeist?tab=code"),
     ]
 
 
@@ -182,7 +186,7 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
     """With its axis, its closing line and its cost, when a run is over."""
     page = browser.new_page()
     found = {}
-    for path in ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors"):
+    for path in FITTING:
         page.goto(stack.app + path)
         expect(page.locator(".closing")).to_be_attached()
         for window in ("desktop", "phone"):
