@@ -28,24 +28,20 @@ class KnownIds:
     horizon_ms: int
     seen: set[str] = field(default_factory=set)
     parts: dict[int, Found] = field(default_factory=dict)
-    is_loaded: bool = False
 
     def clear(self) -> None:
         self.seen.clear()
         self.parts.clear()
-        self.is_loaded = False
 
-    def load(self, interval: Interval) -> Steps[None]:
-        """Read what was accepted, once."""
-        if self.is_loaded:
-            return
-        numbers = [part.number for part in interval.ids]
+    def load(self, interval: Interval, now_ms: int) -> Steps[None]:
+        """Read what was accepted within the horizon, as far as it was not read before."""
+        fresh = self._fresh(interval, now_ms)
+        numbers = [part.number for part in fresh if part.number not in self.parts]
         found = (yield Read([self._key(number) for number in numbers])) if numbers else []
         for number, row in zip(numbers, found, strict=True):
             if row is not None:
                 self.parts[number] = row
                 self.seen.update(row.body)
-        self.is_loaded = True
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Forget what is older than the horizon; the next commit with ids deletes its rows."""
@@ -64,11 +60,13 @@ class KnownIds:
         for part in interval.ids:
             if part not in kept:
                 commit.deletes.append((self._key(part.number), None))
-        number = interval.ids[-1].number if interval.ids else 0
-        if kept and kept[-1].number == number and kept[-1].size + len(accepted) <= MAX_PART:
+        last = interval.ids[-1] if interval.ids else IdsPart(0, 0, MAX_PART)
+        number = last.number
+        # A clock that was put back may count on ids that were forgotten by what it said before.
+        if last in kept and number in self.parts and last.size + len(accepted) <= MAX_PART:
             ids = (*self.parts[number].body, *accepted)
             commit.puts.append((self._key(number), ids, self.parts[number].version))
-            return (*kept[:-1], IdsPart(number, now_s, len(ids)))
+            return (*kept[:-1], IdsPart(number, max(now_s, last.last_s), len(ids)))
         commit.inserts.append((self._key(number + 1), tuple(accepted)))
         return (*kept, IdsPart(number + 1, now_s, len(accepted)))
 

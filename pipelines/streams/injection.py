@@ -7,6 +7,7 @@ that it read a moment ago.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -69,6 +70,11 @@ class Injected(NamedTuple):
     late: int
     found: Found
     destinations: Sequence[tuple[str, int]]
+
+    @property
+    def row(self) -> SourceRow:
+        row: SourceRow = self.found.body
+        return row
 
 
 def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str = "") -> Arrival:
@@ -198,7 +204,11 @@ class _Plan:
 
 
 def pull(environment: Environment, stream: str) -> Steps[bool]:
-    """Read a pull source for some time; return whether it has ended."""
+    """Read a pull source for some time; return whether it has ended.
+
+    Raises:
+        ChangedError: somebody else has read it meanwhile. They may have died since: come again.
+    """
     source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
     assert isinstance(source, PullSource)
     key = environment.names.source(stream, "")
@@ -214,7 +224,8 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             offer = _offer(environment, stream, pulled)
             injected = yield from let_in(environment, offer, found)
         except ChangedError:
-            break  # Somebody else reads it.
+            yield from bell.ring()
+            raise
         found = injected.found
         bell.owe(injected.destinations, tick=True)
         yield from bell.ring_in_time()
@@ -248,9 +259,13 @@ def _offer(environment: Environment, stream: str, pulled: Pulled) -> Offer:
 
 
 def read_head(environment: Environment) -> Steps[Found]:
-    """Read the head of a pipeline; make what rows are missing, of it and of its computations."""
+    """Read the head of a pipeline; make what rows are missing, of it and of its computations.
+
+    Raises:
+        ChangedError: again and again others were faster, or it is not known what became of that.
+    """
     pipeline, names = environment.pipeline, environment.names
-    while True:
+    for _ in range(MAX_ATTEMPTS):
         [head] = yield Read([names.head])
         if is_complete(environment, head):
             return head  # type: ignore[no-any-return]
@@ -267,10 +282,9 @@ def read_head(environment: Environment) -> Steps[Found]:
             commit.inserts += _source_rows(environment)
         else:
             commit.puts.append((names.head, after, head.version))
-        try:
+        with contextlib.suppress(ChangedError, OutcomeUnknownError):
             yield commit
-        except (ChangedError, OutcomeUnknownError):
-            continue
+    raise ChangedError
 
 
 def is_complete(environment: Environment, head: Found | None) -> bool:

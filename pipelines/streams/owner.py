@@ -93,10 +93,10 @@ class Owner:
         They are only read again when they are older than they may be. An old one is only lower.
         """
         now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
-        if now_ms - self.head_read_ms <= self.pace.watermark_ms:
+        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms:
             return
         head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
-        if now_ms - read_ms > self.pace.watermark_ms:
+        if not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms
@@ -146,14 +146,21 @@ class Owner:
         return self.interval.owner == self.owner
 
     def leave(self) -> Steps[bool]:
-        """Give the interval up; return False if it was taken again, for something had come."""
+        """Give the interval up; return False if it was taken again, for something had come.
+
+        Raises:
+            OutcomeUnknownError: it may not have been given up, so nobody is woken for it: the task
+                has to come again.
+        """
         yield from self._release()
+        if self.interval.owner:
+            raise OutcomeUnknownError
         if (yield self._scan(1)):
             return not (yield from self.take())
         return True
 
     def _release(self) -> Steps[None]:
-        free = self.interval._replace(owner="", lease_ms=0)
+        free = self.interval._replace(owner="", lease_ms=0, deaths=0)
         self.inbox.clear()
         if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
             memory = Memory(self.version, self.shelf, self.ids)

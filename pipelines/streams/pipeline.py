@@ -19,7 +19,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
-from pipelines.streams.records import FOREVER
+from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
@@ -76,10 +76,7 @@ class Pipeline(Declaration):
             BadRecordError: nothing was let in, and why.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
-        source = self.source(stream)
-        if not isinstance(source, PushSource):
-            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
-        self.check_process(stream, process)
+        self._check_push(stream, process)
         _check_pushed(records)
         engine = Engine(clients, self)
         arrivals = [
@@ -91,7 +88,7 @@ class Pipeline(Declaration):
             raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
         offer = Offer(stream, process, arrivals, watermark)
         injected: Injected = engine.run(inject(engine.environment, offer))
-        return Accepted(injected.records, injected.late, injected.found.body.watermark)
+        return Accepted(injected.records, injected.late, injected.row.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""
@@ -102,11 +99,18 @@ class Pipeline(Declaration):
             NoTransactionError: this is not the body of `transact`.
             UnknownStreamError, BadRecordError: nothing was let in.
         """
-        self.check_process(stream, process)
+        self._check_push(stream, process)
+        value_text(value)
+        check_time(at)
         transaction = current_transaction()
         number = transaction.count(f"streams {self.name}")
         args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
         outbox.enqueue(clients, push_task(self), args)
+
+    def _check_push(self, stream: str, process: str) -> None:
+        if not isinstance(self.source(stream), PushSource):
+            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+        self.check_process(stream, process)
 
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
         """Say that no further record comes from a source: all timers fire.

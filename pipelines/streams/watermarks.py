@@ -51,7 +51,11 @@ class Cut:
     @property
     def has_moved(self) -> bool:
         head = self.head.body
-        return bool(self.silent or self.inputs != head.inputs or self.sources != head.sources)
+        return bool(
+            self.silent
+            or {**head.inputs, **self.inputs} != head.inputs
+            or {**head.sources, **self.sources} != head.sources
+        )
 
     def to_wake(self, now_ms: int) -> list[tuple[str, int]]:
         """Return the intervals that have something to do and no worker."""
@@ -72,8 +76,12 @@ class Cut:
         )
 
 
-def tick(environment: Environment) -> Steps[int]:
+def tick(environment: Environment, *why: str | int) -> Steps[int]:
     """Move the watermarks once, wake who has work, and have the next tick come if need be.
+
+    Args:
+        why: Wakes by other tasks than senders do: theirs may have been purged, and a name stays
+            taken for hours after that.
 
     Returns:
         How many intervals were woken.
@@ -96,7 +104,7 @@ def tick(environment: Environment) -> Steps[int]:
             if head.body.gen != cut.head.body.gen:
                 return woken  # By another tick, which looks after that.
             continue  # A source has written meanwhile, and counts on this tick.
-        woken += yield from _wake(environment, cut, now_ms)
+        woken += yield from _wake(environment, cut, now_ms, why)
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -184,10 +192,11 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         OutcomeUnknownError: the task comes again, and looks again.
     """
     head: Head = cut.head.body
+    # Another version of the code may have computations and sources that this one does not know.
     new = head._replace(
         gen=head.gen + 1,
-        inputs=cut.inputs,
-        sources=cut.sources,
+        inputs={**head.inputs, **cut.inputs},
+        sources={**head.sources, **cut.sources},
         still=0 if cut.has_moved else head.still + 1,
     )
     commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
@@ -195,9 +204,11 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
     return new
 
 
-def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[int]:
+def _wake(
+    environment: Environment, cut: Cut, now_ms: int, why: tuple[str | int, ...]
+) -> Steps[int]:
     wakes = [
-        wake(environment, (name, lo), cut.intervals[name, lo].gen)
+        wake(environment, (name, lo), cut.intervals[name, lo].gen, *why)
         for name, lo in cut.to_wake(now_ms)
     ]
     if wakes:

@@ -92,7 +92,7 @@ class Worker(Owner):
         if len(self.shelf.rows) > MAX_REMEMBERED:
             self.shelf.clear()
         if has_ids(chunks):
-            yield from self.ids.load(self.interval)
+            yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
@@ -137,7 +137,7 @@ class Worker(Owner):
         self.bell.owe(mail.destinations)
         yield from self.commit(commit, interval)
         yield from self.bell.ring_in_time()
-        if self.interval.wall < wall:
+        if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
 
     def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:
