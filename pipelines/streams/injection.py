@@ -71,11 +71,6 @@ class Injected(NamedTuple):
     found: Found
     destinations: Sequence[tuple[str, int]]
 
-    @property
-    def row(self) -> SourceRow:
-        row: SourceRow = self.found.body
-        return row
-
 
 def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str = "") -> Arrival:
     """Return a record that comes in, checked.

@@ -73,6 +73,8 @@ class KeyState(_Kept):
 
 
 NOTHING = KeyState()
+# The stream of timers that were dead letters and fire again: [tag, time, is it of the clock].
+DEAD_TIMERS = ""
 
 
 class Input(NamedTuple):

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from pipelines.streams.batch import run_batch
+from pipelines.streams.batch import MAX_FIRED, run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
+from pipelines.streams.giving_up import MAX_DEATHS, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
-from pipelines.streams.keys import Counts, Effects, Failure, Input
+from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.mail import Mail, ring_at
 from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
-
-# Workers that die over one record before it is a dead letter.
-MAX_DEATHS = 5
 
 
 class Ended(Enum):
@@ -98,12 +96,7 @@ class Worker(Owner):
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.watermark, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
-        # As long as timers are left, no record comes before them.
-        inputs = batch.inputs if len(due) <= self.limit else []
-        if inputs and not due and self.interval.deaths >= MAX_DEATHS:
-            effects = _given_up(inputs[0])
-        else:
-            effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        effects = self._worked(batch.inputs, due, now_ms)
         try:
             yield from self._finish(batch, effects)
         except TooLargeError:
@@ -113,6 +106,18 @@ class Worker(Owner):
         else:
             self.limit = min(2 * self.limit, self.pace.max_records)
         return True
+
+    def _worked(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
+        """Return what some timers and records lead to; what its workers do not survive is dead."""
+        # As long as timers are left, no record comes before them.
+        if len(due) > self.limit or (due and self.limit == 1):
+            inputs = ()
+        if self.interval.deaths >= MAX_DEATHS and (due or inputs):
+            state = self.shelf.state(self.interval, due[0]) if due else NOTHING
+            given_up = give_up(due, state, inputs, self.watermark, now_ms)
+            if given_up is not None:
+                return given_up
+        return self._run_hooks(inputs, due[: self.limit], now_ms)
 
     def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
         began_ms = self.environment.elapsed_ms()
@@ -126,6 +131,7 @@ class Worker(Owner):
             due=due,
             route=self.environment.pipeline.graph.route,
             is_over=lambda: self.environment.elapsed_ms() - began_ms > self.pace.hooks_ms,
+            max_fired=MAX_FIRED if self.limit >= self.pace.max_records else self.limit,
         )
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
@@ -171,10 +177,7 @@ class Worker(Owner):
             letter = Letter(what.key, what.at, what.stream, what.id, value_text(what.value))
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
-        return DeadRow(self.name, failure.key, failure.error, now_ms, tag=tag, at=timer.at)
-
-
-def _given_up(each: Input) -> Effects:
-    """Return what becomes of a record that its workers do not survive."""
-    failure = Failure(each.key, each, f"{MAX_DEATHS} workers died, or took too long")
-    return Effects(failures=[failure], counts=Counts(dead=1), taken=1)
+        return DeadRow(
+            self.name, failure.key, failure.error, now_ms,
+            tag=tag, at=timer.at, is_wall=timer.is_wall, hold=timer.hold,
+        )  # fmt: skip
