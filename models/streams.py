@@ -32,8 +32,7 @@ StreamChunk
 
 StreamIds
     Name: "<interval>:<number>". Up to 500 ids of pushed records, 12 bytes of hash each.
-    Growth: at most 100,000 ids, so 400 rows, for each interval; a row is deleted when the youngest
-    of its ids has expired.
+    Growth: at most 200 rows for each interval; deleted when the youngest of its ids has expired.
 
 StreamSource
     Name: "<pipeline>:<stream>:<process>". The position and the watermark of one process of a

@@ -114,7 +114,9 @@ def let_in(
     plan: _Plan | None = None
     for _ in range(MAX_ATTEMPTS):
         known = environment.memories.pop(key, None)
-        head, found = known or (yield Read([environment.names.head, key]))
+        if known is None or (expected is not None and known[1].version != expected.version):
+            known = yield Read([environment.names.head, key])
+        head, found = known
         if not is_complete(environment, head):
             yield from read_head(environment)
             continue

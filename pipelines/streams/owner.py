@@ -93,10 +93,10 @@ class Owner:
         They are only read again when they are older than they may be. An old one is only lower.
         """
         now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
-        if now_ms - self.head_read_ms <= self.pace.watermark_ms:
+        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms:
             return
         head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
-        if now_ms - read_ms > self.pace.watermark_ms:
+        if not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms

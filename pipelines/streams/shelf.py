@@ -165,6 +165,5 @@ def _size(body: SlabBody) -> int:
 def _summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab."""
     times = [NOTHING.times, *(each.times for each in body.keys.values())]
-    timers = sum(len(each.timers) for each in body.keys.values())
     hold, due, wall = map(min, zip(*times, strict=True))
-    return Slab(lo, hold, due, wall, timers)
+    return Slab(lo, hold, due, wall, sum(len(each.timers) for each in body.keys.values()))

@@ -28,9 +28,8 @@ class SinkWorker(Worker):
         if not chunks:
             return False
         if has_ids(chunks):
-            now_ms = self.environment.now_ms()
-            yield from self.ids.load(self.interval, now_ms)
-            self.ids.expire(self.interval, now_ms)
+            yield from self.ids.load(self.interval, self.environment.now_ms())
+            self.ids.expire(self.interval, self.environment.now_ms())
         limit = min(self.limit, self.sink.max_records)
         batch = gather(chunks, self.ids.seen, limit)
         if batch.inputs and self.interval.deaths >= MAX_DEATHS:

@@ -79,10 +79,9 @@ class _Keys:
                 self.states.pop(key, None)
             else:
                 self.states[key] = state
-            times = state.times
-            self.holds.put(key, times.hold)
-            self.dues.put(key, NEVER if state.is_empty else times.due)
-            self.walls.put(key, times.wall)
+            self.holds.put(key, state.times.hold)
+            self.dues.put(key, NEVER if state.is_empty else state.times.due)
+            self.walls.put(key, state.times.wall)
 
     def take_due(self, watermark: int, now: int) -> list[str]:
         """Take out some keys that have something to do; `put` puts them back."""

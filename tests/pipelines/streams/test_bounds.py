@@ -91,7 +91,7 @@ def test_how_long_ids_are_known_is_said_when_there_is_no_room_for_all(
 ) -> None:
     """G6: what is younger than that is known; here there is room for three rows of two ids."""
     monkeypatch.setattr(ids, "MAX_PART", 2)
-    monkeypatch.setattr(ids, "MAX_IDS", 6)
+    monkeypatch.setattr(ids, "MAX_PARTS", 3)
     pipeline = Pipeline(
         "crowded", *WEBLOG.computations.values(), intervals=1,
         sources=[PushSource("requests", dedup=timedelta(minutes=10))],

@@ -331,4 +331,4 @@ def test_ids_take_bounded_room_whatever_comes() -> None:
 
     sizes = [part.size for part in desk.interval("tally").ids]
     assert max(sizes) <= MAX_PART
-    assert len(desk.rows(IDS)) == len(sizes) == 2
+    assert len(desk.rows(IDS)) == len(sizes) == 3
