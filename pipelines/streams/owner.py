@@ -27,13 +27,14 @@ from pipelines.streams.ids import KnownIds
 from pipelines.streams.injection import is_complete, read_head
 from pipelines.streams.mail import wake
 from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import CHUNK, Head, Interval
+from pipelines.streams.rows import CHUNK, MAX_LEASE_MS, Head, Interval
 from pipelines.streams.shelf import Shelf
 
 # Rows of states that a process keeps of one interval.
 MAX_REMEMBERED = 500
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
+MIN_WAIT_MS = 1_000
 
 
 class LostLeaseError(Exception):
@@ -64,6 +65,7 @@ class Owner:
 
     def __post_init__(self) -> None:
         self.interval, self.version = Interval(0), 0
+        self.held_ms = 0  # When the lease of another worker ends.
         self.head, self.head_read_ms = Head(), -float(FOREVER)
         self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
         pipeline = self.environment.pipeline
@@ -128,6 +130,7 @@ class Owner:
         if found is None:
             raise GoneError
         if found.body.is_held(now_ms):
+            self.held_ms = found.body.lease_ms
             return False
         self._remember(found)
         self.owner = self.environment.new_id()
@@ -144,6 +147,18 @@ class Owner:
         self.interval, self.version = found.body, found.version
         yield from self.commit(Commit(), taken)
         return self.interval.owner == self.owner
+
+    def _look_after(self) -> Steps[None]:
+        """Have a task look at the interval when the lease of its worker ends: that one may be dead.
+
+        It is a task of its own: if this one failed, to be tried again, its queue would be slowed.
+        Those that look in the same second share one, and it looks in another second than they do.
+        """
+        now_ms = self.environment.now_ms()
+        left_s = min(max(self.held_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
+        why = "held", self.held_ms, now_ms // 1000
+        next_ = wake(self.environment, (self.name, self.lo), self.interval.gen, *why)
+        yield Create([next_._replace(delay_s=left_s)])
 
     def leave(self) -> Steps[bool]:
         """Give the interval up; return False if it was taken again, for something had come.
@@ -213,6 +228,7 @@ class Owner:
 
     def _look_again(self) -> Steps[None]:
         [found] = yield Read([self.key])
+        self.held_ms = found.body.lease_ms if found is not None else 0
         if found is None or found.body.owner not in (self.owner, ""):
             raise LostLeaseError
         if not found.body.owner and found.version != self.version:

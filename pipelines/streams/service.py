@@ -44,7 +44,7 @@ from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.sources import PullSource
 from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Ended, Worker
+from pipelines.streams.worker import Worker
 from pipelines.tasks.declaration import Task
 from pipelines.tasks.errors import Retry, Unavailable
 
@@ -96,8 +96,7 @@ class Tasks:
             engine = Engine(clients, pipeline)
             kind = SinkWorker if isinstance(computation, Sink) else Worker
             worker = kind(engine.environment, computation.name, args.first_slot)
-            if engine.run(worker.run()) is Ended.LEASED:
-                raise Retry(f"another worker has {args.computation} at {args.first_slot}")
+            engine.run(worker.run())
 
         def tick_(clients: Clients, args: Tick) -> None:
             engine = Engine(clients, pipeline)

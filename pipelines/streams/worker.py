@@ -26,7 +26,7 @@ class Ended(Enum):
     """How a run has ended."""
 
     DONE = "done"
-    LEASED = "leased"  # Another worker has the interval: the task has to come again.
+    LEASED = "leased"  # Another worker has the interval: a task looks after it.
 
 
 class Worker(Owner):
@@ -39,9 +39,11 @@ class Worker(Owner):
         ended = Ended.DONE
         try:
             if not (yield from self.take()):
+                yield from self._look_after()
                 return Ended.LEASED
             yield from self._work()
         except LostLeaseError:
+            yield from self._look_after()
             ended = Ended.LEASED
         except GoneError:
             return Ended.DONE

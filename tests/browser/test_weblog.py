@@ -92,7 +92,8 @@ def test_the_sample_is_counted_while_workers_are_killed(
     assert page.locator(".pipeline .was-hit").count() > 0
     expect(page.locator(".pipeline .is-open")).to_have_count(0)
     keep(page, "weblog-done")
-    assert problems == []
+    # A worker that is killed cuts the stream by which the page listens.
+    assert [each for each in problems if "INCOMPLETE_CHUNKED" not in each] == []
     check_width(page)
 
 

@@ -15,10 +15,14 @@ from tests.world import World
 
 ARGS = SampleArgs(DEMO, 500, 10_000, 1_900_000_000_000)
 POSTS, COMMENTS = 40, 400
+THURSDAY = 3
 
 
 @pytest.fixture
 def filled(world: World) -> World:
+    """A blog that is filled on a Thursday: at the beginning of a week nothing is discussed in it."""
+    days = (THURSDAY - world.clock.now().weekday()) % 7
+    world.clock.sleep(days * 24 * 3600)
     with world.context():
         samples.fill(world.clients, DEMO, posts=POSTS, comments=COMMENTS)
     return world

@@ -37,7 +37,7 @@ from pipelines.streams.records import NEVER
 from pipelines.streams.rows import INTERVAL
 from pipelines.streams.sweep import wake_sources, why_now
 from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Ended, Worker
+from pipelines.streams.worker import Worker
 from tests.pipelines.streams.store import Steps, Store, Violation, answered, one_by_one
 
 PACE = Pace(
@@ -276,8 +276,8 @@ class Simulation:
         error, process.error = process.error, None
         try:
             call = process.steps.throw(error) if error else process.steps.send(process.answer)
-        except StopIteration as stop:
-            self._end(process, again=stop.value is Ended.LEASED)
+        except StopIteration:
+            self._end(process, again=False)
             return
         except (ChangedError, OutcomeUnknownError, UnavailableError):
             self._end(process, again=True)
