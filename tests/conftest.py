@@ -22,8 +22,6 @@ from hypothesis import settings as hypothesis_settings
 from devserver import class_training
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
-from models import materialized_views
-from pipelines.materialized_views import catalog
 from tests import sampling, soak, summary
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
@@ -37,11 +35,6 @@ Flask.url_rule_class = SharedRule
 # An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
 # time that it takes, which was half of all that the emulators took.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-# Deployed there are 64 copies of a catalog, and the tests of views write it some thousand times.
-# The stacks that run as processes have them all.
-CATALOG_REPLICAS = 3
-materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = CATALOG_REPLICAS
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")

@@ -30,11 +30,12 @@ from devserver.mail import MailServer
 from handlers.endpoints import recovery
 from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
+from models import materialized_views
 from pipelines.batches import TaskBatch
 from pipelines.continuations import Job
 from pipelines.counters import Counter
 from pipelines.fork_join import ForkJoin
-from pipelines.materialized_views import ViewMaintenance
+from pipelines.materialized_views import ViewMaintenance, catalog
 from pipelines.outbox import InlineRelay
 from pipelines.pull_queues import PullQueue
 from pipelines.registry import Registry
@@ -61,6 +62,11 @@ SWEEPS = (
     "/cron/batches/sweep",
     "/cron/streams/sweep",
 )
+
+# The tests of views write a catalog some thousand times, in all its copies. The stacks that run as
+# processes have as many copies as are deployed.
+DEPLOYED_REPLICAS = materialized_views.CATALOG_REPLICAS
+materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = 3
 
 _namespaces = itertools.count(random.randrange(2**40))
 

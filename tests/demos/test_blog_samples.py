@@ -20,7 +20,7 @@ THURSDAY = 3
 
 @pytest.fixture
 def filled(world: World) -> World:
-    """A blog that is filled on a Thursday: at the beginning of a week nothing is discussed in it."""
+    """A blog that is filled on a Thursday: on a Monday nothing is discussed this week."""
     days = (THURSDAY - world.clock.now().weekday()) % 7
     world.clock.sleep(days * 24 * 3600)
     with world.context():

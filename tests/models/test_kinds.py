@@ -25,6 +25,7 @@ from models import (
 from models.demos import blog, grades, invitations, numbers, sums
 from models.demos import counters as clicks
 from tests.pipelines.memory import offline
+from tests.world import DEPLOYED_REPLICAS
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
@@ -201,7 +202,8 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     ),
     (lambda: materialized_views.row_key("t.1.1", '"r"'), ("ViewRow", 't.1.1:"r"')),
     (lambda: materialized_views.catalog_key("g", 3), ("ViewCatalog", "g:03")),
-    (lambda: materialized_views.catalog_key("g", 63), ("ViewCatalog", "g:63")),
+    (lambda: materialized_views.catalog_key("g", DEPLOYED_REPLICAS - 1), ("ViewCatalog", "g:63")),
+    (lambda: materialized_views.catalog_keys("g")[-1], ("ViewCatalog", "g:02")),
     (
         lambda: materialized_views.marker_key(ndb.Key("Pupil", "ada")),
         ("Pupil", "ada", "SourceMarker", "m"),
