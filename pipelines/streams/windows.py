@@ -270,7 +270,9 @@ class Windowed(Computation):
             empty = {"records": 0, "total": self.combine.empty()}
             return str(start), {"start": start, "end": end, "due": due, **empty}
         if not self.windows.merges:
-            return touched[0]
+            tag, window = touched[0]
+            window["due"] = max(due, window["due"])
+            return tag, window
         (_, first), (tag, last) = touched[0], touched[-1]
         window, total = dict(last), first["total"]
         for _, each in touched[1:]:
