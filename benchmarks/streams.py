@@ -141,7 +141,7 @@ def _until_collected(bench: Bench, pipeline: Pipeline, count: int) -> None:
             return
         if time.monotonic() > ends_at:
             raise WrongError(f"{pipeline.name} does not come to its end")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def _check(bench: Bench, pipeline: Pipeline, count: int) -> None:

@@ -27,6 +27,9 @@ from pipelines.streams.rows import (
     SourceRow,
 )
 
+# `json.dumps` would make one for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 def dump(kind: str, body: Any) -> bytes:
     """Return the body of a row as JSON."""
@@ -35,7 +38,7 @@ def dump(kind: str, body: Any) -> bytes:
         return f"[{','.join(lines)}]".encode()
     if kind in (HEAD, INTERVAL, SOURCE, DEAD):
         body = body._asdict()
-    return json.dumps(body, separators=(",", ":")).encode()
+    return _ENCODER.encode(body).encode()
 
 
 def load(kind: str, text: bytes) -> Any:
@@ -47,7 +50,7 @@ def _line(key: str, state: KeyState, body: SlabBody) -> str:
     """Return a key as it stands in a slab, as JSON."""
     if state.stored is None or state.stored[0] != key or key in body.large:
         item = _key_item(key, state, body)
-        state.stored = key, json.dumps(item, separators=(",", ":"))
+        state.stored = key, _ENCODER.encode(item)
     return state.stored[1]
 
 

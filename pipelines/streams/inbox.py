@@ -46,7 +46,8 @@ def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: i
     batch, met = Batch(chunks), set[str]()
     for number, (name, found) in enumerate(chunks):
         is_late = name.rsplit(":", 3)[1] == str(LATE)
-        for place, letter in enumerate(found.body):
+        values = json.loads(f"[{','.join([letter.text for letter in found.body])}]")
+        for place, (letter, value) in enumerate(zip(found.body, values, strict=True)):
             if len(batch.inputs) >= limit:
                 batch.end = (number, place)
                 return batch
@@ -55,7 +56,6 @@ def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: i
                 batch.repeated.append((number, place))
                 continue
             met.add(id_)
-            value = json.loads(letter.text)
             batch.inputs.append(
                 Input(letter.key, value, letter.at, letter.stream, is_late, letter.id)
             )

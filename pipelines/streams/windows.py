@@ -22,6 +22,7 @@ as in Apache Flink.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -268,6 +269,10 @@ class Windowed(Computation):
         if not touched:
             empty = {"records": 0, "total": self.combine.empty()}
             return str(start), {"start": start, "end": end, "due": due, **empty}
+        if not self.windows.merges:
+            tag, window = touched[0]
+            window["due"] = max(due, window["due"])
+            return tag, window
         (_, first), (tag, last) = touched[0], touched[-1]
         window, total = dict(last), first["total"]
         for _, each in touched[1:]:
@@ -342,6 +347,7 @@ class CountWindows(Computation):
             cell.clear()
 
 
+@functools.lru_cache(maxsize=1_000)
 def milliseconds(span: timedelta) -> int:
     """Return a span of time as streams count it."""
     return span // timedelta(milliseconds=1)

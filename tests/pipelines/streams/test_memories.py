@@ -32,7 +32,10 @@ PULLED = Pipeline("pulled", Counted, sources=[PullSource("lines", read)], interv
 
 @pytest.mark.parametrize("chances", [NO_FAULTS, Chances(purge=0)], ids=["calm", "faults"])
 def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
-    """G1: each hands on after each commit, and remembers a row that the other has written since."""
+    """G1: each hands on after each commit, and remembers a row that the other has written since.
+
+    No queue is purged: a source without `poll` then waits for another call of `pull`.
+    """
     for seed in range(50):
         simulation = Simulation(PULLED, seed, chances)
         simulation.pace = replace(simulation.pace, run_ms=-1, linger=())

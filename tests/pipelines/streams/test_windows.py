@@ -258,6 +258,17 @@ def test_a_result_that_repeats_others_is_not_added_up() -> None:
     assert "cannot be added up" in test.dead[0][1].error
 
 
+def test_a_window_of_results_waits_for_the_latest_of_them() -> None:
+    """Results of the same bounds come one stage after the other: the window is due after each."""
+    test = windowed(Enclosing())
+    for at in (10_000, 10_003):
+        test.push("in", {"key": "k", "start": 0, "end": 10_000, "pane": "on-time"}, at=at)
+    test.advance_watermark(10_003)
+    assert results(test) == []
+    test.close()
+    assert results(test) == [("on-time", 0, 10, 2)]
+
+
 @pytest.mark.parametrize(
     "combine", [collect(limit=2), top(1, lambda value: str(value["n"]), names=2)]
 )
