@@ -193,7 +193,7 @@ def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
             heapq.heappush(due, at + told[-1] / 1000)
         return asked, told[-pages:]
 
-    assert set(play(3)[1]) == {FAST_MS}
+    assert max(play(3)[1]) < 1.2 * FAST_MS
     asked, told = play(100)
     each_ms = 100 / ASKED_PER_S * 1000
     assert 0.9 * each_ms < min(told) <= max(told) < 1.1 * each_ms
