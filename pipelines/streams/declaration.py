@@ -12,6 +12,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
 from pipelines.streams.records import check_key
+from pipelines.streams.sink import Sink
 from pipelines.streams.sources import PushSource, Source
 
 MAX_INTERVALS = 64
@@ -77,6 +78,7 @@ class Declaration:
         name: str,
         *computations: Computation | type[Computation],
         sources: Sequence[Source] = (),
+        sinks: Sequence[Sink] = (),
         intervals: int = 4,
     ) -> None:
         """Declare a pipeline.
@@ -86,6 +88,7 @@ class Declaration:
             computations: Classes, or instances of classes that take arguments.
             sources: Of streams that no computation writes. One that is not named here is a
                 `PushSource`.
+            sinks: Of streams whose records leave the pipeline (pipelines.streams.sinks).
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
                 a time works on a range.
 
@@ -93,7 +96,9 @@ class Declaration:
             TypeError: there can be no such pipeline; the text says why.
         """
         made = [each() if isinstance(each, type) else each for each in computations]
+        made += sinks
         self.name = name
+        self.sinks = tuple(sinks)
         self.intervals = intervals
         self.graph = Graph(made)
         self.computations: Mapping[str, Computation] = self.graph.computations
@@ -163,6 +168,10 @@ class Declaration:
             raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
         for each in made:
             each.check()
+        for sink in self.sinks:
+            if sink.pipeline:
+                raise TypeError(f"the sink {sink.name} is a part of {sink.pipeline} already")
+            sink.pipeline = self.name
         _ = self.graph.order
 
 

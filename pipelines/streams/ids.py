@@ -3,7 +3,8 @@
 An interval keeps the ids in numbered rows, each of up to 500. A commit writes the last of them; it
 deletes those whose youngest id is older than the horizon, and, when there are more than 200, the
 oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more than
-100,000 records in its time.
+100,000 records in its time. `known_for_ms` says for how long an id is known as things stand; a
+pipeline's status and a gauge have it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from pipelines.streams.rows import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200
+
+
+def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
+    """Return how long ago an id may have come that an interval surely knows.
+
+    That is the horizon, or less when the interval has all rows of ids that it may have: then some
+    older ones may have gone before their time.
+    """
+    if len(interval.ids) < MAX_PARTS:
+        return horizon_ms
+    return min(horizon_ms, max(0, now_ms - 1000 * (interval.ids[0].last_s + 1)))
 
 
 @dataclass
@@ -55,20 +67,25 @@ class KnownIds:
         self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
     ) -> tuple[IdsPart, ...]:
         """Add what was accepted to a commit, and delete what has served; return the parts then."""
-        now_s = now_ms // 1000
-        kept = self._fresh(interval, now_ms)[1 - MAX_PARTS :]
-        for part in interval.ids:
-            if part not in kept:
-                commit.deletes.append((self._key(part.number), None))
+        parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
         last = interval.ids[-1] if interval.ids else IdsPart(0, 0, MAX_PART)
         number = last.number
         # A clock that was put back may count on ids that were forgotten by what it said before.
-        if last in kept and number in self.parts and last.size + len(accepted) <= MAX_PART:
-            ids = (*self.parts[number].body, *accepted)
-            commit.puts.append((self._key(number), ids, self.parts[number].version))
-            return (*kept[:-1], IdsPart(number, max(now_s, last.last_s), len(ids)))
-        commit.inserts.append((self._key(number + 1), tuple(accepted)))
-        return (*kept, IdsPart(number + 1, now_s, len(accepted)))
+        if last in parts and number in self.parts:
+            first, accepted = accepted[: MAX_PART - last.size], accepted[MAX_PART - last.size :]
+            if first:
+                ids, row = (*self.parts[number].body, *first), self.parts[number]
+                commit.puts.append((self._key(number), ids, row.version))
+                parts[-1] = IdsPart(number, max(now_s, last.last_s), len(ids))
+        for start in range(0, len(accepted), MAX_PART):
+            new, number = tuple(accepted[start : start + MAX_PART]), number + 1
+            commit.inserts.append((self._key(number), new))
+            parts.append(IdsPart(number, now_s, len(new)))
+        kept = {part.number for part in parts[-MAX_PARTS:]}
+        for part in interval.ids:
+            if part.number not in kept:
+                commit.deletes.append((self._key(part.number), None))
+        return tuple(parts[-MAX_PARTS:])
 
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
         """Remember what a commit has written; forget what it has deleted."""

@@ -6,8 +6,10 @@ it goes on from what it finds there, with nothing in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pipelines.streams.bells import Bell
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -22,7 +24,7 @@ from pipelines.streams.calls import (
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
 from pipelines.streams.ids import KnownIds
-from pipelines.streams.injection import read_head
+from pipelines.streams.injection import is_complete, read_head
 from pipelines.streams.mail import wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import CHUNK, Head, Interval
@@ -58,18 +60,19 @@ class Owner:
     environment: Environment
     name: str
     lo: int
-    memories: dict[tuple[str, int], Memory] = field(default_factory=dict)
     owner: str = ""
 
     def __post_init__(self) -> None:
         self.interval, self.version = Interval(0), 0
         self.head, self.head_read_ms = Head(), -float(FOREVER)
+        self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
         pipeline = self.environment.pipeline
         self.computation: Computation = pipeline.computations[self.name]
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
         self.pace = self.environment.pace
         self.limit = self.pace.max_records  # Of a batch; less after a commit that was too large.
+        self.bell = Bell(self.environment)
         self._new_memory()
 
     def _new_memory(self) -> None:
@@ -85,13 +88,25 @@ class Owner:
         return self.head.inputs.get(self.name, 0)
 
     def _refresh(self) -> Steps[None]:
-        """Read the watermarks, if they are older than they may be. An old one is only lower."""
-        if self.environment.elapsed_ms() - self.head_read_ms > self.pace.watermark_ms:
-            [head] = yield Read([self.names.head])
-            self._see_head(head)
+        """Know the watermarks, as another worker of this process has read them, or read them.
 
-    def _see_head(self, head: Found) -> None:
-        self.head, self.head_read_ms = head.body, self.environment.elapsed_ms()
+        They are only read again when they are older than they may be. An old one is only lower.
+        """
+        now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
+        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms:
+            return
+        head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
+        if not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
+            [head] = yield Read([self.names.head])
+            read_ms = now_ms
+            memories[self.names.head] = head, read_ms
+        self._see_head(head, read_ms)
+
+    def _see_head(self, head: Found, read_ms: float) -> None:
+        """Go by a head, unless its watermark is below one that this worker has gone by."""
+        if head.body.inputs.get(self.name, 0) >= self.watermark:
+            self.head = head.body
+        self.head_read_ms = read_ms
 
     def _scan(self, limit: int) -> Scan:
         low, high = self.names.inbox_range(self.name, self.lo, self.watermark)
@@ -104,9 +119,12 @@ class Owner:
 
         The generation rises before the inbox is looked at.
         """
-        now_ms = self.environment.now_ms()
-        self._see_head((yield from read_head(self.environment)))
-        [found] = yield Read([self.key])
+        now_ms, read_ms = self.environment.now_ms(), self.environment.elapsed_ms()
+        head, found = yield Read([self.names.head, self.key])
+        if not is_complete(self.environment, head):
+            head = yield from read_head(self.environment)
+            [found] = yield Read([self.key])
+        self._see_head(head, read_ms)
         if found is None:
             raise GoneError
         if found.body.is_held(now_ms):
@@ -143,8 +161,10 @@ class Owner:
 
     def _release(self) -> Steps[None]:
         free = self.interval._replace(owner="", lease_ms=0, deaths=0)
+        self.inbox.clear()
         if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
-            self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
+            memory = Memory(self.version, self.shelf, self.ids)
+            self.environment.memories[self.key] = memory
 
     def _hand_on(self) -> Steps[None]:
         """Leave what is left to the next task."""
@@ -160,6 +180,7 @@ class Owner:
         free = self.interval._replace(owner="", lease_ms=0)
         try:
             yield Commit(puts=[(self.key, free, self.version)])
+            yield from self.bell.ring()
         except Exception:
             return  # The lease ends by itself.
 
@@ -178,7 +199,17 @@ class Owner:
         self.interval, self.version = interval, versions[0]
         self.shelf.committed(commit, versions)
         self.ids.committed(interval, commit, versions)
+        self._take_out(commit, versions)
         return True
+
+    def _take_out(self, commit: Commit, versions: Sequence[int]) -> None:
+        """Know the inbox without what a commit took out of it."""
+        for key, _ in commit.deletes:
+            if key.kind == CHUNK:
+                self.inbox.pop(key.name, None)
+        for (key, body, _), version in zip(commit.puts, versions, strict=False):
+            if key.kind == CHUNK:
+                self.inbox[key.name] = Found(body, version)
 
     def _look_again(self) -> Steps[None]:
         [found] = yield Read([self.key])
@@ -187,12 +218,13 @@ class Owner:
         if not found.body.owner and found.version != self.version:
             raise LostLeaseError
         self.interval, self.version = found.body, found.version
+        self.inbox.clear()
         self.shelf.clear()
         self.ids.clear()
 
     def _remember(self, found: Found) -> None:
         """Go on with what this process knows of the interval, if nobody has written since."""
-        memory = self.memories.pop((self.name, self.lo), None)
+        memory = self.environment.memories.pop(self.key, None)
         if memory is not None and memory.version == found.version:
             self.shelf, self.ids = memory.shelf, memory.ids
         else:

@@ -36,6 +36,7 @@ class Slab(NamedTuple):
     hold: int = NEVER
     due: int = NEVER
     wall: int = NEVER
+    timers: int = 0
 
 
 class IdsPart(NamedTuple):
@@ -76,6 +77,10 @@ class Interval(NamedTuple):
     @property
     def wall(self) -> int:
         return min((slab.wall for slab in self.slabs), default=NEVER)
+
+    @property
+    def timers(self) -> int:
+        return sum(slab.timers for slab in self.slabs)
 
     def is_held(self, now_ms: int) -> bool:
         """Return whether a worker has a lease; one that seems too long is that of a wrong clock."""
@@ -127,6 +132,8 @@ class DeadRow(NamedTuple):
     letter: Letter | None = None
     tag: str = ""  # Of a timer, which stands at `at`.
     at: int = 0
+    is_wall: bool = False
+    hold: int = 0
 
 
 class SlabBody(NamedTuple):

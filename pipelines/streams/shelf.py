@@ -23,7 +23,6 @@ from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, Sl
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
-TIMER_BYTES = 50
 EMPTY = SlabBody({})
 BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
@@ -77,7 +76,7 @@ class Shelf:
             key
             for lo in slabs
             for key, state in self._slab(lo).keys.items()
-            if state.due <= watermark or state.wall <= now_ms
+            if state.times.due <= watermark or state.times.wall <= now_ms
         ]
 
     def change(
@@ -160,22 +159,11 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
 
 
 def _size(body: SlabBody) -> int:
-    return sum(
-        len(key) + len(state.text) + TIMER_BYTES * (1 + len(state.timers))
-        for key, state in body.keys.items()
-    )
+    return sum(map(len, body.keys)) + sum(state.size for state in body.keys.values())
 
 
 def _summary(lo: int, body: SlabBody) -> Slab:
-    """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
-    hold = due = wall = NEVER
-    for state in body.keys.values():
-        due = min(due, state.expires)
-        for timer in state.timers.values():
-            if timer.is_wall:
-                wall = min(wall, timer.at)
-            else:
-                due = min(due, timer.at)
-            if not timer.is_late:
-                hold = min(hold, timer.hold)
-    return Slab(lo, hold, due, wall)
+    """Return what an interval has to know of a slab."""
+    times = [NOTHING.times, *(each.times for each in body.keys.values())]
+    hold, due, wall = map(min, zip(*times, strict=True))
+    return Slab(lo, hold, due, wall, sum(len(each.timers) for each in body.keys.values()))

@@ -18,6 +18,7 @@ from pipelines.streams.sources import PullSource
 from pipelines.streams.watermarks import tick
 
 STALE_MS = 60_000
+NEWS_MS = 60 * STALE_MS
 
 
 def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
@@ -51,9 +52,14 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
     [found] = yield Read([environment.names.source(stream, "")])
     if found is None or not found.body.seq or found.body.watermark >= FOREVER:
         return 0
-    poll_ms = 1000 * source.poll.total_seconds() if source.poll else 0
-    now_ms = environment.now_ms()
-    if source.poll is None or now_ms - found.body.seen_ms < poll_ms + STALE_MS:
-        return 0
-    yield Create([pull_wake(environment, stream, found.body.seq, *why_now(environment))])
-    return 1
+    silent_ms = environment.now_ms() - found.body.seen_ms
+    if source.poll is None:
+        # It may have no more for now, or its task was purged: look once, while that is news.
+        why: tuple[str | int, ...] = ("sweep",)
+        is_due = STALE_MS <= silent_ms < NEWS_MS
+    else:
+        why = why_now(environment)
+        is_due = silent_ms >= STALE_MS + 1000 * source.poll.total_seconds()
+    if is_due:
+        yield Create([pull_wake(environment, stream, found.body.seq, *why)])
+    return int(is_due)
