@@ -35,6 +35,8 @@ FADING = 0.5
 MIN_BAR = 6.0
 BAR_SHARE = 0.9
 BAR_DAYS = 28
+# One day raises the bar by no more than that: once is no habit, here as in the model.
+BAR_GROWTH = 1.5
 # Before that there is nothing to compare a day with.
 MIN_DAYS = 2
 # After an alert none of its kind is told for so long: it is the same event.
@@ -88,7 +90,9 @@ class Side:
         return self.told_at is not None and at < self.told_at + REFRACTORY_MS
 
     def end_day(self) -> None:
-        self.days = [*self.days, self.highest][-BAR_DAYS:]
+        bar = self.bar
+        highest = self.highest if bar is None else min(self.highest, BAR_GROWTH * bar)
+        self.days = [*self.days, highest][-BAR_DAYS:]
         self.highest = 0.0
 
 

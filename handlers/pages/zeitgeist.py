@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,6 @@ class Row:
     waiting: int
     late: int
     dead: int
-    watermark: int
     lag_ms: int
 
 
@@ -153,32 +153,35 @@ def _page(error: str, status: int) -> ResponseReturnValue:
 
 
 def _live() -> dict[str, Any]:
-    playback = playbacks.current()
-    found = ZEITGEIST.status(clients())
-    front = playback.front if playback else 0
-    rows = [
-        Row(
-            each.name, each.records, each.waiting, each.late, each.dead, each.watermark,
-            max(0, front - each.watermark) if playback and each.watermark < FOREVER else 0,
-        )
-        for each in (found.computations[name] for name in ZEITGEIST.graph.order)
-    ]  # fmt: skip
+    playback, found = playbacks.current(), ZEITGEIST.status(clients())
+    rows = _rows(found.computations, playback.front if playback else 0)
+    goes_on = playback is not None and not playback.is_over
     return {
         "rows": rows,
         "came": sum(each.records for each in found.sources.values()),
         "picture": picture_of(ZEITGEIST),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "playback": playback,
-        "is_moving": playback is not None
-        and (not playback.is_over or any(r.waiting for r in rows)),
+        "goes_on": goes_on,
+        "is_moving": goes_on or any(row.waiting or row.lag_ms for row in rows),
         "feeds": FEEDS,
         "speeds": SPEEDS,
         "speed": playback.speed if playback else SPEED,
         "stage": _stage(),
         "new_id": clients().new_id(),
-        "is_scrubbed": False,
         **(_of_playback(playback, found.computations["counter"].watermark) if playback else {}),
     }
+
+
+def _rows(computations: Mapping[str, Any], front: int) -> list[Row]:
+    """Return how far each computation is, and how far behind the fastest feed."""
+    return [
+        Row(
+            each.name, each.records, each.waiting, each.late, each.dead,
+            max(0, front - each.watermark),
+        )
+        for each in (computations[name] for name in ZEITGEIST.graph.order)
+    ]  # fmt: skip
 
 
 def _of_playback(playback: Playback, watermark: int) -> dict[str, Any]:

@@ -90,9 +90,10 @@ def chart_of(
     begin, end = span
     frame = _Frame(begin, end, _top(points, so_far))
     shown = [each for each in alerts if begin <= each.start < end]
+    known = [each for each in points if each.mean is not None]
     inside = begin <= watermark < end
     return Chart(
-        band="".join(_band(frame, run) for run in _runs(points) if run[0].mean is not None),
+        band="".join(_band(frame, run) for run in _runs(known)),
         line="".join(_line(frame, run) for run in _runs(points)),
         open="".join(_line(frame, run) for run in _runs([*points[-1:], *so_far])),
         flags=[_flag(frame, each, shift) for each in shown],
@@ -110,14 +111,12 @@ def _top(points: Sequence[Point], so_far: Sequence[Point]) -> float:
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Yield points that follow each other; where something is not measured, a line ends."""
+    """Yield points that follow each other; where something was not measured, a line ends."""
     run: list[Point] = []
     for point in points:
-        is_next = not run or point.start == run[-1].start + BUCKET_MS
-        if not is_next or (run and (run[-1].mean is None) != (point.mean is None)):
+        if run and point.start > run[-1].start + BUCKET_MS:
             yield run
-            # What is not known of the band does not cut the line of counts.
-            run = [run[-1]] if is_next and run[-1].mean is None else []
+            run = []
         run.append(point)
     if run:
         yield run

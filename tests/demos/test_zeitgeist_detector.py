@@ -106,6 +106,14 @@ def test_a_series_that_bursts_each_day_has_a_higher_bar() -> None:
     assert 39 * DAY + 50 in [each.start // BUCKET_MS for each in alerts(mixed)]
 
 
+def test_an_event_does_not_hide_a_smaller_one_of_another_day() -> None:
+    """Of a burst of 200 times the bar has learned no more than of one that just reached it."""
+    first, second = during(4 * DAY + 50, 5, 200.0), during(6 * DAY + 50, 5, 8.0)
+    found = alerts(series(7, lambda bucket: first(bucket) * second(bucket)))
+
+    assert [(each.kind, each.start // DAY_MS) for each in found] == [(SPIKE, 4), (SPIKE, 6)]
+
+
 def test_a_burst_teaches_little_and_what_stays_is_usual_after_a_day() -> None:
     burst, stays = Zeitgeist(), Zeitgeist()
     calm = Zeitgeist()

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from demos.zeitgeist import playbacks
+from demos.zeitgeist.detector import Alert
 from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import current
-from demos.zeitgeist.progress import points_of
+from demos.zeitgeist.playbacks import current, save
+from demos.zeitgeist.player import Step, play
+from demos.zeitgeist.progress import Point, points_of
 from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+from handlers.pages.zeitgeist_charts import chart_of
+from models.transactions import transact
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
 from tests.world import World
@@ -90,6 +94,43 @@ def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     assert status.sources["queries"].records == 12 * len(FEEDS) + 1
     assert (status.sources["queries"].late, len(counted)) == (0, 12)
     assert counted[-1].count == 0
+
+
+def test_a_step_that_died_before_its_commit_pushes_the_same_again(
+    browser: Browser, world: World
+) -> None:
+    """The row says that nothing was pushed, and so does the step: the ids say that it was."""
+    browser.post("/zeitgeist/playbacks", upload(FILE))
+    with world.context():
+        before = current()
+        assert before is not None
+        world.clock.sleep(1.0)
+        play.work(world.clients, Step(FORM, 0))
+        transact(lambda: save(before))
+    world.settle(rounds=200)
+
+    with world.context():
+        found = points_of(world.clients, before.parts[0].query, before.begin, before.last)
+        status = ZEITGEIST.status(world.clients)
+    assert [each.count for each in found] == [10, 20, 7]
+    assert (status.sources["queries"].records, status.computations["counter"].repeated) == (10, 5)
+
+
+def test_a_chart_has_a_band_where_something_is_known_and_ends_its_line_at_a_gap(
+    services: object,
+) -> None:
+    known = [Point(n * BUCKET_MS, 10, 5, 10, 20) for n in (3, 4, 5, 9, 10)]
+    points = [*(Point(n * BUCKET_MS, 10) for n in range(3)), *known]
+    alert = Alert("spike", 4 * BUCKET_MS, 5 * BUCKET_MS, 10, 5, 9, 6)
+    chart = chart_of(
+        points, [Point(11 * BUCKET_MS, 4)], [alert],
+        span=(0, 20 * BUCKET_MS), watermark=11 * BUCKET_MS, front=12 * BUCKET_MS, shift=0,
+    )  # fmt: skip
+
+    assert (chart.band.count("M"), chart.line.count("M"), chart.open.count("M")) == (2, 2, 1)
+    assert (chart.watermark, chart.front) == (55.0, 60.0)
+    assert [(flag.kind, flag.x) for flag in chart.flags] == [("spike", 22.5)]
+    assert chart.top >= 20
 
 
 def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
