@@ -6,7 +6,7 @@ Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from flask import Blueprint, jsonify
@@ -17,7 +17,7 @@ from handlers.endpoints.auth import workers_only
 from handlers.endpoints.context import clients, registry
 from handlers.endpoints.json_requests import refuse, typed_body
 from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.errors import BadRecordError, UnknownStreamError
+from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
 from pipelines.tasks import Retry, Unavailable
 
 bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
@@ -51,19 +51,33 @@ _NEW_RECORDS = TypeAdapter(NewRecords)
 @workers_only
 def push(pipeline: str, stream: str) -> ResponseReturnValue:
     """Let records in; they are durable when this answers. It may be repeated, by their ids."""
-    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
-    if pipeline not in pipelines:
-        refuse(404, "There is no such pipeline.")
+    found = _pipeline(pipeline)
     asked = typed_body(_NEW_RECORDS, MAX_BODY_BYTES)
     records = [Pushed(each.id, each.value, each.at) for each in asked.records]
     try:
-        accepted = pipelines[pipeline].push(
+        accepted = found.push(
             clients(), stream, records, process=asked.process, watermark=asked.watermark
         )
     except UnknownStreamError as error:
         refuse(404, f"{error}.")
     except BadRecordError as error:
         refuse(400, f"Nothing was let in: {error}.")
+    except HeldBackError as error:
+        refuse(429, f"Nothing was let in: {error}. Send the same records again.")
     except (Retry, Unavailable):
         refuse(503, "It is not known whether all was let in: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202
+
+
+@bp.get("/<pipeline>")
+@workers_only
+def status(pipeline: str) -> ResponseReturnValue:
+    """Return how far a pipeline is: watermarks, what waits, which sources are held back, counts."""
+    return jsonify(asdict(_pipeline(pipeline).status(clients())))
+
+
+def _pipeline(name: str) -> Pipeline:
+    for each in registry().parts("streams"):
+        if each.name == name:
+            return each  # type: ignore[no-any-return]
+    refuse(404, "There is no such pipeline.")

@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.streams.computation import Computation
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
+from pipelines.streams.limits import Limits
 from pipelines.streams.records import check_key
 from pipelines.streams.sources import PushSource, Source
 
@@ -49,6 +50,15 @@ class Graph:
         }
 
     @cached_property
+    def sources_of(self) -> Mapping[str, Sequence[str]]:
+        """Return by computation the source streams that what it reads follows from."""
+        found: dict[str, Sequence[str]] = {}
+        for name in self.order:
+            streams = {*self.computations[name].inputs} & {*self.source_streams}
+            found[name] = sorted(streams.union(*(found[each] for each in self.upstream[name])))
+        return found
+
+    @cached_property
     def order(self) -> Sequence[str]:
         """Return the computations, each behind those that write for it.
 
@@ -78,6 +88,7 @@ class Declaration:
         *computations: Computation | type[Computation],
         sources: Sequence[Source] = (),
         intervals: int = 4,
+        limits: Limits | None = None,
     ) -> None:
         """Declare a pipeline.
 
@@ -88,6 +99,7 @@ class Declaration:
                 `PushSource`.
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
                 a time works on a range.
+            limits: How much may wait before the sources have to.
 
         Raises:
             TypeError: there can be no such pipeline; the text says why.
@@ -95,6 +107,7 @@ class Declaration:
         made = [each() if isinstance(each, type) else each for each in computations]
         self.name = name
         self.intervals = intervals
+        self.limits = limits or Limits()
         self.graph = Graph(made)
         self.computations: Mapping[str, Computation] = self.graph.computations
         self._check(made)

@@ -23,6 +23,7 @@ from pipelines.streams.calls import (
     Wake,
 )
 from pipelines.streams.environment import Environment
+from pipelines.streams.errors import HeldBackError
 from pipelines.streams.keys import Target
 from pipelines.streams.mail import Mail, ring
 from pipelines.streams.records import FOREVER, check_time, value_text
@@ -89,6 +90,7 @@ def inject(
 
     Raises:
         ChangedError: the row is not the expected one, or too many others were faster.
+        HeldBackError: the source has to wait; nothing was let in.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
@@ -101,6 +103,10 @@ def inject(
             break  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
+        # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
+        is_first = expected is not None and not expected.body.seq
+        if plan is None and offer.arrivals and not is_first:
+            _check_not_held(head.body, offer)
         plan = _Plan(environment, offer, head, found, id_)
         try:
             yield plan.commit
@@ -111,6 +117,12 @@ def inject(
         raise ChangedError
     yield from _ring(environment, plan.mail)
     return Injected(len(offer.arrivals), plan.row.late - plan.was.late, plan.row)
+
+
+def _check_not_held(head: Head, offer: Offer) -> None:
+    why = head.held.get(f"{offer.stream}:{offer.process}")
+    if why is not None:
+        raise HeldBackError(f"{offer.stream} has to wait: {why}")
 
 
 def _ring(environment: Environment, mail: Mail) -> Steps[None]:
@@ -179,7 +191,7 @@ class _Plan:
 
 
 def pull(environment: Environment, stream: str) -> Steps[bool]:
-    """Read a pull source for some time; return whether it has ended."""
+    """Read a pull source for some time, or until it has to wait; return whether it has ended."""
     source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
     assert isinstance(source, PullSource)
     key = environment.names.source(stream, "")
@@ -196,6 +208,8 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             injected = yield from inject(environment, _offer(environment, stream, pulled), found)
         except ChangedError:
             return False  # Somebody else reads it.
+        except HeldBackError:
+            return False  # The tick that lets it go has it read again.
         if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
             yield Create([pull_wake(environment, stream, injected.row.seq, delay_s=delay_s)])

@@ -73,9 +73,8 @@ class Mail:
         for (computation, lo, lane), letters in self._letters.items():
             for part in _cut(letters):
                 at = min(letter.at for letter in part)
-                rows.append(
-                    (names.chunk(computation, lo, lane, at, f"{id_}.{len(rows)}"), tuple(part))
-                )
+                name = f"{id_}.{len(rows)}.{len(part)}.{sum(map(_size, part))}"
+                rows.append((names.chunk(computation, lo, lane, at, name), tuple(part)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
@@ -136,5 +135,9 @@ def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:
             yield part
             part, size = [], 0
         part.append(letter)
-        size += len(letter.text) + len(letter.key) + 50
+        size += _size(letter)
     yield part
+
+
+def _size(letter: Letter) -> int:
+    return len(letter.text) + len(letter.key) + 50

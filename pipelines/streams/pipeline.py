@@ -16,7 +16,7 @@ from pipelines.streams import reading
 from pipelines.streams.calls import Create, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadRecordError
+from pipelines.streams.errors import BadRecordError, HeldBackError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER
@@ -24,6 +24,7 @@ from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
 from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Retry
 
 MAX_PUSHED = 500
 MAX_PUSHED_BYTES = 2_000_000
@@ -74,6 +75,7 @@ class Pipeline(Declaration):
         Raises:
             UnknownStreamError: there is no such source, or no such process.
             BadRecordError: nothing was let in, and why.
+            HeldBackError: nothing was let in: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
         source = self.source(stream)
@@ -194,7 +196,10 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
     def push(clients: Clients, args: PushLater) -> None:
         record = Pushed(args.id, args.value, args.at)
-        pipeline.push(clients, args.stream, [record], process=args.process)
+        try:
+            pipeline.push(clients, args.stream, [record], process=args.process)
+        except HeldBackError as error:
+            raise Retry(str(error)) from error
 
     path = f"/tasks/streams/{pipeline.name}/push"
     return Task(path, tasks_of(pipeline).work.queue, PushLater, push)

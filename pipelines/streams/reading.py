@@ -12,6 +12,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.mail import Mail, interval_of, ring
+from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import (
     CHUNK,
@@ -35,7 +36,8 @@ class ComputationStatus:
 
     `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
     wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
-    interval. The rest counts since the pipeline began: `records` that were worked on, `late` ones
+    interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
+    which sources are held back. The rest counts since the pipeline began: `records` that were worked on, `late` ones
     that were dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that
     fired, `produced` records.
     """
@@ -44,6 +46,8 @@ class ComputationStatus:
     watermark: int
     hold: int | None
     waiting: int
+    waiting_rows: int
+    waiting_bytes: int
     records: int
     late: int
     dead: int
@@ -54,13 +58,17 @@ class ComputationStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is: its watermark, and by process what it has brought."""
+    """How far a source is: its watermark, and what it has brought.
+
+    `silent`: the processes that are left out; `held`: those that have to wait, and why.
+    """
 
     stream: str
     watermark: int
     records: int
     late: int
     silent: tuple[str, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,11 @@ def status(environment: Environment) -> Steps[Status]:
             sum(row.records for row in known.values()),
             sum(row.late for row in known.values()),
             tuple(process for process, row in known.items() if row.is_out),
+            {
+                process: head.held[held_name(stream, process)]
+                for process in source.processes
+                if held_name(stream, process) in head.held
+            },
         )
     return Status(computations, sources)
 
@@ -171,8 +184,9 @@ def _computation_status(
     rows = yield Read([names.interval(name, lo) for lo in los])
     found = [row.body for row in rows]
     hold = min((each.hold for each in found), default=NEVER)
+    rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
     return ComputationStatus(
-        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting,
+        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting, rows_, bytes_,
         records=sum(each.records for each in found),
         late=sum(each.late for each in found),
         dead=sum(each.dead for each in found),

@@ -88,6 +88,9 @@ class Head(NamedTuple):
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
     still: int = 0  # How many ticks in a row have moved nothing.
+    waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
+    held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
+    held_ms: Mapping[str, int] = {}  # When it had to last.
 
 
 class SourceRow(NamedTuple):
@@ -180,7 +183,11 @@ class Names:
         return Key(DEAD, f"{self.pipeline}:{computation}:{id_}")
 
     def chunk(self, computation: str, lo: int, lane: int, at: int, id_: str) -> Key:
-        """Name a chunk: in an inbox those in time come first, the oldest of them before all."""
+        """Name a chunk: in an inbox those in time come first, the oldest of them before all.
+
+        Args:
+            id_: Ends in how many letters and bytes it has: ".<letters>.<bytes>".
+        """
         return Key(CHUNK, f"{self.inbox(computation, lo)}{lane}:{at:015d}:{id_}")
 
     def inbox(self, computation: str, lo: int) -> str:
@@ -193,9 +200,17 @@ class Names:
         return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}", f"{inbox}{LATE + 1}"
 
 
-def oldest(name: str | None) -> int:
+def oldest(name: str) -> int:
     """Return the time that the first name of an inbox stands for; late ones hold nothing back."""
-    if name is None:
-        return NEVER
     _, lane, at, _ = name.rsplit(":", 3)
     return int(at) if lane == str(ON_TIME) else NEVER
+
+
+def chunk_size(name: str) -> tuple[int, int]:
+    """Return how many letters and bytes a chunk had when it was sent.
+
+    >>> chunk_size("p:c:0000:0:000000000001000:a7.0.12.840")
+    (12, 840)
+    """
+    _, letters, size = name.rsplit(".", 2)
+    return int(letters), int(size)

@@ -12,6 +12,7 @@ from pipelines.streams.calls import Create, Read, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.injection import pull_wake
+from pipelines.streams.pressure import held_name
 from pipelines.streams.records import FOREVER
 from pipelines.streams.service import Engine
 from pipelines.streams.sources import PullSource
@@ -37,12 +38,18 @@ def sweep(environment: Environment) -> Steps[int]:
 
 def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
     """Have a source read that was read before and has not ended; return 1 if so."""
-    [found] = yield Read([environment.names.source(stream, "")])
+    names, now_ms = environment.names, environment.now_ms()
+    found, head = yield Read([names.source(stream, ""), names.head])
     if found is None or not found.body.seq or found.body.watermark >= FOREVER:
         return 0
+    if held_name(stream, "") in head.body.held:
+        return 0
+    # Who let it go may have died before it was read again.
+    held_ms = head.body.held_ms.get(held_name(stream, ""), 0)
+    if source.poll is None and held_ms < found.body.seen_ms:
+        return 0
     poll_ms = 1000 * source.poll.total_seconds() if source.poll else 0
-    now_ms = environment.now_ms()
-    if source.poll is None or now_ms - found.body.seen_ms < poll_ms + STALE_MS:
+    if now_ms - max(found.body.seen_ms, held_ms) < poll_ms + STALE_MS:
         return 0
     yield Create([pull_wake(environment, stream, found.body.seq, "sweep", now_ms // STALE_MS)])
     return 1

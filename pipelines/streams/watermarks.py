@@ -31,6 +31,14 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.mail import tick_wake, wake
+from pipelines.streams.pressure import (
+    Place,
+    Waiting,
+    held_back,
+    held_name,
+    let_go,
+    waiting_in,
+)
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 
@@ -47,6 +55,9 @@ class Cut:
     inputs: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     silent: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
+    rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_moved(self) -> bool:
@@ -97,6 +108,7 @@ def tick(environment: Environment) -> Steps[int]:
                 return woken  # By another tick, which looks after that.
             continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms)
+        yield from let_go(environment, cut.head.body, cut.held, cut.rows)
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -122,25 +134,29 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
         return None
     cut = Cut(found[0])
     rows = {place: row for place, row in zip(processes, found[1:], strict=True) if row is not None}
+    cut.rows = {place: row.body for place, row in rows.items()}
     for stream in pipeline.sources:
         mine = {process: row for (each, process), row in rows.items() if each == stream}
         _see_source(environment, cut, stream, mine)
     out: dict[str, int] = {}
     for name in pipeline.graph.order:
         yield from _see_computation(environment, cut, name, out, moment)
+    cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
     return cut
 
 
 def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[str, Found]) -> None:
     """Find the watermark of a source: that of the slowest of its processes that is not silent."""
-    published = cut.head.body.sources.get(stream, 0)
+    head: Head = cut.head.body
+    published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
     idle_ms = environment.pipeline.idle_ms(stream)
     since_ms = environment.now_ms() - idle_ms
     silent = {
         process: row
         for process, row in inside.items()
-        if row.body.seen_ms < since_ms and row.body.watermark < FOREVER
+        if max(row.body.seen_ms, head.held_ms.get(held_name(stream, process), 0)) < since_ms
+        and row.body.watermark < FOREVER
     }
     if len(silent) == len(inside):
         silent = {}  # The last ones keep their watermark: nobody is there who knows more.
@@ -156,14 +172,16 @@ def _see_computation(
 ) -> Steps[None]:
     """Find the watermarks of a computation: its inbox is read before its timers."""
     pipeline, names, head = environment.pipeline, environment.names, cut.head.body
-    before, first = head.inputs.get(name, 0), NEVER
+    before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
     los = head.intervals.get(name, ())
     for lo in los:
         low, high = names.inbox_range(name, lo, before)
-        found = yield Peek(CHUNK, low, high, moment)
-        if found is not None:
+        found = yield Peek(CHUNK, low, high, moment, pipeline.limits.waiting_rows + 1)
+        waiting += found
+        if found:
             cut.pending.add((name, lo))
-            first = min(first, oldest(found))
+            first = min(first, oldest(found[0]))
+    cut.waiting[name] = waiting_in(waiting)
     rows = yield Read([names.interval(name, lo) for lo in los], moment)
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
@@ -189,6 +207,9 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         inputs=cut.inputs,
         sources=cut.sources,
         still=0 if cut.has_moved else head.still + 1,
+        waiting=cut.waiting,
+        held=cut.held,
+        held_ms=head.held_ms | dict.fromkeys(cut.held, environment.now_ms()),
     )
     commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
     yield commit
