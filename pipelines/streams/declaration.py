@@ -151,6 +151,12 @@ class Declaration:
         if process not in self.source(stream).processes:
             raise UnknownStreamError(f"{stream} has no process {process!r}: name all it has")
 
+    @cached_property
+    def percentiles(self) -> Sequence[float]:
+        """Return the percentiles below 100 that computations ask for."""
+        asked = {each.percentile for each in self.computations.values()}
+        return sorted(asked - {100})
+
     def dedup_ms(self, computation: str) -> int:
         """Return for how long a computation remembers the ids of what is pushed to it."""
         streams = self.computations[computation].inputs

@@ -73,7 +73,8 @@ def _interval(body: dict[str, Any]) -> Interval:
 
 
 def _source(body: dict[str, Any]) -> SourceRow:
-    return SourceRow(**_known(SourceRow, {**body, "last": tuple(body["last"])}))
+    lists = {name: tuple(body.get(name, ())) for name in ("last", "delays")}
+    return SourceRow(**_known(SourceRow, {**body, **lists}))
 
 
 def _dead(body: dict[str, Any]) -> DeadRow:

@@ -26,6 +26,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.errors import HeldBackError
 from pipelines.streams.keys import Target
 from pipelines.streams.mail import Mail, ring
+from pipelines.streams.percentiles import with_delays
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import Head, Interval, Letter, Slab, SourceRow, first_slots
 from pipelines.streams.sources import Pulled, PullSource
@@ -184,7 +185,14 @@ class _Plan:
             late=was.late + late,
             dead=was.dead + self.mail.dead,
             position=offer.position,
+            delays=self._delays(),
         )
+
+    def _delays(self) -> tuple[int, ...]:
+        if not self.environment.pipeline.percentiles:
+            return ()
+        times = [each.at for each in self.offer.arrivals]
+        return with_delays(self.was.delays, self.was.latest, times)
 
 
 # Pull

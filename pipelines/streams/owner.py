@@ -84,6 +84,11 @@ class Owner:
     def watermark(self) -> int:
         return self.head.inputs.get(self.name, 0)
 
+    @property
+    def reached(self) -> int:
+        """The watermark that the hooks and their timers follow."""
+        return self.head.early.get(self.name, self.watermark)
+
     def _refresh(self) -> Steps[None]:
         """Read the watermarks, if they are older than they may be. An old one is only lower."""
         if self.environment.elapsed_ms() - self.head_read_ms > self.pace.watermark_ms:

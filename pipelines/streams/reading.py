@@ -39,7 +39,8 @@ class ComputationStatus:
     interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
     which sources are held back. The rest counts since the pipeline began: `records` that were worked on, `late` ones
     that were dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that
-    fired, `produced` records.
+    fired, `produced` records. `early`: the watermark that its timers follow, if it asks for a
+    percentile.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ComputationStatus:
     repeated: int
     timers: int
     produced: int
+    early: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ def _computation_status(
         repeated=sum(each.repeated for each in found),
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
+        early=head.early.get(name),
     )  # fmt: skip
 
 

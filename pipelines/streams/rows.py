@@ -87,6 +87,7 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
+    early: Mapping[str, int] = {}  # Of computations that ask for a percentile: that watermark.
     still: int = 0  # How many ticks in a row have moved nothing.
     waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
     held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
@@ -106,6 +107,7 @@ class SourceRow(NamedTuple):
     late: int = 0
     dead: int = 0
     position: Any = None
+    delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
 
 
 class Letter(NamedTuple):

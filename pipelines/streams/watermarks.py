@@ -31,6 +31,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.mail import tick_wake, wake
+from pipelines.streams.percentiles import Early
 from pipelines.streams.pressure import (
     Place,
     Waiting,
@@ -58,11 +59,19 @@ class Cut:
     rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
     waiting: dict[str, Waiting] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
+    heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
+    early: dict[str, int] = field(default_factory=dict)
 
     @property
     def has_moved(self) -> bool:
         head = self.head.body
-        return bool(self.silent or self.inputs != head.inputs or self.sources != head.sources)
+        before, now = (head.inputs, head.sources, head.early), (self.inputs, self.sources, self.early)
+        return bool(self.silent or before != now)
+
+    def hold(self, name: str) -> int:
+        """Return the time at which a computation's timers hold back what it writes."""
+        holds = (interval.hold for (each, _), interval in self.intervals.items() if each == name)
+        return min(holds, default=NEVER)
 
     def to_wake(self, now_ms: int) -> list[tuple[str, int]]:
         """Return the intervals that have something to do and no worker."""
@@ -74,7 +83,8 @@ class Cut:
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
         interval = self.intervals[name, lo]
-        is_due = interval.due <= self.inputs[name] or interval.wall <= now_ms
+        reached = self.early.get(name, self.inputs[name])
+        is_due = interval.due <= reached or interval.wall <= now_ms
         return is_due or (name, lo) in self.pending
 
     def is_at_rest(self, now_ms: int) -> bool:
@@ -139,8 +149,12 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
         mine = {process: row for (each, process), row in rows.items() if each == stream}
         _see_source(environment, cut, stream, mine)
     out: dict[str, int] = {}
+    early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
     for name in pipeline.graph.order:
-        yield from _see_computation(environment, cut, name, out, moment)
+        waiting = yield from _see_computation(environment, cut, name, out, moment)
+        cut.waiting[name] = waiting_in(waiting)
+        early.see(name, cut.inputs[name], waiting, cut.hold(name))
+    cut.early = early.inputs
     cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
     return cut
 
@@ -163,14 +177,19 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     for process, row in silent.items():
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))
-    heard = [row.body.watermark for process, row in inside.items() if process not in silent]
+    cut.heard[stream] = [row.body for process, row in inside.items() if process not in silent]
+    heard = [row.watermark for row in cut.heard[stream]]
     cut.sources[stream] = max(published, min(heard, default=published))
 
 
 def _see_computation(
     environment: Environment, cut: Cut, name: str, out: dict[str, int], moment: Any
-) -> Steps[None]:
-    """Find the watermarks of a computation: its inbox is read before its timers."""
+) -> Steps[list[str]]:
+    """Find the watermarks of a computation: its inbox is read before its timers.
+
+    Returns:
+        The names of the chunks that wait for it.
+    """
     pipeline, names, head = environment.pipeline, environment.names, cut.head.body
     before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
     los = head.intervals.get(name, ())
@@ -181,7 +200,6 @@ def _see_computation(
         if found:
             cut.pending.add((name, lo))
             first = min(first, oldest(found[0]))
-    cut.waiting[name] = waiting_in(waiting)
     rows = yield Read([names.interval(name, lo) for lo in los], moment)
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
@@ -190,8 +208,8 @@ def _see_computation(
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
     feeds += [out[each] for each in pipeline.graph.upstream[name]]
     cut.inputs[name] = max(before, min([first, *feeds]))
-    holds = [cut.intervals[name, lo].hold for lo in los if (name, lo) in cut.intervals]
-    out[name] = min([first, *feeds, *holds])
+    out[name] = min([first, *feeds, cut.hold(name)])
+    return waiting
 
 
 def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
@@ -205,6 +223,7 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
     new = head._replace(
         gen=head.gen + 1,
         inputs=cut.inputs,
+        early=cut.early,
         sources=cut.sources,
         still=0 if cut.has_moved else head.still + 1,
         waiting=cut.waiting,

@@ -78,7 +78,7 @@ class Worker(Owner):
         slabs = [
             slab.lo
             for slab in self.interval.slabs
-            if slab.due <= self.watermark or slab.wall <= now_ms
+            if slab.due <= self.reached or slab.wall <= now_ms
         ]
         chunks = yield self._scan(self.pace.max_chunks)
         if not chunks and not slabs:
@@ -90,7 +90,7 @@ class Worker(Owner):
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
-        due = self.shelf.due(slabs, self.watermark, now_ms)
+        due = self.shelf.due(slabs, self.reached, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
         # As long as timers are left, no record comes before them.
         inputs = batch.inputs if len(due) <= self.limit else []
@@ -115,7 +115,7 @@ class Worker(Owner):
             self.computation,
             {key: self.shelf.state(self.interval, key) for key in keys},
             inputs,
-            watermark=self.watermark,
+            watermark=self.reached,
             now=now_ms,
             due=due,
             route=self.environment.pipeline.graph.route,
