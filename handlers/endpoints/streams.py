@@ -77,7 +77,7 @@ def status(pipeline: str) -> ResponseReturnValue:
 
 
 def _pipeline(name: str) -> Pipeline:
-    for each in registry().parts("streams"):
-        if each.name == name:
-            return each  # type: ignore[no-any-return]
-    refuse(404, "There is no such pipeline.")
+    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
+    if name not in pipelines:
+        refuse(404, "There is no such pipeline.")
+    return pipelines[name]

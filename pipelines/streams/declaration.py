@@ -11,11 +11,9 @@ from typing import Any
 from pipelines.streams.computation import Computation
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
-from pipelines.streams.limits import Limits
+from pipelines.streams.limits import MAX_INTERVALS, Limits
 from pipelines.streams.records import check_key
 from pipelines.streams.sources import PushSource, Source
-
-MAX_INTERVALS = 64
 
 
 class Graph:

@@ -11,6 +11,10 @@ class BadRecordError(StreamError, ValueError):
     """This cannot be a record, a key, a timer or a state; the text says why."""
 
 
+class BadLayoutError(StreamError, ValueError):
+    """Intervals cannot be split or merged so; the text says why."""
+
+
 class HeldBackError(StreamError):
     """A source has to wait for those who work on its records, or for another source.
 

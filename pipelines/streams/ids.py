@@ -16,6 +16,8 @@ from pipelines.streams.rows import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200
+# Numbers of parts that an interval may use before it is split or merged, and never again.
+PARTS_OF_BIRTH = 2**20
 
 
 @dataclass
@@ -27,7 +29,7 @@ class KnownIds:
     lo: int
     horizon_ms: int
     seen: set[str] = field(default_factory=set)
-    parts: dict[int, Found] = field(default_factory=dict)
+    parts: dict[Key, Found] = field(default_factory=dict)
     is_loaded: bool = False
 
     def clear(self) -> None:
@@ -39,17 +41,17 @@ class KnownIds:
         """Read what was accepted, once."""
         if self.is_loaded:
             return
-        numbers = [part.number for part in interval.ids]
-        found = (yield Read([self._key(number) for number in numbers])) if numbers else []
-        for number, row in zip(numbers, found, strict=True):
+        keys = [self._key(part) for part in interval.ids]
+        found = (yield Read(keys)) if keys else []
+        for key, row in zip(keys, found, strict=True):
             if row is not None:
-                self.parts[number] = row
+                self.parts[key] = row
                 self.seen.update(row.body)
         self.is_loaded = True
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Forget what is older than the horizon; the next commit with ids deletes its rows."""
-        self._forget({part.number for part in self._fresh(interval, now_ms)})
+        self._forget({self._key(part) for part in self._fresh(interval, now_ms)})
 
     def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
         oldest_s = (now_ms - self.horizon_ms) // 1000
@@ -63,27 +65,41 @@ class KnownIds:
         kept = self._fresh(interval, now_ms)[1 - MAX_PARTS :]
         for part in interval.ids:
             if part not in kept:
-                commit.deletes.append((self._key(part.number), None))
-        number = interval.ids[-1].number if interval.ids else 0
-        if kept and kept[-1].number == number and kept[-1].size + len(accepted) <= MAX_PART:
-            ids = (*self.parts[number].body, *accepted)
-            commit.puts.append((self._key(number), ids, self.parts[number].version))
-            return (*kept[:-1], IdsPart(number, now_s, len(ids)))
-        commit.inserts.append((self._key(number + 1), tuple(accepted)))
-        return (*kept, IdsPart(number + 1, now_s, len(accepted)))
+                commit.deletes.append((self._key(part), None))
+        last = self._last(interval)
+        if last is not None and last in kept and last.size + len(accepted) <= MAX_PART:
+            found = self.parts[self._key(last)]
+            ids = (*found.body, *accepted)
+            commit.puts.append((self._key(last), ids, found.version))
+            others = (part for part in kept if part != last)
+            return (*others, IdsPart(last.number, now_s, len(ids)))
+        first = interval.born * PARTS_OF_BIRTH
+        new = IdsPart(1 + (first if last is None else last.number), now_s, len(accepted))
+        commit.inserts.append((self._key(new), tuple(accepted)))
+        return (*kept, new)
+
+    def _last(self, interval: Interval) -> IdsPart | None:
+        """Return the part that can be added to: of this interval, since it is as it is.
+
+        What was there before it was split or merged may be read by others, too.
+        """
+        own = [part for part in interval.ids if part.lo is None]
+        return own[-1] if own else None
 
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
         """Remember what a commit has written; forget what it has deleted."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind == IDS:
-                self.parts[int(key.name.rpartition(":")[2])] = Found(body, version)
+                self.parts[key] = Found(body, version)
                 self.seen.update(body)
-        self._forget({part.number for part in interval.ids})
+        self._forget({self._key(part) for part in interval.ids})
 
-    def _forget(self, kept: Collection[int]) -> None:
-        for number in [each for each in self.parts if each not in kept]:
-            self.seen.difference_update(self.parts.pop(number).body)
+    def _forget(self, kept: Collection[Key]) -> None:
+        for key in [each for each in self.parts if each not in kept]:
+            self.seen.difference_update(self.parts.pop(key).body)
 
-    def _key(self, number: int) -> Key:
-        return self.names.ids(self.computation, self.lo, number)
+    def _key(self, part: IdsPart) -> Key:
+        return self.names.ids(
+            self.computation, self.lo if part.lo is None else part.lo, part.number
+        )

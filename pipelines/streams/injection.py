@@ -100,6 +100,8 @@ def inject(
         if not _is_complete(environment, head):
             yield from read_head(environment)
             continue
+        if found is not None and found.body.layout > head.body.layout:
+            continue  # It was read before the head has changed.
         if plan is not None and found is not None and id_ in found.body.last:
             break  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
@@ -150,7 +152,7 @@ class _Plan:
             floor = max(floor, head.body.sources.get(offer.stream, 0))
             self.commit.puts.append((environment.names.head, head.body, head.version))
         late = self._send(floor)
-        self.row = self._row(floor, late, id_)
+        self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
         key = environment.names.source(offer.stream, offer.process)
         if found is None:
             self.commit.inserts.append((key, self.row))
@@ -215,7 +217,10 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         try:
             injected = yield from inject(environment, _offer(environment, stream, pulled), found)
         except ChangedError:
-            return False  # Somebody else reads it.
+            [now] = yield Read([key])
+            if now.body.seq != found.body.seq:
+                return False  # Somebody else reads it.
+            continue
         except HeldBackError:
             return False  # The tick that lets it go has it read again.
         if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:

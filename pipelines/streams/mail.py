@@ -10,7 +10,6 @@ and one that dies is delivered again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from pipelines.streams.calls import Create, Key, Read, Steps, Wake
 from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Production, Target
+from pipelines.streams.layout import birth_of, interval_of
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
@@ -74,16 +74,12 @@ class Mail:
             for part in _cut(letters):
                 at = min(letter.at for letter in part)
                 name = f"{id_}.{len(rows)}.{len(part)}.{sum(map(_size, part))}"
-                rows.append((names.chunk(computation, lo, lane, at, name), tuple(part)))
+                born = birth_of(self._head, computation, lo)
+                key = names.chunk(computation, lo, lane, at, name, born)
+                rows.append((key, tuple(part)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
-
-
-def interval_of(head: Head, computation: str, slot: int) -> int:
-    """Return the first slot of the interval that a slot belongs to."""
-    los = head.intervals[computation]
-    return los[bisect_right(los, slot) - 1]
 
 
 def ring(
@@ -105,6 +101,16 @@ def ring(
         wakes.append(tick_wake(environment, found[-1].body._replace(still=0)))
     if wakes:
         yield Create(wakes)
+    gone = [target for target, row in zip(targets, found, strict=False) if row is None]
+    if gone:
+        yield from _ring_heirs(environment, gone)
+
+
+def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
+    """Wake the intervals that have taken the place of others, by a merge."""
+    [head] = yield Read([environment.names.head])
+    heirs = {(name, interval_of(head.body, name, lo)) for name, lo in gone}
+    yield from ring(environment, sorted(heirs.difference(gone)))
 
 
 def wake(environment: Environment, target: tuple[str, int], gen: int) -> Wake:

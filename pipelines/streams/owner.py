@@ -21,9 +21,11 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
+from pipelines.streams.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
 from pipelines.streams.ids import KnownIds
 from pipelines.streams.injection import read_head
-from pipelines.streams.mail import wake
+from pipelines.streams.layout import Left, left_within
+from pipelines.streams.mail import ring, wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import CHUNK, Head, Interval
 from pipelines.streams.shelf import Shelf
@@ -90,8 +92,12 @@ class Owner:
         return self.head.early.get(self.name, self.watermark)
 
     def _refresh(self) -> Steps[None]:
-        """Read the watermarks, if they are older than they may be. An old one is only lower."""
-        if self.environment.elapsed_ms() - self.head_read_ms > self.pace.watermark_ms:
+        """Read the watermarks, if they are older than they may be. An old one is only lower.
+
+        What is sent goes by the layout of the head: never by an older one than was written under.
+        """
+        age_ms = self.environment.elapsed_ms() - self.head_read_ms
+        if age_ms > self.pace.watermark_ms or self.head.layout < self.interval.layout:
             [head] = yield Read([self.names.head])
             self._see_head(head)
 
@@ -99,8 +105,37 @@ class Owner:
         self.head, self.head_read_ms = head.body, self.environment.elapsed_ms()
 
     def _scan(self, limit: int) -> Scan:
-        low, high = self.names.inbox_range(self.name, self.lo, self.watermark)
+        low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
         return Scan(CHUNK, low, high, limit)
+
+    # What was left behind by a split or a merge
+
+    @property
+    def left(self) -> list[Left]:
+        return left_within(self.head, self.name, self.lo, self.interval.hi)
+
+    def ready(self, chunks: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+        """Return those of its chunks that may be worked on."""
+        return ready(chunks, self.watermark) if self.name in self.head.left else chunks
+
+    def forward(self) -> Steps[bool]:
+        """Forward what has come to a left inbox; return False if there was nothing."""
+        for left in self.left:
+            chunks = yield scan_left(self.names, self.name, left, self.watermark, MAX_FORWARDED)
+            if chunks:
+                commit, mail = forwarded(self.environment, self.head, self.name, chunks)
+                lease_ms = self.environment.now_ms() + self.pace.lease_ms
+                noted = self.interval._replace(layout=self.head.layout, lease_ms=lease_ms)
+                yield from self.commit(commit, noted)
+                yield from ring(self.environment, mail.destinations)
+                return True
+        return False
+
+    def _has_mail(self) -> Steps[bool]:
+        for left in self.left:
+            if (yield scan_left(self.names, self.name, left, self.watermark, 1)):
+                return True
+        return bool(self.ready((yield self._scan(1))))
 
     # The lease
 
@@ -134,15 +169,18 @@ class Owner:
 
     def leave(self) -> Steps[bool]:
         """Give the interval up; return False if it was taken again, for something had come."""
-        yield from self._release()
-        if (yield self._scan(1)):
+        if not (yield from self._release()):
+            return False
+        if (yield from self._has_mail()):
             return not (yield from self.take())
         return True
 
-    def _release(self) -> Steps[None]:
+    def _release(self) -> Steps[bool]:
         free = self.interval._replace(owner="", lease_ms=0)
-        if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
+        is_free: bool = yield from self.commit(Commit(), free)
+        if is_free and len(self.shelf.rows) <= MAX_REMEMBERED:
             self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
+        return is_free
 
     def _hand_on(self) -> Steps[None]:
         """Leave what is left to the next task."""

@@ -20,6 +20,7 @@ from pipelines.streams.errors import BadRecordError, HeldBackError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER
+from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
@@ -129,6 +130,33 @@ class Pipeline(Declaration):
             raise BadRecordError(f"{stream} is pushed: there is nothing to pull")
         engine = Engine(clients, self)
         engine.run(_begin_pull(engine.environment, stream))
+
+    # How it is cut into intervals
+
+    def split(self, clients: Clients, computation: str, slot: int) -> None:
+        """Cut the interval of a slot in two, of which the second begins there, while all goes on.
+
+        Args:
+            slot: One of 65,536, to which the keys are hashed.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            BadLayoutError: an interval begins there already, or there are 64.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(split(engine.environment, self.computation(computation).name, slot))
+
+    def merge(self, clients: Clients, computation: str, slot: int) -> None:
+        """Make the interval that begins at a slot a part of the one before it.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            BadLayoutError: no interval begins there, or it is the first one.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(merge(engine.environment, self.computation(computation).name, slot))
 
     # What can be read
 

@@ -37,9 +37,7 @@ def waiting_in(names: Iterable[str]) -> Waiting:
     Waiting(rows=2, records=13, bytes=900)
     """
     sizes = [chunk_size(name) for name in names]
-    return Waiting(
-        len(sizes), sum(letters for letters, _ in sizes), sum(size for _, size in sizes)
-    )
+    return Waiting(len(sizes), sum(letters for letters, _ in sizes), sum(size for _, size in sizes))
 
 
 def held_back(

@@ -11,7 +11,9 @@ from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, R
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.mail import Mail, interval_of, ring
+from pipelines.streams.layout import inboxes_of, interval_of
+from pipelines.streams.load import STALE_MS
+from pipelines.streams.mail import Mail, ring
 from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import (
@@ -22,6 +24,7 @@ from pipelines.streams.rows import (
     DeadRow,
     Head,
     Interval,
+    Load,
     SourceRow,
     slot_of,
 )
@@ -31,16 +34,34 @@ MAX_BACKLOG = 200
 
 
 @dataclass(frozen=True)
+class IntervalStatus:
+    """One range of a computation's keys, and what its worker has measured lately.
+
+    `busy`: the share of the time in which it was at work. `hot_key`: a key that half of its records
+    or more were of, with its share.
+    """
+
+    first_slot: int
+    is_held: bool
+    records: int
+    records_s: float
+    busy: float
+    commit_ms: float
+    hot_key: str = ""
+    hot_share: float = 0
+
+
+@dataclass(frozen=True)
 class ComputationStatus:
     """How far a computation is.
 
     `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
     wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
     interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
-    which sources are held back. The rest counts since the pipeline began: `records` that were worked on, `late` ones
-    that were dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that
-    fired, `produced` records. `early`: the watermark that its timers follow, if it asks for a
-    percentile.
+    which sources are held back. The rest counts since the pipeline began: `records` that were
+    worked on, `late` ones that were dropped, `dead` ones, `repeated` ones that were dropped by
+    their id, `timers` that fired, `produced` records. `early`: the watermark that its timers
+    follow, if it asks for a percentile.
     """
 
     name: str
@@ -56,6 +77,7 @@ class ComputationStatus:
     timers: int
     produced: int
     early: int | None = None
+    intervals: tuple[IntervalStatus, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,12 +153,14 @@ def _interval_of(
     """Return the interval of a slot; None: nothing has ever come for the computation."""
     environment.pipeline.computation(computation)
     shelf = Shelf(environment.names, computation)
-    head = yield from _look_at_head(environment)
-    if computation not in head.intervals:
-        return None, shelf
-    lo = interval_of(head, computation, slot)
-    [found] = yield Read([environment.names.interval(computation, lo)])
-    return found.body, shelf
+    while True:
+        head = yield from _look_at_head(environment)
+        if computation not in head.intervals:
+            return None, shelf
+        lo = interval_of(head, computation, slot)
+        [found] = yield Read([environment.names.interval(computation, lo)])
+        if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.
+            return found.body, shelf
 
 
 def _look_at_head(environment: Environment) -> Steps[Head]:
@@ -179,12 +203,13 @@ def _computation_status(
 ) -> Steps[ComputationStatus]:
     names, waiting = environment.names, 0
     los = head.intervals.get(name, ())
-    for lo in los:
-        inbox = names.inbox(name, lo)
+    for born, lo in inboxes_of(head, name):
+        inbox = names.inbox(name, lo, born)
         chunks = yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
         waiting += sum(len(found.body) for _, found in chunks)
     rows = yield Read([names.interval(name, lo) for lo in los])
-    found = [row.body for row in rows]
+    by_lo = {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
+    found = list(by_lo.values())
     hold = min((each.hold for each in found), default=NEVER)
     rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
     return ComputationStatus(
@@ -196,6 +221,19 @@ def _computation_status(
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
         early=head.early.get(name),
+        intervals=tuple(
+            _interval_status(environment, lo, each) for lo, each in by_lo.items()
+        ),
+    )  # fmt: skip
+
+
+def _interval_status(environment: Environment, lo: int, interval: Interval) -> IntervalStatus:
+    load, now_ms = interval.load, environment.now_ms()
+    if load.at_ms < now_ms - STALE_MS:
+        load = Load()
+    return IntervalStatus(
+        lo, interval.is_held(now_ms), interval.records, load.records_s, load.busy, load.commit_ms,
+        load.hot_key, load.hot_share,
     )  # fmt: skip
 
 
@@ -244,6 +282,8 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         mail = Mail(environment, head.body)
         _send_again(environment, found.body, mail)
         commit = Commit(inserts=mail.inserts(), deletes=[(key, found.version)])
+        # The intervals are to be those that it is sent to.
+        commit.puts.append((names.head, head.body, head.version))
         try:
             yield commit
         except (ChangedError, OutcomeUnknownError):

@@ -84,7 +84,7 @@ class Shelf:
             body = self._changed(self._slab(lo), changed, commit)
             for part_lo, part in _cut(lo, body):
                 self._write(self.names.slab(self.computation, part_lo), part, commit)
-                slabs[part_lo] = _summary(part_lo, part)
+                slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
 
     def committed(self, commit: Commit, versions: list[int]) -> None:
@@ -158,7 +158,7 @@ def _size(body: SlabBody) -> int:
     )
 
 
-def _summary(lo: int, body: SlabBody) -> Slab:
+def summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
     hold = due = wall = NEVER
     for state in body.keys.values():

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.streams.balancing import merge_idle
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -30,6 +31,7 @@ from pipelines.streams.calls import (
     Steps,
 )
 from pipelines.streams.environment import Environment
+from pipelines.streams.layout import Inbox, Left, inboxes_of, interval_of
 from pipelines.streams.mail import tick_wake, wake
 from pipelines.streams.percentiles import Early
 from pipelines.streams.pressure import (
@@ -42,6 +44,7 @@ from pipelines.streams.pressure import (
 )
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
+from pipelines.streams.shutting import Row, still_left, to_note
 
 MAX_ROUNDS = 5
 
@@ -52,6 +55,9 @@ class Cut:
 
     head: Found
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
+    filled: set[tuple[str, Inbox]] = field(default_factory=set)
+    left: dict[str, list[Left]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
@@ -65,7 +71,10 @@ class Cut:
     @property
     def has_moved(self) -> bool:
         head = self.head.body
-        before, now = (head.inputs, head.sources, head.early), (self.inputs, self.sources, self.early)
+        before, now = (
+            (head.inputs, head.sources, head.early),
+            (self.inputs, self.sources, self.early),
+        )
         return bool(self.silent or before != now)
 
     def hold(self, name: str) -> int:
@@ -87,10 +96,18 @@ class Cut:
         is_due = interval.due <= reached or interval.wall <= now_ms
         return is_due or (name, lo) in self.pending
 
+    def resting(self, now_ms: int) -> dict[tuple[str, int], Interval]:
+        """Return the intervals that nobody works on, and that have no work."""
+        return {
+            (name, lo): interval
+            for (name, lo), interval in self.intervals.items()
+            if not interval.is_held(now_ms) and not self.has_work(name, lo, now_ms)
+        }
+
     def is_at_rest(self, now_ms: int) -> bool:
-        return not self.has_moved and not any(
-            self.has_work(name, lo, now_ms) for name, lo in self.intervals
-        )
+        if self.has_moved or any(name in self.inputs for name in self.left):
+            return False
+        return not any(self.has_work(name, lo, now_ms) for name, lo in self.intervals)
 
 
 def tick(environment: Environment) -> Steps[int]:
@@ -119,6 +136,8 @@ def tick(environment: Environment) -> Steps[int]:
             continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms)
         yield from let_go(environment, cut.head.body, cut.held, cut.rows)
+        resting = cut.resting(now_ms)
+        yield from merge_idle(environment, published, resting)
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -145,6 +164,7 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
     cut = Cut(found[0])
     rows = {place: row for place, row in zip(processes, found[1:], strict=True) if row is not None}
     cut.rows = {place: row.body for place, row in rows.items()}
+    cut.versions.update(rows)
     for stream in pipeline.sources:
         mine = {process: row for (each, process), row in rows.items() if each == stream}
         _see_source(environment, cut, stream, mine)
@@ -155,6 +175,7 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
         cut.waiting[name] = waiting_in(waiting)
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
     cut.early = early.inputs
+    cut.left = still_left(environment, cut.head.body, cut.versions, cut.filled)
     cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
     return cut
 
@@ -193,17 +214,19 @@ def _see_computation(
     pipeline, names, head = environment.pipeline, environment.names, cut.head.body
     before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
     los = head.intervals.get(name, ())
-    for lo in los:
-        low, high = names.inbox_range(name, lo, before)
+    for inbox in inboxes_of(head, name):
+        low, high = names.inbox_range(name, inbox.lo, before, inbox.born)
         found = yield Peek(CHUNK, low, high, moment, pipeline.limits.waiting_rows + 1)
         waiting += found
         if found:
-            cut.pending.add((name, lo))
+            cut.filled.add((name, inbox))
+            cut.pending.add((name, interval_of(head, name, inbox.lo)))
             first = min(first, oldest(found[0]))
     rows = yield Read([names.interval(name, lo) for lo in los], moment)
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
             cut.intervals[name, lo] = row.body
+            cut.versions[name, lo] = row
     streams = pipeline.computations[name].inputs
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
     feeds += [out[each] for each in pipeline.graph.upstream[name]]
@@ -220,18 +243,20 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         OutcomeUnknownError: the task comes again, and looks again.
     """
     head: Head = cut.head.body
+    noted = to_note(environment, head, cut.versions, environment.now_ms())
     new = head._replace(
         gen=head.gen + 1,
         inputs=cut.inputs,
         early=cut.early,
         sources=cut.sources,
         still=0 if cut.has_moved else head.still + 1,
+        left=cut.left,
         waiting=cut.waiting,
         held=cut.held,
         held_ms=head.held_ms | dict.fromkeys(cut.held, environment.now_ms()),
     )
-    commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
-    yield commit
+    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
+    yield Commit(puts=[(environment.names.head, new, cut.head.version), *puts.values()])
     return new
 
 

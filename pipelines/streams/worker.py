@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from pipelines.streams.balancing import split_if_full
 from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Counts, Effects, Failure, Input
+from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at
 from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
@@ -34,6 +36,11 @@ class Ended(Enum):
 class Worker(Owner):
     """One run of one interval of a computation."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.meter = LoadMeter(self.environment.elapsed_ms)
+        self.round_ms = 0.0
+
     # A run
 
     def run(self) -> Steps[Ended]:
@@ -45,6 +52,7 @@ class Worker(Owner):
         except LostLeaseError:
             return Ended.LEASED
         except GoneError:
+            yield from ring(self.environment, [(self.name, self.lo)])
             return Ended.DONE
         except Exception:
             yield from self._give_back()
@@ -55,8 +63,10 @@ class Worker(Owner):
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
         while True:
+            self.round_ms = self.environment.elapsed_ms()
             if (yield from self.step()):
                 idle = 0
+                yield from self._balance()
             elif idle < len(self.pace.linger):
                 yield Pause(self.pace.linger[idle])
                 idle += 1
@@ -66,6 +76,13 @@ class Worker(Owner):
                 yield from self._hand_on()
                 return
 
+    def _balance(self) -> Steps[None]:
+        """Split the interval, if it has had too much to do for a while."""
+        if not self.meter.end_period(self.environment.now_ms()):
+            return
+        if (yield from split_if_full(self.environment, self.head, self.name, self.meter)):
+            yield from self._look_again()
+
     # A round
 
     def step(self) -> Steps[bool]:
@@ -74,13 +91,15 @@ class Worker(Owner):
         The watermark is read before the inbox: so what is in there can only be in time for it.
         """
         yield from self._refresh()
+        if (yield from self.forward()):
+            return True
         now_ms = self.environment.now_ms()
         slabs = [
             slab.lo
             for slab in self.interval.slabs
             if slab.due <= self.reached or slab.wall <= now_ms
         ]
-        chunks = yield self._scan(self.pace.max_chunks)
+        chunks = self.ready((yield self._scan(self.pace.max_chunks)))
         if not chunks and not slabs:
             return False
         if len(self.shelf.rows) > MAX_REMEMBERED:
@@ -127,7 +146,12 @@ class Worker(Owner):
         commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
         interval = self._outcome(batch, effects, commit, mail)
         commit.inserts += mail.inserts()
+        commit_ms = self.environment.elapsed_ms()
         yield from self.commit(commit, interval)
+        now_ms = self.environment.elapsed_ms()
+        keys = [each.key for each in batch.inputs[: effects.taken]]
+        is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
+        self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         # Also when it is not known whether the commit was applied: a ring can do no harm.
         yield from ring(self.environment, mail.destinations)
         if self.interval.wall < wall:
@@ -146,6 +170,8 @@ class Worker(Owner):
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
             lease_ms=now_ms + self.pace.lease_ms,
+            layout=self.head.layout,
+            load=self.meter.load,
             deaths=0,
             slabs=slabs,
             ids=ids,

@@ -1,0 +1,157 @@
+"""Schedules in which intervals are split and merged, sources are held back, and some go ahead."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from pipelines.streams import Context, Pipeline, PushSource, Record
+from pipelines.streams.calls import Pause
+from pipelines.streams.errors import BadLayoutError, HeldBackError
+from pipelines.streams.limits import Limits
+from pipelines.streams.reshaping import merge, split
+from pipelines.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
+from tests.pipelines.streams.schedules import (
+    IDLE_MS,
+    KEYS,
+    WINDOW,
+    Client,
+    Collect,
+    Rekey,
+    Schedule,
+    Windows,
+)
+from tests.pipelines.streams.simulator import Chances, Simulation, Violation
+
+STAGES = ("rekey", "windows", "collect")
+RESHAPED = 6  # Splits and merges of one schedule.
+SLOTS_OF_KEYS = [slot_of(f"{letter}{n}") for letter in "km" for n in range(KEYS)]
+
+
+class Reshaped(Schedule):
+    """Somebody splits and merges intervals at any time."""
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(seed, chances)
+        self.luck = random.Random(f"reshaped {seed}")
+        self.reshaped = 0
+        self.simulation.users.append(partial(self._reshape, self.simulation))
+
+    @property
+    def head_now(self) -> Head:
+        rows = self.simulation.store.rows
+        heads = [found.body for key, found in rows.items() if key.kind == HEAD]
+        return heads[0] if heads else Head()
+
+    def _reshape(self, simulation: Simulation) -> Generator[Any, Any, None]:
+        machine = simulation.random.choice(simulation.machines)
+        environment = simulation.environment(machine)
+        while self.reshaped < RESHAPED:
+            yield Pause(self.luck.choice((0.001, 0.01, 0.03)))
+            name = self.luck.choice(STAGES)
+            los = self.head_now.intervals.get(name, ())[1:]
+            try:
+                if los and self.luck.random() < 0.5:
+                    yield from merge(environment, name, self.luck.choice(los))
+                else:
+                    slot = self.luck.choice([*SLOTS_OF_KEYS, self.luck.randrange(SLOTS)])
+                    yield from split(environment, name, slot)
+            except BadLayoutError:
+                pass
+            self.reshaped += 1
+
+    def run(self) -> None:
+        super().run()
+        self._judge_layout()
+
+    def _judge_layout(self) -> None:
+        """Check that at rest the intervals have all slots once, and nothing is left behind."""
+        head, rows = self.head_now, self.simulation.store.rows
+        if head.left:
+            raise Violation(f"not forgotten: {head.left}")
+        intervals = {
+            (key.name.split(":")[1], int(key.name.split(":")[2], 16)): found.body
+            for key, found in rows.items()
+            if key.kind == INTERVAL
+        }
+        for name in STAGES:
+            los = list(head.intervals[name])
+            if sorted(lo for each, lo in intervals if each == name) != los:
+                raise Violation(f"{name} is cut at {los}, and its rows are {sorted(intervals)}")
+            for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
+                slabs = [slab.lo for slab in intervals[name, lo].slabs]
+                if intervals[name, lo].hi != hi or slabs[0] != lo or max(slabs) >= hi:
+                    raise Violation(f"{name} at {lo} ends at {hi}: {intervals[name, lo]}")
+
+
+TIGHT = Limits(waiting_rows=2, skew=timedelta(milliseconds=6))
+HELD = Pipeline(
+    "sim", Rekey, Windows, Collect, intervals=2, limits=TIGHT,
+    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
+)  # fmt: skip
+
+
+class Held(Schedule):
+    """Sources are held back after two chunks, or when one is 6 ms ahead of the other."""
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(seed, chances)
+        self.refused = 0
+        self._play(HELD, seed, chances)
+
+    def _play(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
+        """Begin again, with another pipeline."""
+        chance = random.Random(seed)
+        before = self.simulation
+        self.simulation = Simulation(pipeline, seed, chances)
+        self.simulation.store.on_commit = before.store.on_commit
+        before.store = self.simulation.store  # Of whoever judges.
+        self.clients = [
+            Client(process, self.records[n::2], chance) for n, process in enumerate(("a", "b"))
+        ]
+        for client in self.clients:
+            self.simulation.users.append(partial(self._patient, client))
+
+    def _patient(self, client: Client) -> Generator[Any, Any, None]:
+        while True:
+            try:
+                yield from client.steps(self.simulation)
+            except HeldBackError:
+                self.refused += 1
+                yield Pause(0.02)
+            else:
+                return
+
+
+class EarlyWindows(Windows):
+    """Windows that close when most is there."""
+
+    name = "windows"
+    percentile = 60
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.at // WINDOW * WINDOW + WINDOW <= ctx.watermark:
+            ctx.state.list("late").append(record.value["id"])
+            ctx.drop_late()
+            return
+        super().record(ctx, record)
+
+
+EARLY = Pipeline(
+    "sim", Rekey, EarlyWindows, Collect, intervals=2,
+    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
+)  # fmt: skip
+
+
+class Early(Held):
+    """Windows of a percentile: the same but that what comes too late may have come in time."""
+
+    def _play(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
+        super()._play(EARLY, seed, chances)
+
+    def _judge_counts(self) -> None:
+        self.lanes = dict.fromkeys(self.lanes, "1")
+        super()._judge_counts()
