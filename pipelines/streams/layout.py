@@ -54,7 +54,10 @@ def birth_of(head: Head, computation: str, lo: int) -> int:
 
 def left_of(head: Head, computation: str) -> list[Left]:
     """Return the inboxes of a computation that intervals have left behind."""
-    return [Left(*each) for each in head.left.get(computation, ())]
+    return [
+        Left(lo, born, died, bool(is_shut))
+        for lo, born, died, is_shut in head.left.get(computation, ())
+    ]
 
 
 def left_within(head: Head, computation: str, lo: int, hi: int) -> list[Left]:

@@ -18,8 +18,8 @@ PERIOD_MS = 1_000
 SPLIT_BUSY = 0.8
 MERGE_BUSY = 0.3  # Of both together: far from what two halves have after a split.
 HOT_SHARE = 0.5
-# What was measured longer ago says nothing any more.
-STALE_MS = 10_000
+# What was measured longer ago says nothing any more; nor is anything merged sooner after a split.
+STALE_MS = 60_000
 
 
 class LoadMeter:
@@ -86,6 +86,11 @@ def middle(keys: Mapping[str, int]) -> int | None:
             best = found if best is None else min(best, found)
         below += slots[slot]
     return None if best is None else best[1]
+
+
+def halved(load: Load, now_ms: int) -> Load:
+    """Return what each half of an interval is expected to have to do: enough not to be merged."""
+    return Load(at_ms=now_ms, busy=max(load.busy, MERGE_BUSY) / 2)
 
 
 def to_merge(los: Sequence[int], loads: Mapping[int, Load], now_ms: int) -> int | None:

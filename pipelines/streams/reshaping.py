@@ -22,9 +22,12 @@ from pipelines.streams.errors import BadLayoutError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.layout import Inbox, birth_of, interval_of, with_layout
 from pipelines.streams.limits import MAX_INTERVALS
+from pipelines.streams.load import halved
 from pipelines.streams.mail import ring, ring_at
 from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
 from pipelines.streams.shelf import summary
+
+COUNTS = ("records", "late", "dead", "repeated", "fired", "produced", "unkeyed")
 
 
 def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
@@ -67,7 +70,8 @@ def _split(
     names, was = environment.names, found.body
     lo = interval_of(head.body, computation, slot)
     after = with_layout(head.body, computation, [Inbox(was.born, lo)], [lo, slot])
-    lower, upper = _halves(was, lo, slot, after.layout)
+    load = halved(was.load, environment.now_ms())
+    lower, upper = (half._replace(load=load) for half in _halves(was, lo, slot, after.layout))
     commit = Commit()
     if slot not in [slab.lo for slab in was.slabs]:
         of_lower, of_upper = yield from _cut_slab(environment, computation, slot, was, commit)
@@ -81,13 +85,15 @@ def _split(
 
 def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
     """Return an interval and what is cut off it: both know the ids, one keeps the counts."""
-    new = {"seq": was.seq + 1, "gen": was.gen + 1, "born": layout, "layout": layout}
     ids = tuple(_placed(part, lo) for part in was.ids)
-    lower = was._replace(
-        **new, hi=slot, ids=ids, slabs=tuple(each for each in was.slabs if each.lo < slot)
-    )
-    slabs = tuple(each for each in was.slabs if each.lo >= slot)
-    return lower, Interval(was.hi, ids=ids, slabs=slabs, **new)
+    both = was._replace(seq=was.seq + 1, gen=was.gen + 1, born=layout, layout=layout, ids=ids)
+    lower = both._replace(hi=slot, slabs=tuple(each for each in was.slabs if each.lo < slot))
+    upper = both._replace(
+        owner="", lease_ms=0, deaths=0,
+        slabs=tuple(each for each in was.slabs if each.lo >= slot),
+        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0,
+    )  # fmt: skip
+    return lower, upper
 
 
 def _placed(part: IdsPart, lo: int) -> IdsPart:
@@ -170,7 +176,6 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
     placed = [_placed(part, los[0]) for part in lower.ids]
     placed += [_placed(part, los[1]) for part in upper.ids]
     youngest = {(part.lo, part.number): part for part in sorted(placed, key=_age)}
-    counts = ("records", "late", "dead", "repeated", "fired", "produced", "unkeyed")
     return lower._replace(
         hi=upper.hi,
         seq=max(lower.seq, upper.seq) + 1,
@@ -180,7 +185,7 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
         layout=layout,
         slabs=lower.slabs + upper.slabs,
         ids=tuple(sorted(youngest.values(), key=_age)),
-        **{name: getattr(lower, name) + getattr(upper, name) for name in counts},
+        **{name: getattr(lower, name) + getattr(upper, name) for name in COUNTS},
     )
 
 

@@ -253,7 +253,7 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         left=cut.left,
         waiting=cut.waiting,
         held=cut.held,
-        held_ms=head.held_ms | dict.fromkeys(cut.held, environment.now_ms()),
+        held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
     )
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
     yield Commit(puts=[(environment.names.head, new, cut.head.version), *puts.values()])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.streams import mail, owner, reshaping, watermarks
-from pipelines.streams.layout import Inbox, left_of
+from pipelines.streams.layout import Inbox, inboxes_of, left_of
 from pipelines.streams.rows import Interval
 from tests.pipelines.streams import broken
 from tests.pipelines.streams.growing import Reshaped
@@ -69,10 +69,12 @@ def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """Late records do not wait for those in time that may be on their way from a left inbox."""
     patch.setattr(owner, "ready", lambda chunks, watermark: chunks)
+    schedule.stages = ("rekey",)  # Where records have ids.
+    for client in schedule.clients:
+        client.luck = [0.1] * len(client.luck)  # Many come late, at their first or second time.
 
 
 def newest_inbox_first(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads the inboxes that were born last first."""
     schedule.simulation.has_snapshots = False
-    real = watermarks.inboxes_of
-    patch.setattr(watermarks, "inboxes_of", lambda head, name: real(head, name)[::-1])
+    patch.setattr(watermarks, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])

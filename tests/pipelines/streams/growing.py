@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from pipelines.streams import Context, Pipeline, PushSource, Record
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
 from pipelines.streams.calls import Pause
 from pipelines.streams.errors import BadLayoutError, HeldBackError
 from pipelines.streams.limits import Limits
@@ -31,13 +31,63 @@ RESHAPED = 6  # Splits and merges of one schedule.
 SLOTS_OF_KEYS = [slot_of(f"{letter}{n}") for letter in "km" for n in range(KEYS)]
 
 
-class Reshaped(Schedule):
+def pipeline_of(*stages: type[Computation], processes: int = 2, **more: Any) -> Pipeline:
+    names = ("a", "b")[:processes]
+    source = PushSource("in", processes=names, idle=timedelta(milliseconds=IDLE_MS))
+    return Pipeline("sim", *stages, intervals=2, sources=[source], **more)
+
+
+class Other(Schedule):
+    """A schedule of another pipeline, with clients that push again what was refused."""
+
+    def __init__(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
+        super().__init__(seed, chances)
+        chance, before = random.Random(seed), self.simulation
+        self.simulation = Simulation(pipeline, seed, chances)
+        self.simulation.store.on_commit = before.store.on_commit
+        before.store = self.simulation.store  # Of whoever judges.
+        names = pipeline.sources["in"].processes
+        self.clients = [
+            Client(process, self.records[n :: len(names)], chance)
+            for n, process in enumerate(names)
+        ]
+        self.refused = 0
+        for client in self.clients:
+            self.simulation.users.append(partial(self._patient, client))
+
+    def _patient(self, client: Client) -> Generator[Any, Any, None]:
+        while True:
+            try:
+                yield from client.steps(self.simulation)
+            except HeldBackError:
+                self.refused += 1
+                yield Pause(0.02)
+            else:
+                return
+
+
+class NotingRekey(Rekey):
+    """Notes what it gets as late."""
+
+    name = "rekey"
+
+    def record(self, ctx: Context, record: Record) -> None:
+        super().record(ctx, record)
+        if ctx.late:
+            ctx.state.list("came late").append(record.value["id"])
+
+
+class Reshaped(Other):
     """Somebody splits and merges intervals at any time."""
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
-        super().__init__(seed, chances)
+        processes = 2 if seed % 3 == 0 else 1
+        super().__init__(
+            pipeline_of(NotingRekey, Windows, Collect, processes=processes), seed, chances
+        )
         self.luck = random.Random(f"reshaped {seed}")
         self.reshaped = 0
+        self.stages: tuple[str, ...] = STAGES
         self.simulation.users.append(partial(self._reshape, self.simulation))
 
     @property
@@ -51,7 +101,7 @@ class Reshaped(Schedule):
         environment = simulation.environment(machine)
         while self.reshaped < RESHAPED:
             yield Pause(self.luck.choice((0.001, 0.01, 0.03)))
-            name = self.luck.choice(STAGES)
+            name = self.luck.choice(self.stages)
             los = self.head_now.intervals.get(name, ())[1:]
             try:
                 if los and self.luck.random() < 0.5:
@@ -66,6 +116,11 @@ class Reshaped(Schedule):
     def run(self) -> None:
         super().run()
         self._judge_layout()
+        late = [
+            id_ for state in self._states("rekey").values() for id_ in state.get("came late", ())
+        ]
+        if wrong := [id_ for id_ in late if self.lanes[id_] == "0"]:
+            raise Violation(f"{wrong} came in time, and were overtaken by themselves")
 
     def _judge_layout(self) -> None:
         """Check that at rest the intervals have all slots once, and nothing is left behind."""
@@ -88,42 +143,13 @@ class Reshaped(Schedule):
 
 
 TIGHT = Limits(waiting_rows=2, skew=timedelta(milliseconds=6))
-HELD = Pipeline(
-    "sim", Rekey, Windows, Collect, intervals=2, limits=TIGHT,
-    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
-)  # fmt: skip
 
 
-class Held(Schedule):
+class Held(Other):
     """Sources are held back after two chunks, or when one is 6 ms ahead of the other."""
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
-        super().__init__(seed, chances)
-        self.refused = 0
-        self._play(HELD, seed, chances)
-
-    def _play(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
-        """Begin again, with another pipeline."""
-        chance = random.Random(seed)
-        before = self.simulation
-        self.simulation = Simulation(pipeline, seed, chances)
-        self.simulation.store.on_commit = before.store.on_commit
-        before.store = self.simulation.store  # Of whoever judges.
-        self.clients = [
-            Client(process, self.records[n::2], chance) for n, process in enumerate(("a", "b"))
-        ]
-        for client in self.clients:
-            self.simulation.users.append(partial(self._patient, client))
-
-    def _patient(self, client: Client) -> Generator[Any, Any, None]:
-        while True:
-            try:
-                yield from client.steps(self.simulation)
-            except HeldBackError:
-                self.refused += 1
-                yield Pause(0.02)
-            else:
-                return
+        super().__init__(pipeline_of(Rekey, Windows, Collect, limits=TIGHT), seed, chances)
 
 
 class EarlyWindows(Windows):
@@ -140,17 +166,11 @@ class EarlyWindows(Windows):
         super().record(ctx, record)
 
 
-EARLY = Pipeline(
-    "sim", Rekey, EarlyWindows, Collect, intervals=2,
-    sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
-)  # fmt: skip
-
-
-class Early(Held):
+class Early(Other):
     """Windows of a percentile: the same but that what comes too late may have come in time."""
 
-    def _play(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
-        super()._play(EARLY, seed, chances)
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(pipeline_of(Rekey, EarlyWindows, Collect), seed, chances)
 
     def _judge_counts(self) -> None:
         self.lanes = dict.fromkeys(self.lanes, "1")

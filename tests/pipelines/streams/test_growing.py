@@ -12,7 +12,7 @@ from tests.pipelines.streams.schedules import Schedule
 from tests.pipelines.streams.simulator import Violation
 from tests.soak import BUDGET, IS_SOAK
 
-SCHEDULES = 30_000 if IS_SOAK else 250
+SCHEDULES = 30_000 if IS_SOAK else 120
 MAX_SEARCHED = 3_000
 VARIANTS: list[Callable[[Reshaped, pytest.MonkeyPatch], None]] = [
     broken_growth.heirs_sleep,

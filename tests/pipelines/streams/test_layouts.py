@@ -88,6 +88,7 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     """G9: its worker was busy for a whole period, and had more waiting each time."""
     monkeypatch.setattr(load, "PERIOD_MS", 0)
     monkeypatch.setattr(load, "SPLIT_BUSY", 0.0)
+    monkeypatch.setattr(load, "MERGE_BUSY", 0.0)
     growing = Pipeline(
         "growing", *WEBLOG.computations.values(), intervals=1, limits=Limits(intervals=3)
     )
@@ -99,6 +100,7 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     world.settle()
     assert len(first_slots(world, growing)) == 3
 
+    monkeypatch.setattr(load, "MERGE_BUSY", 0.3)
     world.clock.sleep(load.STALE_MS / 1000 + 1)
     with world.context():
         growing.close(world.clients, "requests")
@@ -120,12 +122,16 @@ def test_a_split_halves_the_records() -> None:
 
 
 def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
-    idle, busy, old = Load(10_000, busy=0.1), Load(10_000, busy=0.5), Load(1_000, busy=1.0)
+    now_ms = 10 * load.STALE_MS
+    idle, busy, old = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
     los = [0, 100, 200, 300]
-    assert to_merge(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), 11_500) == 200
-    assert to_merge(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), 11_500) is None
-    assert to_merge(los, {0: old, 100: old}, 11_500) == 100
-    assert to_merge(los, {0: idle, 200: idle}, 11_500) is None  # Somebody works between them.
+    assert to_merge(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
+    assert to_merge(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
+    assert to_merge(los, {0: old, 100: old}, now_ms) == 100
+    assert to_merge(los, {0: idle, 200: idle}, now_ms) is None  # Somebody works between them.
+    half = load.halved(Load(1, busy=0), now_ms)
+    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS - 1) is None
+    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS) == 100
 
 
 def test_a_worker_measures_itself_period_by_period() -> None:
