@@ -7,6 +7,7 @@ it goes on from what it finds there, with nothing in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipelines.streams.calls import (
     ChangedError,
@@ -30,8 +31,7 @@ from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import CHUNK, Head, Interval
 from pipelines.streams.shelf import Shelf
 
-# Rows of states that a process keeps of one interval.
-MAX_REMEMBERED = 500
+ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
 
@@ -51,6 +51,21 @@ class Memory:
     version: int
     shelf: Shelf
     ids: KnownIds
+
+    @property
+    def bytes(self) -> int:
+        return self.shelf.rows.bytes + ID_BYTES * len(self.ids.seen)
+
+
+def trim(memories: dict[Any, Any], max_bytes: int) -> None:
+    """Forget what is known of intervals, of those that were left longest ago first."""
+    kept = [(key, each) for key, each in list(memories.items()) if isinstance(each, Memory)]
+    left = sum(memory.bytes for _, memory in kept)
+    for key, memory in kept:
+        if left <= max_bytes:
+            return
+        memories.pop(key, None)
+        left -= memory.bytes
 
 
 @dataclass
@@ -178,8 +193,9 @@ class Owner:
     def _release(self) -> Steps[bool]:
         free = self.interval._replace(owner="", lease_ms=0)
         is_free: bool = yield from self.commit(Commit(), free)
-        if is_free and len(self.shelf.rows) <= MAX_REMEMBERED:
+        if is_free:
             self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
+            trim(self.memories, self.pace.cache_bytes)
         return is_free
 
     def _hand_on(self) -> Steps[None]:

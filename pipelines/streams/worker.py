@@ -18,7 +18,7 @@ from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Counts, Effects, Failure, Input
 from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at
-from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
+from pipelines.streams.owner import GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
 
@@ -102,8 +102,7 @@ class Worker(Owner):
         chunks = self.ready((yield self._scan(self.pace.max_chunks)))
         if not chunks and not slabs:
             return False
-        if len(self.shelf.rows) > MAX_REMEMBERED:
-            self.shelf.clear()
+        self.shelf.evict(self.interval, self.pace.cache_bytes)
         if has_ids(chunks):
             yield from self.ids.load(self.interval)
             self.ids.expire(self.interval, now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -87,6 +88,8 @@ class Reshaped(Other):
         )
         self.luck = random.Random(f"reshaped {seed}")
         self.reshaped = 0
+        if seed % 2:  # So that each batch reads again what others have evicted.
+            self.simulation.pace = replace(self.simulation.pace, cache_bytes=seed % 5 * 200)
         self.stages: tuple[str, ...] = STAGES
         self.simulation.users.append(partial(self._reshape, self.simulation))
 
