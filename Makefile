@@ -41,7 +41,7 @@ test: $(INSTALLED) ## Run the tests, on both Datastore emulators; ALL=1 with all
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
-	  --dist load --timeout 0 -k "fault or disorder or history or exhaustively or poison" $(ARGS)
+	  --dist load --timeout 0 -k "fault or disorder or history or exhaustively or poison or kills" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
@@ -101,6 +101,7 @@ $(INSTALLED): requirements-dev.txt
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV) ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	-@$(PYTHON) -m devserver.class_training
 	@touch $@
 
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)

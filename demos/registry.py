@@ -19,6 +19,8 @@ from demos.quilt.quilts import BATCHES as QUILT_BATCHES
 from demos.sums import load
 from demos.sums.sums import add_up
 from demos.weblog.pipeline import WEBLOG
+from demos.zeitgeist.pipeline import ZEITGEIST
+from demos.zeitgeist.player import play
 from pipelines.registry import Registry
 
 APP = Registry(
@@ -31,4 +33,5 @@ APP = Registry(
     *(samples.ADD_POSTS, samples.ADD_COMMENTS, delete_comments, DELETE_COMMENTS),
     *QUILT_BATCHES,
     WEBLOG,
+    *(ZEITGEIST, play),
 )

@@ -32,7 +32,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from devserver import ports
+from devserver import class_data, ports
 from devserver.datastore_command import PROGRAM, emulator_command
 from devserver.errors import DevserverError, NoAnswerError, ServiceFailedError, ServiceMissingError
 from devserver.exports import Admin, FirestoreAdmin
@@ -94,6 +94,7 @@ class DatastoreEmulator:
         self.on_line = on_line
         self.say = say
         self.env = env
+        self.adapted: Callable[[Sequence[str]], list[str]] = class_data.mapped
         self.process: GuardedProcess | None = None
         self.product = ""
         self.saved: Save | None = None
@@ -269,7 +270,7 @@ class DatastoreEmulator:
         )
         self.process = GuardedProcess(
             "datastore",
-            command,
+            self.adapted(command),
             grace_s=_GRACE_S,
             log_dir=self.log_dir,
             on_line=self.on_line,

@@ -1,13 +1,17 @@
 // Says how many comments were written since a post was opened, and shows them when asked: below
 // all that is there, so that the text being read stays where it is. Without this script: a link.
 //
-// Each answer says where to look next, so nothing comes twice and a long visit asks for no more
-// than a short one. It looks less and less often while nothing is new, and not at all when the page
-// is hidden or nobody has touched it for long.
+// It is told by a stream of events that there are some, or, where the server has no room for one
+// more stream, asks a question that costs next to nothing, less and less often. Each answer says
+// where to look next, so nothing comes twice. A page that is hidden, or that nobody has touched
+// for long, does not ask, and listens no more.
 "use strict";
 (() => {
   const EVERY_MS = 5000;
   const SLOWEST_MS = 60000;
+  const AT_LEAST_MS = 400;
+  // So long it goes without looking when nobody says that there is something.
+  const UNTOLD_MS = 120000;
   const IDLE_MS = 600000;
 
   const bar = document.querySelector("[data-arrivals]");
@@ -15,6 +19,7 @@
   const link = document.querySelector("[data-arrivals-link]");
   if (!bar || !place || !link) return;
   const count = bar.querySelector("[data-arrivals-count]");
+  const { updates, streams } = bar.dataset;
 
   const waiting = document.createElement("ol"); // What came, until somebody asks to see it.
   waiting.className = "comments";
@@ -23,10 +28,17 @@
   let timer = 0;
   let isLooking = false;
   let touched = performance.now();
+  let looked = performance.now();
+  let source = null; // The stream of events, if there is one.
+  let hasRoom = streams === "yes";
+  let seen = ""; // The id of the last change that was heard of.
+  let isTold = false;
 
   const isIdle = () => performance.now() - touched > IDLE_MS;
 
   const look = async () => {
+    isTold = false;
+    looked = performance.now();
     const response = await fetch(where);
     if (!response.ok) throw new Error(String(response.status));
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -43,21 +55,60 @@
     pause = fresh.length ? EVERY_MS : Math.min(SLOWEST_MS, pause * 1.3);
   };
 
+  // Whether there may be something.
+  const hasNews = async () => {
+    if (!updates || isTold || performance.now() - looked > UNTOLD_MS) return true;
+    if (source) return false;
+    const response = await fetch(updates, { cache: "no-store" });
+    if (!response.ok) return true;
+    const latest = await response.json();
+    const isNew = latest.id !== seen;
+    seen = latest.id;
+    pause = Math.max(latest.again_ms, Math.min(SLOWEST_MS, pause * 1.3));
+    return isNew;
+  };
+
+  const listen = () => {
+    if (source || !updates || !hasRoom) return;
+    source = new EventSource(`${updates}/events?after=${encodeURIComponent(seen)}`);
+    source.addEventListener("changed", (event) => {
+      seen = event.lastEventId;
+      isTold = true;
+      next();
+    });
+    source.addEventListener("error", () => {
+      if (source?.readyState !== EventSource.CLOSED) return;
+      hasRoom = false; // Until the page is looked at again.
+      hush();
+      next();
+    });
+  };
+
+  const hush = () => {
+    source?.close();
+    source = null;
+  };
+
   const next = () => {
     clearTimeout(timer);
     timer = 0;
-    if (document.hidden || isIdle() || isLooking) return;
+    if (document.hidden || isIdle()) {
+      hush();
+      return;
+    }
+    listen();
+    if (isLooking) return;
     timer = setTimeout(async () => {
       timer = 0;
       isLooking = true;
       try {
-        await look();
+        if (await hasNews()) await look();
       } catch {
         pause = SLOWEST_MS;
       }
       isLooking = false;
       next();
-    }, pause);
+    }, isTold ? AT_LEAST_MS : source ? SLOWEST_MS : pause);
   };
 
   bar.querySelector("[data-arrivals-show]").addEventListener("click", () => {
@@ -82,6 +133,7 @@
   document.addEventListener("visibilitychange", () => {
     touched = performance.now();
     pause = EVERY_MS;
+    hasRoom = streams === "yes";
     next();
   });
   link.hidden = true;

@@ -67,7 +67,16 @@
     detail.hidden = false;
   };
 
-  const say = (square) => { detail.textContent = square.getAttribute("aria-label"); };
+  // What a square is, and its task, with a link to where it can be looked at.
+  const say = (square) => {
+    detail.textContent = square.getAttribute("aria-label");
+    const task = square.classList.contains("is-painted") && state.squares[square.dataset.square]?.[4];
+    if (!task) return;
+    const name = document.createElement(detail.dataset.tasks ? "a" : "code");
+    name.textContent = `task ${task.slice(0, 10)}${detail.dataset.tasks ? " ↗" : ""}`;
+    if (detail.dataset.tasks) name.href = detail.dataset.tasks + task;
+    detail.append(". ", name);
+  };
 
   const go = (to) => {
     const all = squares();

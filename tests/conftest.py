@@ -18,8 +18,11 @@ import pytest
 from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
+from devserver import class_training
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
+from models import materialized_views
+from pipelines.materialized_views import catalog
 from tests import sampling, soak, summary
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
@@ -33,6 +36,11 @@ Flask.url_rule_class = SharedRule
 # An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
 # time that it takes, which was half of all that the emulators took.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Deployed there are 64 copies of a catalog, and the tests of views write it some thousand times.
+# The stacks that run as processes have them all.
+CATALOG_REPLICAS = 3
+materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = CATALOG_REPLICAS
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
@@ -57,6 +65,12 @@ FAST = (
 )
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Archive the emulators' Java classes, once for this machine: they start some eighty times."""
+    if not hasattr(session.config, "workerinput"):
+        class_training.make_missing()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what is fast, draw samples, share out the minutes of a soak."""
@@ -68,13 +82,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     sampling.draw(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if soak.IS_SOAK and soak.MINUTES and items:
-        soak.BUDGET.share_s = soak.MINUTES * 60 * workers / len(items)
+        shares = [share for item in items if (share := _share(item))]
+        alike = (1 - sum(shares)) / max(1, len(items) - len(shares))
+        soak.BUDGET.all_s = soak.MINUTES * 60 * workers
+        soak.BUDGET.share_s = alike * soak.BUDGET.all_s
+
+
+def _share(item: pytest.Item) -> float:
+    """Return what part of all minutes a test asks for; 0: as much as others get."""
+    marker = item.get_closest_marker("soak_share")
+    return float(marker.args[0]) if marker else 0.0
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Count what a test plays."""
-    soak.BUDGET.begin()
+    soak.BUDGET.begin(_share(item))
     try:
         return (yield)
     finally:

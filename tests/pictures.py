@@ -92,6 +92,31 @@ def load_a_sum(stack: Stack) -> str:
     return page
 
 
+def click(stack: Stack) -> str:
+    """Click a counter in four ways."""
+    return submit(stack, "/counters", "/counters/loads", rate="60", seconds="12", ways="all")
+
+
+def count_a_log(stack: Stack) -> str:
+    """Have the sample log read, some lines at a time."""
+    return submit(stack, "/streams/weblog", "/streams/weblog/logs", pace="watch")
+
+
+def make_a_quilt(stack: Stack) -> str:
+    """Have 64 squares painted."""
+    return submit(stack, "/quilt", "/quilt")
+
+
+def measure(stack: Stack) -> str:
+    """Have the stack measured."""
+    return submit(stack, "/numbers", "/numbers")
+
+
+def fill_the_blog(stack: Stack) -> str:
+    """Have sample posts and comments made."""
+    return submit(stack, "/blog", "/blog/samples")
+
+
 def at(path: str) -> Where:
     """A page of the app on which nothing is set going."""
     return lambda stack: path
@@ -111,7 +136,12 @@ def newest_task(stack: Stack) -> str:
 PICTURES = (
     Picture("invitations", send_invitations, 1.5, LOOKS),
     Picture("grades", add_students, 1.5, (LIGHT, DARK)),
+    Picture("weblog", count_a_log, 7.0, (LIGHT, DARK)),
     Picture("sums", load_a_sum, 8.0),
+    Picture("counters", click, 6.0),
+    Picture("quilt", make_a_quilt, 1.5),
+    Picture("numbers", measure, 6.0),
+    Picture("blog", fill_the_blog, 3.0),
     Picture("home", at("/")),
     Picture("parties", at("/invitations")),
     Picture("all-sums", at("/sums")),

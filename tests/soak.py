@@ -1,7 +1,8 @@
 """What `make soak` plays: everything, in an order drawn by a seed, as far as its minutes go.
 
-Each test gets an equal share of the minutes, so that a short soak visits every scenario. What it
-covered is counted and printed at the end. SOAK_MINUTES=0 plays all there is.
+Each test gets an equal share of the minutes, so that a short soak visits every scenario; one that
+is marked `soak_share` gets that part of them. What it covered is counted and printed at the end.
+SOAK_MINUTES=0 plays all there is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,16 +25,19 @@ class Budget:
     """How long the test under way may play, and what has been played."""
 
     def __init__(self) -> None:
+        self.all_s = float("inf")  # The minutes of all workers.
         self.share_s = float("inf")
         self.ends_at = float("inf")
         self.counts: Counter[str] = Counter()
+        self.happened: Counter[str] = Counter()
         self.breakable: set[tuple[str, str]] = set()
         self.broken: set[tuple[str, str]] = set()
 
-    def begin(self) -> None:
-        """Begin a test."""
-        self.ends_at = time.monotonic() + self.share_s
+    def begin(self, share: float = 0) -> None:
+        """Begin a test; `share`: what part of all time it gets, 0: as much as others."""
+        self.ends_at = time.monotonic() + (share * self.all_s if share else self.share_s)
         self.counts.clear()
+        self.happened.clear()
         self.breakable.clear()
         self.broken.clear()
 
@@ -52,6 +56,11 @@ class Budget:
     def played(self) -> None:
         self.counts["played"] += 1
 
+    def note(self, happened: Mapping[str, int]) -> None:
+        """Note what has happened in one schedule of a simulator."""
+        self.happened.update(happened)
+        self.happened["schedules"] += 1
+
     def could_break(self, calls: set[tuple[str, str]]) -> None:
         """Note which remote calls a test makes, each with the kinds of fault that it draws from."""
         self.breakable |= calls
@@ -64,6 +73,7 @@ class Budget:
         """Return what a test has covered, for its report."""
         return [
             *((f"plays {key}", n) for key, n in self.counts.items()),
+            *((f"happened {key}", n) for key, n in self.happened.items()),
             ("breakable", sorted(self.breakable)),
             ("broken", sorted(self.broken)),
         ]

@@ -59,7 +59,7 @@ def faults(reports: Iterable[Any]) -> list[str]:
     pairs: dict[str, set[tuple[str, ...]]] = {"breakable": set(), "broken": set()}
     for report in reports:
         for name, value in report.user_properties:
-            if name.startswith("plays "):
+            if name.startswith(("plays ", "happened ")):
                 plays[name] += value
             elif name in pairs:
                 pairs[name] |= {tuple(pair) for pair in value}
@@ -71,4 +71,19 @@ def faults(reports: Iterable[Any]) -> list[str]:
         f"{how}{plays['plays played']:,} of {plays['plays of']:,} drawn plays with faults",
         f"{len(of) - len(left)} of {len(of)} pairs of a remote call and a kind of fault were met",
         *([f"not met: {', '.join(map(' '.join, sorted(left)))}"] if left else []),
+        *_happened(plays),
     ]
+
+
+def _happened(plays: Counter[str]) -> list[str]:
+    """Return what has happened in the schedules of simulators.
+
+    >>> _happened(Counter({"happened schedules": 2000, "happened lost": 31, "plays of": 1}))
+    ['2,000 schedules of the simulator, in which came: lost 31']
+    """
+    counts = {
+        name.removeprefix("happened "): n for name, n in plays.items() if name.startswith("happ")
+    }
+    schedules = counts.pop("schedules", 0)
+    came = ", ".join(f"{name} {n:,}" for name, n in sorted(counts.items()))
+    return [f"{schedules:,} schedules of the simulator, in which came: {came}"] * (schedules > 0)

@@ -29,6 +29,8 @@ from pipelines.continuations.sources import NumberSource
 from pipelines.runtime import Clients, naive_utc
 
 MAX_RUNS = 50
+# What pages watch: one task takes all probes but the last, and says so after each.
+TOPIC = "numbers"
 # A run that has not ended by then has been given up by its tasks, and holds up no other.
 GIVEN_UP_AFTER_S = 180.0
 
@@ -62,6 +64,7 @@ def _measure_each(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[int
         except NotMeasurableError as error:
             samples, note = [], str(error)
         results.record(args.run_id, probe.name, samples, note, at=clients.clock.now())
+        clients.publish(TOPIC)
 
     yield take
 

@@ -31,6 +31,7 @@ class Square:
     worker: int = 0
     took_ms: int = 0
     deliveries: int = 0
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _square(quilt: Quilt, square: Square, row: QuiltSquare | None) -> Square:
         worker=row.worker,
         took_ms=row.took_ms,
         deliveries=row.deliveries,
+        task=row.task or "",
     )
 
 

@@ -39,6 +39,7 @@ from models.transactions import transact
 from pipelines.batches import Completed, TaskBatch, current_member
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import Task, task
+from pipelines.tasks.attempts import current_task
 
 MAX_QUILTS = 40
 DELIVERIES_KNOWN_FOR_S = 3600
@@ -137,6 +138,7 @@ def paint(clients: Clients, args: Paint) -> None:
         worker=os.getpid(),
         took_ms=round((now - begun).total_seconds() * 1000),
         deliveries=deliveries,
+        task=current_task(),
     )
     try:
         insert_all(clients.datastore, [square])

@@ -1,11 +1,20 @@
-"""Logs that are given to the pipeline: an upload, or the sample."""
+"""Logs that are given to the pipeline: an upload, or the sample.
+
+The first log that is given while the pipeline is at rest begins a run; what is given until it is at
+rest again belongs to it. What there was when a run began is kept with it: the rest is the run's.
+"""
 
 from __future__ import annotations
 
-from demos.weblog.lines import BadLineError, read_line
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from demos.weblog.lines import BadLineError, Request, read_line
 from demos.weblog.pipeline import WEBLOG
+from demos.weblog.progress import observe
 from demos.weblog.sample import sample_log
-from models.demos.weblog import AccessLogs, access_logs_key
+from models.demos.weblog import access_logs
 from models.transactions import transact
 from models.uploads import put_upload
 from pipelines.runtime import Clients, naive_utc
@@ -14,36 +23,61 @@ MAX_LOGS = 200
 MAX_LOG_BYTES = 8 * 1024 * 1024
 MAX_NAME_CHARS = 60
 LOOKED_AT = 20
+LOOKED_AT_BYTES = 1_000_000
+# Lines a second of a log that is to be watched; 0: as fast as it goes.
+PACES = {"watch": 200, "fast": 0}
 
 
 class BadLogError(ValueError):
-    """This is no access log, or there are too many; nothing was stored."""
+    """This is no access log; nothing was stored."""
 
 
-def add_sample(clients: Clients, log_id: str) -> bool:
-    """Give the sample to the pipeline; return False if that was done for this id before."""
-    return add_log(clients, log_id, "sample", b"".join(sample_log()))
+class TooManyLogsError(Exception):
+    """So many logs wait to be read that no more are taken; nothing was given."""
 
 
-def add_log(clients: Clients, log_id: str, name: str, content: bytes) -> bool:
+def add_sample(clients: Clients, log_id: str, pace: str = "fast") -> bool:
+    """Give the sample to the pipeline; return False if that was done for this id before.
+
+    Raises:
+        TooManyLogsError: try again later.
+    """
+    return add_log(clients, log_id, "sample", b"".join(sample_log()), pace)
+
+
+def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str = "fast") -> bool:
     """Give a log to the pipeline; return False if that was done for this id before.
 
     It may be repeated: a log is read once for its id.
 
     Raises:
-        BadLogError: none of its first lines can be read, it is too large, or there are too many.
+        BadLogError: none of its first lines can be read, or it is too large.
+        TooManyLogsError: try again later.
     """
-    check_log(content)
+    begin, end = check_log(content)
+    seen = observe(clients)
+    if all(each["id"] != log_id for each in seen.logs.logs):
+        _check_room(seen.logs.count + 1 - seen.position.log)
     put_upload(log_id, content, naive_utc(clients.clock.now()))
     entry = {"id": log_id, "name": name[:MAX_NAME_CHARS], "bytes": len(content)}
+    entry |= {"pace": PACES[pace], "begin": begin, "end": end}
+    started_ms = round(clients.clock.now().timestamp() * 1000)
 
     def add() -> bool:
-        row = access_logs_key().get() or AccessLogs(key=access_logs_key(), logs=[])
+        row = access_logs()
         if any(each["id"] == log_id for each in row.logs):
             return False
-        if len(row.logs) >= MAX_LOGS:
-            raise BadLogError(f"there are {MAX_LOGS} logs already, which is the most")
+        if not seen.is_moving and row.count == seen.position.log:
+            row.run = {
+                "log": row.count,
+                "started_ms": started_ms,
+                "begin": seen.position.has_read,
+                "before": asdict(seen.totals),
+            }
         row.logs = [*row.logs, entry]
+        _check_room(row.count - seen.position.log)
+        extra = max(0, len(row.logs) - MAX_LOGS)
+        row.logs, row.first = row.logs[extra:], row.first + extra
         row.put()
         return True
 
@@ -52,20 +86,40 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes) -> bool:
     return is_new
 
 
-def check_log(content: bytes) -> None:
-    """Check that a log can be read.
+def _check_room(waiting: int) -> None:
+    """Check that not too many logs wait; those that were read are forgotten when others come.
+
+    Raises:
+        TooManyLogsError: they do.
+    """
+    if waiting > MAX_LOGS:
+        raise TooManyLogsError(f"{MAX_LOGS} logs wait to be read")
+
+
+def check_log(content: bytes) -> tuple[int, int]:
+    """Check that a log can be read; return about when it begins and ends, in its own time.
 
     Raises:
         BadLogError: it cannot; the text says why.
     """
     if len(content) > MAX_LOG_BYTES:
-        raise BadLogError(f"a log has at most {MAX_LOG_BYTES // 1024**2} MB")
+        raise BadLogError(f"a log has at most {MAX_LOG_BYTES // 1024**2} MiB")
     problem = "it is empty"
-    for line in content[:1_000_000].splitlines()[:LOOKED_AT]:
+    found = list[Request]()
+    for line in content[:LOOKED_AT_BYTES].splitlines()[:LOOKED_AT]:
         try:
-            read_line(line)
+            found.append(read_line(line))
         except BadLineError as error:
             problem = str(error)
-        else:
-            return
-    raise BadLogError(f"this is no access log: {problem}")
+    if not found:
+        raise BadLogError(f"this is no access log: {problem}")
+    found += _readable(content[-LOOKED_AT_BYTES:].splitlines()[-LOOKED_AT:])
+    return found[0].at, max(each.at for each in found)
+
+
+def _readable(lines: Sequence[bytes]) -> Iterator[Any]:
+    for line in lines:
+        try:
+            yield read_line(line)
+        except BadLineError:
+            continue

@@ -1,55 +1,96 @@
-"""What is computed of an access log: four computations over the stream of its requests.
+"""What is computed of an access log: six computations over the stream of its requests.
 
-    requests ─┬─ hits         per path and minute ── top-paths, per hour
-              ├─ sessions     per visitor: until there was no request for 30 minutes
-              └─ error-rates  over 5 minutes, each minute
+    requests ─┬─ hits ──────────── top-by-shard ── top-paths ─┐
+              ├─ errors-by-shard ─ error-rates ───────────────┼─ board
+              └─ sessions ────────────────────────────────────┘
 
-All results go to the board, which keeps the last ones of each kind for a page.
+Hits are per path and minute, sessions per visitor until there was no request for 30 minutes, error
+rates over 5 minutes, each minute, and top paths per hour. What is counted for the whole site is
+counted in shards first, side by side, and then put together: no key gets every record. All results
+go to the board, which keeps for a page what it shows, under many keys, too.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013, for its shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from demos.weblog.board import Board
 from demos.weblog.source import REQUESTS
-from pipelines.streams import Computation, Context, Pipeline, Record
+from pipelines.streams import Pipeline, Record
 from pipelines.streams.combine import Combine, top
-from pipelines.streams.windows import Enclosing, Session, Sliding, Tumbling, Windowed
+from pipelines.streams.windows import Bounds, Enclosing, Session, Sliding, Tumbling, Windowed
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 SESSION_GAP = timedelta(minutes=30)
 RATE_SIZE = timedelta(minutes=5)
 TOP_PATHS = 10
+SHARDS = 8
 FIRST_ERROR = 500  # 4xx are the browser's.
 SITE = "site"
-MAX_SHOWN = 60
 
 
-def _of_site(value: Any) -> str:
-    """Return the one key of what is counted for the whole site."""
+def of_site(value: Any) -> str:
+    """Return the one key of what is put together for the whole site."""
     return SITE
 
 
-def errors() -> Combine:
-    """Count requests, and those that the server failed."""
+def shard_of(text: str) -> str:
+    """Return which of the shards a path or a visitor belongs to, always the same."""
+    return str(zlib.crc32(text.encode()) % SHARDS)
 
-    def add(total: list[int], record: Record) -> list[int]:
-        return merge(total, [1, record.value["status"] >= FIRST_ERROR])
 
-    def merge(first: list[int], second: list[int]) -> list[int]:
+@dataclass(frozen=True)
+class Around:
+    """The sliding windows that the results of smaller windows lie in.
+
+    As with `Enclosing`, what counts is a result's bounds: its time is in the next window already.
+    """
+
+    size: timedelta
+    every: timedelta
+    merges = False
+
+    def assign(self, record: Record) -> Sequence[Bounds]:
+        result = record.value
+        delay = record.at - result["end"] + 1
+        begun = replace(record, at=result["start"])
+        windows = Sliding(self.size, self.every).assign(begun)
+        return [Bounds(start, end, due + delay) for start, end, due in windows]
+
+
+def rates(of: Callable[[Any], Sequence[int]]) -> Combine:
+    """Add up requests, and those that the server failed.
+
+    Args:
+        of: Returns both for a record's value.
+    """
+
+    def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
         return [first[0] + second[0], first[1] + second[1]]
 
     return Combine(
         empty=lambda: [0, 0],
-        add=add,
+        add=lambda total, record: merge(total, of(record.value)),
         merge=merge,
         result=lambda total: {"requests": total[0], "errors": total[1]},
     )
+
+
+def top_of_shards() -> Combine:
+    """Find the largest sums among those of the shards. A path is in one shard, so none is split."""
+
+    def merge(first: list[Any], second: list[Any]) -> list[Any]:
+        return heapq.nsmallest(TOP_PATHS, [*first, *second], key=lambda item: (-item[1], item[0]))
+
+    return Combine(list, lambda total, record: merge(total, record.value["value"]), merge)
 
 
 HITS = Windowed(
@@ -58,43 +99,49 @@ HITS = Windowed(
     inputs={"requests": lambda request: request["path"]},
     output="hits-per-minute",
 )
+TOP_BY_SHARD = Windowed(
+    "top-by-shard",
+    Enclosing(HOUR),
+    inputs={"hits-per-minute": lambda hits: shard_of(hits["key"])},
+    output="tops-of-shards",
+    combine=top(TOP_PATHS, of=lambda hits: hits["key"], amount=lambda hits: hits["value"]),
+)
+TOP = Windowed(
+    "top-paths",
+    Enclosing(),
+    inputs={"tops-of-shards": of_site},
+    output="tops",
+    combine=top_of_shards(),
+)
 SESSIONS = Windowed(
     "sessions",
     Session(SESSION_GAP),
     inputs={"requests": lambda request: request["visitor"]},
     output="visits",
 )
+ERRORS_BY_SHARD = Windowed(
+    "errors-by-shard",
+    Tumbling(MINUTE),
+    inputs={"requests": lambda request: shard_of(request["visitor"])},
+    output="errors-of-shards",
+    combine=rates(lambda request: [1, int(request["status"] >= FIRST_ERROR)]),
+)
 ERROR_RATES = Windowed(
     "error-rates",
-    Sliding(RATE_SIZE, MINUTE),
-    inputs={"requests": _of_site},
+    Around(RATE_SIZE, MINUTE),
+    inputs={"errors-of-shards": of_site},
     output="rates",
-    combine=errors(),
-)
-TOP = Windowed(
-    "top-paths",
-    Enclosing(HOUR),
-    inputs={"hits-per-minute": _of_site},
-    output="tops",
-    combine=top(TOP_PATHS, of=lambda hits: hits["key"], amount=lambda hits: hits["value"]),
+    combine=rates(lambda part: [part["value"]["requests"], part["value"]["errors"]]),
 )
 
-
-class Board(Computation):
-    """The last results of each kind; how many there were, and of how many records."""
-
-    inputs: Mapping[str, Callable[[Any], str]] = {
-        "hits-per-minute": lambda result: "hits",
-        "visits": lambda result: "visits",
-        "rates": lambda result: "rates",
-        "tops": lambda result: "tops",
-    }
-
-    def record(self, ctx: Context, record: Record) -> None:
-        ctx.state.counter("results").add(1)
-        ctx.state.counter("records").add(record.value["records"])
-        last = ctx.state.list("last")
-        last.set([*last.get(), record.value][-MAX_SHOWN:])
-
-
-WEBLOG = Pipeline("weblog", HITS, SESSIONS, ERROR_RATES, TOP, Board, sources=[REQUESTS])
+WEBLOG = Pipeline(
+    "weblog",
+    HITS,
+    ERRORS_BY_SHARD,
+    SESSIONS,
+    TOP_BY_SHARD,
+    ERROR_RATES,
+    TOP,
+    Board(RATE_SIZE, shard_of),
+    sources=[REQUESTS],
+)

@@ -9,13 +9,13 @@ Lost on failure: nothing. A read is repeated from the position that was committe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from demos.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
-from models.demos.weblog import access_logs
+from models.demos.weblog import log_at
 from models.uploads import read_upload
 from pipelines.runtime import Clients
 from pipelines.streams import Pulled, PullSource
@@ -25,6 +25,10 @@ DAY_MS = 86_400_000
 MAX_SPAN_MS = 92 * DAY_MS
 # Servers write a line when a response ends, so a slow one stands behind later requests.
 DISORDER = timedelta(minutes=1)
+# Of a log that is to be watched: so often some lines are read.
+PACED_S = 0.25
+# Logs of which it is known how their times became those of the stream.
+DATES_KEPT = 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Position:
         first: The beginning of the day of the log's first request, in the log's time; None: no
             request was read.
         latest: The time of the latest request, in the time of the stream.
+        dates: Of the last logs that had requests, `base` and `first` of each.
     """
 
     log: int = 0
@@ -48,6 +53,12 @@ class Position:
     base: int = DAY_MS
     first: int | None = None
     latest: int = 0
+    dates: Sequence[Sequence[int]] = ()
+
+    @property
+    def has_read(self) -> int:
+        """Up to where nothing of the logs before this one is missing, in the stream's time."""
+        return self.base - DAY_MS
 
     def to_stream(self, at: int) -> int | None:
         """Return a time of the log in the time of the stream; None: it is too far from the rest."""
@@ -57,17 +68,26 @@ class Position:
 
 def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
     """Read up to `limit` lines of the log at a position."""
-    here, logs = Position(**(position or {})), access_logs()
-    if here.log >= len(logs):
+    here = position_of(position)
+    log = log_at(here.log)
+    if log is None:
         return Pulled([], position)
+    if pace := log.get("pace"):
+        clients.clock.sleep(PACED_S)
+        limit = min(limit, max(1, round(pace * PACED_S)))
     records: list[tuple[Any, int]] = []
-    lines = cut_lines(read_upload(logs[here.log]["id"], here.offset))
+    lines = cut_lines(read_upload(log["id"], here.offset))
     for _ in range(limit):
         line = next(lines, None)
         if line is None:
             return _ended(here, records)
         here = _take(here, line, records)
     return Pulled(records, asdict(here))
+
+
+def position_of(stored: Any) -> Position:
+    """Return a position as the pipeline keeps it; None: the beginning."""
+    return Position(**(stored or {}))
 
 
 def _take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Position:
@@ -81,7 +101,9 @@ def _take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Positi
     except BadLineError:
         return replace(here, bad=here.bad + 1)
     if here.first is None:
-        here = replace(here, first=request.at // DAY_MS * DAY_MS)
+        first = request.at // DAY_MS * DAY_MS
+        dates = [*here.dates, (here.base, first)][-DATES_KEPT:]
+        here = replace(here, first=first, dates=dates)
     at = here.to_stream(request.at)
     if at is None:
         return replace(here, bad=here.bad + 1)
@@ -92,9 +114,8 @@ def _take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Positi
 def _ended(here: Position, records: list[tuple[Any, int]]) -> Pulled:
     """Go on to the next log: the watermark rises to where that begins, so all windows end."""
     days = max(here.latest, here.base) // DAY_MS + 3  # One whole day between, and one before it.
-    base = days * DAY_MS
-    next_ = Position(log=here.log + 1, lines=here.lines, bad=here.bad, base=base)
-    return Pulled(records, asdict(next_), watermark=base - DAY_MS)
+    next_ = replace(here, log=here.log + 1, offset=0, base=days * DAY_MS, first=None)
+    return Pulled(records, asdict(next_), watermark=next_.has_read)
 
 
 def cut_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

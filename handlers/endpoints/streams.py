@@ -1,4 +1,4 @@
-"""Records for streams over HTTP, from a program in any language.
+"""Streams over HTTP, for a program in any language: records go in, and what is there is read.
 
 A caller proves itself by an OIDC token of the app's service account, as the task queue does.
 Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
@@ -6,10 +6,11 @@ Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from flask import Blueprint, jsonify
+from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -24,6 +25,7 @@ bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
 
 MAX_BODY_BYTES = 4_000_000
 MAX_RECORDS = 500
+MAX_STATES, DEFAULT_STATES = 1_000, 100
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -72,11 +74,31 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
 @bp.get("/<pipeline>")
 @workers_only
 def status(pipeline: str) -> ResponseReturnValue:
-    """Return how far a pipeline is: watermarks, what waits, which sources are held back, counts."""
-    return jsonify(asdict(_pipeline(pipeline).status(clients())))
+    """Say how far a pipeline is: its watermarks, what waits in it, and what was counted."""
+    found = _pipeline(pipeline).status(clients())
+    return jsonify(asdict(found))
+
+
+@bp.get("/<pipeline>/<computation>/states")
+@workers_only
+def states(pipeline: str, computation: str) -> ResponseReturnValue:
+    """Say what is kept of a key (`key`), open windows among it; or of the first keys (`limit`)."""
+    found, key = _pipeline(pipeline), request.args.get("key")
+    limit = request.args.get("limit", str(DEFAULT_STATES))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_STATES):
+        refuse(400, f"limit: a whole number from 1 to {MAX_STATES}.")
+    try:
+        if key is None:
+            kept = dict(itertools.islice(found.states(clients(), computation), int(limit)))
+        else:
+            kept = {key: found.state(clients(), computation, key)}
+    except UnknownStreamError as error:
+        refuse(404, f"{error}.")
+    return jsonify(states=kept)
 
 
 def _pipeline(name: str) -> Pipeline:
+    """Return a pipeline of the app; end the request with 404 if it has none of this name."""
     pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
     if name not in pipelines:
         refuse(404, "There is no such pipeline.")

@@ -73,7 +73,7 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
     if failures >= task.max_attempts:
         said = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, said)
-    with delivery_log.kept(_task_of(delivery)) as lines:
+    with attempts.under_way(delivery), delivery_log.kept(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:

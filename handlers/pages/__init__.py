@@ -20,6 +20,7 @@ from handlers.pages import (
     sums,
     sums_api,
     weblog,
+    zeitgeist,
 )
 
 
@@ -36,6 +37,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(blog_writing.bp)
     app.register_blueprint(quilt.bp)
     app.register_blueprint(weblog.bp)
+    app.register_blueprint(zeitgeist.bp)
     app.register_blueprint(faults.bp)
     demo_runs.register(app)
     _watch(app)
@@ -43,7 +45,7 @@ def register(app: Flask) -> None:
 
 
 def _watch(app: Flask) -> None:
-    """Say which requests and tasks change what pages show. A quilt publishes by itself."""
+    """Say which requests and tasks change what pages show. Some publish by themselves, too."""
     watch(app, "stages", "/break-it/")
     watch(
         app,
@@ -66,3 +68,9 @@ def _watch(app: Flask) -> None:
     )
     watch(app, "sums", "/sums", "/api/v1/sums", "/demo/sums")
     watch(app, "sums", "/tasks/sums/", "/tasks/fork-join/sums/")
+    watch(app, "counters", "/counters", "/demo/counters", "/tasks/counters-demo/")
+    watch(app, "counters", "/tasks/counters/", "/tasks/fork-join/counters-")
+    watch(app, "numbers", "/numbers", "/demo/numbers")
+    watch(app, "numbers", "/tasks/numbers/", "/tasks/continuations/measure-numbers")
+    watch(app, "blog", "/blog/samples", "/tasks/continuations/add-sample-")
+    watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")

@@ -22,6 +22,7 @@ from demos.blog.views import comment_counts
 from handlers.endpoints.context import clients, settings
 from handlers.pages.blog_stage import closing_of, costs_of
 from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.live import live_part
 from handlers.pages.stage import Stage
 from models.demos.blog import Comment, Post
 from pipelines.paging import BadPageSizeError, BadPageTokenError, PageTokens
@@ -104,7 +105,7 @@ def _read(tag: str, *, is_filling: bool) -> tuple[Front, Reading[Front] | None]:
 @bp.get("/live")
 def live() -> ResponseReturnValue:
     """Return how far the samples are, for the script to put in place."""
-    return render_template("blog/_live.html", filling=samples.status(clients(), DEMO))
+    return live_part("blog/_live.html", filling=samples.status(clients(), DEMO))
 
 
 @bp.get("/<number>")
@@ -251,6 +252,12 @@ def anchor_of(comment: Comment) -> str:
     """Return the name of a comment within its page: without what selectors take for their own."""
     order = str(comment.key.id()).rpartition("|")[2]
     return f"c-{order.replace('!', '-')}"
+
+
+@bp.app_template_filter()
+def comments_topic(number: int) -> str:
+    """Return what pages of a post watch: its comments."""
+    return f"blog:{number}"
 
 
 def address_of(number: int, anchor: str | None = None) -> str:

@@ -23,7 +23,15 @@ from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.samples import BlogNotEmptyError
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
-from handlers.pages.blog import address_of, anchor_of, author, page_tokens, post_or_404, post_page
+from handlers.pages.blog import (
+    address_of,
+    anchor_of,
+    author,
+    comments_topic,
+    page_tokens,
+    post_or_404,
+    post_page,
+)
 from models.demos.blog import Post
 from pipelines.query_cache import invalidate
 
@@ -140,6 +148,7 @@ def comment(number: str) -> ResponseReturnValue:
         )
     except (UnknownPostError, UnknownCommentError):
         abort(404)
+    clients().publish(comments_topic(post.number))
     _sign_in(who)
     order = name.rpartition("|")[2]
     return redirect(url_for(".permalink", number=number, order=order), 303)

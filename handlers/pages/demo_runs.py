@@ -14,6 +14,9 @@ from flask import Blueprint, Flask, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
+from demos.counters import load as click_load
+from demos.counters.counters import apply_switch
+from demos.counters.load import ClickLoad
 from demos.grades import imports as students
 from demos.grades.imports import ListGoingOnError
 from demos.grades.students import DEMO
@@ -21,13 +24,17 @@ from demos.invitations import parties
 from demos.invitations.imports import import_guests
 from demos.invitations.sending import Pace
 from demos.loads import LoadGoesOnError
+from demos.numbers import runs as number_runs
+from demos.numbers.runs import RunGoesOnError
 from demos.quilt import quilts
 from demos.sums import load, sums
 from demos.sums.load import Load
 from demos.sums.sums import TooManySumsError
+from demos.weblog.loads import TooManyLogsError, add_sample
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.faults import strike_once_each
+from handlers.pages.numbers import stack_in_words
 from handlers.pages.party_form import made_up_guests, read_details, sample_form
 from handlers.pages.quilt import FILLED_IN, design_for
 from pipelines.continuations.errors import OtherJobError
@@ -37,6 +44,7 @@ bp = Blueprint("demo_runs", __name__)
 GUESTS = STUDENTS = 1000
 SUM = "visitors"
 RATE, WRITERS, SECONDS = 100, 10, 10
+CLICK_WAYS, CLICK_RATE, CLICK_SECONDS = ["one-row", "sharded"], 60, 10
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,29 @@ TOUR = (
         "Many writers, few writes",
         "A hundred items a second for one row. Press Flush memcached: the sum is exact.",
     ),
+    Step(
+        "counters",
+        "One row becomes many",
+        "Sixty clicks a second, in one row and in shards that come as conflicts ask for them.",
+    ),
+    Step(
+        "weblog",
+        "When is it final?",
+        "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",
+    ),
+    Step(
+        "numbers",
+        "What it all costs",
+        "A read, a write, a busy row and a task, measured on this stack within half a minute.",
+    ),
 )
 
 
-@bp.post("/demo/<any(invitations, grades, sums, quilt):name>")
+@bp.post("/demo/<any(invitations, grades, sums, counters, quilt, weblog, numbers):name>")
 def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
     form_id = id_in_form()
-    strike_once_each(f"/{name}")
+    strike_once_each("/streams/weblog" if name == "weblog" else f"/{name}")
     return redirect(_RUNS[name](form_id, _tour_step(request.form)), 303)
 
 
@@ -131,11 +154,43 @@ def _quilt(form_id: str, tour: int | None) -> str:
     return url_for("quilt.quilt", quilt_id=form_id, tour=tour)
 
 
+def _counters(form_id: str, tour: int | None) -> str:
+    started_ms = round(clients().clock.now().timestamp() * 1000)
+    is_limited = bool(apply_switch(clients()))
+    wanted = ClickLoad(form_id, CLICK_WAYS, CLICK_RATE, CLICK_SECONDS, started_ms, is_limited)
+    try:
+        click_load.start(clients(), wanted)
+    except LoadGoesOnError:
+        flash("It is being clicked already: here it is.")
+    return url_for("counters.page", tour=tour)
+
+
+def _weblog(form_id: str, tour: int | None) -> str:
+    try:
+        add_sample(clients(), form_id, "watch")
+    except TooManyLogsError:
+        flash("Many logs are being read already: here they are.")
+    return url_for("weblog.page", tour=tour)
+
+
+def _numbers(form_id: str, tour: int | None) -> str:
+    run_id = form_id
+    try:
+        number_runs.start(clients(), run_id, stack=stack_in_words())
+    except RunGoesOnError as error:
+        flash("A run is measuring already: two would measure each other. Here it is.")
+        run_id = error.run_id
+    return url_for("numbers.run", run_id=run_id, tour=tour)
+
+
 _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "invitations": _invitations,
     "grades": _grades,
     "sums": _sums,
+    "counters": _counters,
     "quilt": _quilt,
+    "weblog": _weblog,
+    "numbers": _numbers,
 }
 
 

@@ -25,7 +25,8 @@ KILL_AFTER_S = 0.3
 PAGES = re.compile(
     r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}"
     r"|/numbers(?:/[0-9a-f]{32})?"
-    r"|/quilt(?:/[0-9a-f]{32})?"
+    r"|/quilt(?:/[0-9a-f]{32})?|/streams/weblog"
+    r"|/zeitgeist"
 )
 # What the deliveries of a page's runs are asked for: a switch strikes at least one of them.
 PATHS = {
@@ -35,6 +36,8 @@ PATHS = {
     "/sums": "/tasks/sums/write",
     "/numbers": "/tasks/numbers/echo",
     "/quilt": "/tasks/batches/quilt",
+    "/streams/weblog": "/tasks/streams/weblog/work",
+    "/zeitgeist": "/tasks/streams/zeitgeist/",
 }
 # What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -75,7 +75,7 @@ def measure() -> ResponseReturnValue:
     run_id = id_in_form()
     strike_once_each(request.path)
     try:
-        runs.start(clients(), run_id, stack=_stack())
+        runs.start(clients(), run_id, stack=stack_in_words())
     except RunGoesOnError as error:
         flash("A run is measuring already: two would measure each other. Here it is.")
         run_id = error.run_id
@@ -92,7 +92,7 @@ def _page(found: NumbersRun | None) -> ResponseReturnValue:
     return render_template(
         "numbers/page.html",
         recent=newest_runs().fetch(LISTED),
-        stack=_stack(),
+        stack=stack_in_words(),
         tab=tab,
         excerpts=_code() if tab == "code" else [],
         not_measured=NOT_MEASURED,
@@ -137,7 +137,7 @@ def _live(found: NumbersRun | None) -> dict[str, Any]:
     }
 
 
-def _stack() -> str:
+def stack_in_words() -> str:
     """Return in words what the numbers are of."""
     here = settings()
     if here.datastore_emulator:

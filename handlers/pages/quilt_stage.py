@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from demos.quilt.progress import QuiltProgress
+from demos.quilt.progress import QuiltProgress, Square
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
@@ -74,9 +74,7 @@ def number_of(delivery: Delivery) -> int | None:
 def picture_of(found: QuiltProgress, hits: Mapping[int, Hits]) -> str:
     """Return what the script draws: when each square was painted, and what it suffered."""
     squares = [
-        0
-        if square.painted_s is None
-        else [round(square.painted_s * 1000), square.took_ms, square.worker, square.deliveries]
+        0 if square.painted_s is None else _painted(square, square.painted_s)
         for square in found.squares
     ]
     picture: dict[str, Any] = {
@@ -85,6 +83,11 @@ def picture_of(found: QuiltProgress, hits: Mapping[int, Hits]) -> str:
         "hits": {str(number): [each.count, int(each.is_open)] for number, each in hits.items()},
     }
     return json.dumps(picture, separators=(",", ":"))
+
+
+def _painted(square: Square, after_s: float) -> list[int | str]:
+    after_ms = round(after_s * 1000)
+    return [after_ms, square.took_ms, square.worker, square.deliveries, square.task]
 
 
 def _name(delivery: Delivery) -> str:

@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+import itertools
+import json
 from typing import Any
+from urllib.parse import unquote
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.weblog.loads import MAX_LOG_BYTES, BadLogError, add_log, add_sample
+from demos.weblog.loads import (
+    MAX_LOG_BYTES,
+    PACES,
+    BadLogError,
+    TooManyLogsError,
+    add_log,
+    add_sample,
+    check_log,
+)
 from demos.weblog.pipeline import WEBLOG
+from demos.weblog.progress import Dates, progress
 from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
-from handlers.pages.faults import switches_of
-from handlers.pages.incidents import Delivery, incidents
+from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
-from handlers.pages.stage import Stage, seconds, stage_of
-from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
-from models.demos.weblog import access_logs
+from handlers.pages.weblog_charts import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    SECONDS_HIGH,
+    log_chart,
+    picture_of,
+)
+from handlers.pages.weblog_stage import weblog_stage
 
 bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
 
-TASKS = "/tasks/streams/weblog/"
-KINDS = ("tops", "rates", "visits", "hits")
-SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Row:
-    """How far a computation is, and whether all that came to it can be accounted for.
-
-    `came` is None for what reads no source: then nobody else has counted its records.
-    """
-
-    name: str
-    came: int | None
-    records: int
-    late: int
-    dead: int
-    waiting: int
-    watermark: int
-    lag_ms: int
-
-    @property
-    def missing(self) -> int:
-        """Return how many records came and are in no window, not late, not dead, not waiting."""
-        return (self.came or 0) - self.records - self.late - self.dead - self.waiting
+TABS = ("table", "results", "state", "how", "code")
+PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as it goes"}
+RESULTS_SHOWN = 12
+KEYS_SHOWN = 20
+MAX_KEY_CHARS = 200
 
 
 @bp.get("")
 def page() -> ResponseReturnValue:
     """Show the pipeline, and a form for a log."""
-    return _page("", 200)
+    return _page({}, 200)
 
 
 @bp.get("/live")
@@ -64,87 +60,146 @@ def live() -> ResponseReturnValue:
 @bp.post("/logs")
 def give() -> ResponseReturnValue:
     """Give the pipeline a log, once for each form: an upload, or the sample."""
-    log_id, file = id_in_form(), request.files.get("file")
+    log_id, pace = id_in_form(), request.form.get("pace", "fast")
+    if pace not in PACES:
+        return _page({"pace": f"one of {', '.join(PACES)}"}, 400)
     try:
-        if file is not None and file.filename:
-            is_new = add_log(clients(), log_id, file.filename, file.read(MAX_LOG_BYTES + 1))
-        elif request.form.get("sample"):
-            is_new = add_sample(clients(), log_id)
-        else:
-            return _page("choose a file, or press “sample”", 400)
+        is_new = _give(log_id, pace)
     except BadLogError as error:
-        return _page(str(error), 400)
+        return _page({"log": str(error)}, 400)
+    except TooManyLogsError as error:
+        return _page({"log": f"{error}; try again when some of them are"}, 409)
     if not is_new:
         flash("This form was sent before: its log is read once.")
     return redirect(url_for(".page", _anchor="now"), 303)
 
 
-def _page(error: str, status: int) -> ResponseReturnValue:
-    limit = MAX_LOG_BYTES // 1024**2
-    return render_template("weblog/page.html", error=error, max_mib=limit, **_live()), status
+def _give(log_id: str, pace: str) -> bool:
+    """Give the pipeline what a form holds; return whether it is new.
+
+    Raises:
+        BadLogError: it is no log.
+        TooManyLogsError: too many wait.
+    """
+    file = request.files.get("file")
+    if request.form.get("sample"):
+        strike_once_each(request.path)
+        return add_sample(clients(), log_id, pace)
+    if file is None or not file.filename:
+        raise BadLogError("choose a file, or press “Sample”")
+    content = file.read(MAX_LOG_BYTES + 1)
+    check_log(content)
+    strike_once_each(request.path)
+    return add_log(clients(), log_id, file.filename, content, pace)
+
+
+# What the page is made of
+
+
+def _page(errors: dict[str, str], status: int) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
+    if tab not in TABS:
+        abort(404)
+    html = render_template(
+        "weblog/page.html",
+        errors=errors,
+        max_mib=MAX_LOG_BYTES // 1024**2,
+        paces=PACE_NAMES,
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        looked_up=_looked_up() if tab == "state" else None,
+        results_shown=RESULTS_SHOWN,
+        **_live(),
+    )
+    return html, status
 
 
 def _live() -> dict[str, Any]:
-    found = WEBLOG.status(clients())
-    came = {name: each.records for name, each in found.sources.items()}
-    front = max((each.watermark for each in found.sources.values()), default=0)
-    rows = [
-        Row(
-            name=each.name,
-            came=sum(came[s] for s in _streams(each.name)) if _reads_sources(each.name) else None,
-            records=each.records,
-            late=each.late,
-            dead=each.dead,
-            waiting=each.waiting,
-            watermark=each.watermark,
-            lag_ms=max(0, front - each.watermark),
-        )
-        for each in (found.computations[name] for name in WEBLOG.graph.order)
-    ]
-    board = dict(WEBLOG.states(clients(), "board"))
+    before, now = clients().meter.cost(), clients().clock.now()
+    found = progress(clients())
+    reads = (clients().meter.cost() - before).reads
+    stage, seconds, hits = weblog_stage(found, reads, now)
     return {
-        "rows": rows,
-        "came": sum(came.values()),
-        "is_moving": any(row.waiting or row.lag_ms for row in rows),
-        "board": {kind: _last(board.get(kind, {})) for kind in KINDS},
+        "found": found,
+        "parts": {each.name: each for each in found.parts},
         "picture": picture_of(WEBLOG),
         "box": (BOX_WIDTH, BOX_HEIGHT),
-        "logs": access_logs(),
-        "stage": _stage(),
+        "chart": log_chart(found),
+        "seconds": seconds,
+        "seconds_high": SECONDS_HIGH,
+        "hits": hits,
+        "stage": stage,
         "new_id": clients().new_id(),
     }
 
 
-def _streams(name: str) -> list[str]:
-    return list(WEBLOG.computations[name].inputs)
+def _looked_up() -> dict[str, Any]:
+    """Return the state of the key that is asked for, or the keys that there are."""
+    name = request.args.get("computation", "hits")
+    if name not in WEBLOG.computations:
+        abort(404)
+    key = request.args.get("key", "")[:MAX_KEY_CHARS]
+    if key:
+        found = [(key, WEBLOG.state(clients(), name, key))]
+    else:
+        found = list(itertools.islice(WEBLOG.states(clients(), name), KEYS_SHOWN + 1))
+    return {
+        "computation": name,
+        "computations": list(WEBLOG.graph.order),
+        "key": key,
+        "states": [(each, _windows(state), _as_text(state)) for each, state in found[:KEYS_SHOWN]],
+        "is_truncated": len(found) > KEYS_SHOWN,
+    }
 
 
-def _reads_sources(name: str) -> bool:
-    return all(stream in WEBLOG.sources for stream in _streams(name))
+def _windows(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the open windows of a state, the one that began first before the others."""
+    return sorted(state.get("windows", {}).values(), key=lambda window: window["start"])
 
 
-def _last(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the newest results of a kind, the newest first."""
-    return list(reversed(state.get("last", [])))[:SHOWN]
+def _as_text(state: dict[str, Any]) -> str:
+    return json.dumps(state, ensure_ascii=False, indent=1) if state else ""
 
 
-def _stage() -> Stage:
-    """Return the stage, for its switches and for what a kill led to."""
-    now = clients().clock.now()
-    seen = incidents(now - datetime.timedelta(seconds=30), path=TASKS)
-    return stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=_name)
-
-
-def _name(delivery: Delivery) -> str:
-    return f"streams {delivery.path.removeprefix(TASKS)}"
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("demos.weblog.pipeline", "HITS", "A window for each path and minute"),
+        excerpt("demos.weblog.pipeline", "SESSIONS", "A visit lasts until nothing comes"),
+        excerpt("demos.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
+        excerpt("demos.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
+        excerpt("demos.weblog.board", "Board.record", "A computation of one’s own"),
+        excerpt("demos.weblog.source", "read_logs", "A source: a position, and what is there"),
+    ]
 
 
 @bp.app_template_filter("log_time")
-def log_time(at: int) -> str:
-    """Return a time of the stream as its day since the first one, and its time of day.
+def log_time(at: int, dates: Dates) -> str:
+    """Return a time of the stream as the log had it.
 
-    >>> log_time(86_400_000 + 3_600_000)
-    'day 1, 01:00'
+    >>> log_time(86_400_000 + 3_600_000, Dates([(86_400_000, 0)]))
+    '1970-01-01 01:00'
     """
-    minutes = at // 60_000
-    return f"day {minutes // 1440}, {minutes % 1440 // 60:02}:{minutes % 60:02}"
+    found = dates.of(at)
+    return "–" if found is None else f"{found:%Y-%m-%d %H:%M}"
+
+
+@bp.app_template_filter("readable_path")
+def readable_path(path: str) -> str:
+    """Return a path as people write it, if all of it can be shown.
+
+    >>> readable_path("/%E3%83%91%E3%83%B3"), readable_path("/%0A"), readable_path("/%FF")
+    ('/パン', '/%0A', '/%FF')
+    """
+    text = unquote(path, errors="surrogateescape")
+    return text if text.isprintable() else path
+
+
+@bp.app_template_filter("time_tag")
+def time_tag(at: datetime.datetime) -> str:
+    """Return a time of day, with its day.
+
+    >>> time_tag(datetime.datetime(2015, 5, 17, 8, 5))
+    '17 May 2015, 08:05'
+    """
+    return f"{at.day} {at:%b %Y, %H:%M}"

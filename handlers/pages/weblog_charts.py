@@ -1,15 +1,31 @@
-"""The picture of a pipeline: its source and computations as boxes, its streams as lines."""
+"""Pictures of the web log: its pipeline, the log over its own time, results over the run's time.
+
+Lengths across are in percent of the picture, heights in pixels; the pipeline is all in pixels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from demos.weblog.progress import Progress
+from demos.weblog.results import Results
 from pipelines.streams import Pipeline
 
-BOX_WIDTH, BOX_HEIGHT = 168, 62
-COLUMN, ROW = 224, 82
-MARGIN = 6
+BOX_WIDTH, BOX_HEIGHT = 150, 70
+COLUMN, ROW = 194, 78
+MARGIN = 9
+# How far a line goes from a box before it turns.
+TURN = 21
+BARS_HIGH, SECONDS_HIGH = 66, 24
+MAX_BARS = 96
+# Steps between the dates below a chart, in minutes, and how many there may be.
+TICK_MINUTES = (5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 20_160)
+MAX_TICKS = 8
+WINDOW_MS = 300_000
+# A bar of anything can be seen.
+MIN_HIGH = 1.5
 
 
 @dataclass(frozen=True)
@@ -24,13 +40,25 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A stream from one box to another."""
+    """A stream from one box to another: where it begins and ends, and the height at which it goes.
+
+    `path` is what SVG draws.
+    """
 
     stream: str
     x1: int
     y1: int
     x2: int
     y2: int
+    lane: int
+
+    @property
+    def path(self) -> str:
+        out, back = self.x1 + TURN, self.x2 - TURN
+        return (
+            f"M{self.x1} {self.y1}C{out - 8} {self.y1} {self.x1 + 8} {self.lane} {out} {self.lane}"
+            f"H{back}C{self.x2 - 8} {self.lane} {back + 8} {self.y2} {self.x2} {self.y2}"
+        )
 
 
 @dataclass(frozen=True)
@@ -44,14 +72,13 @@ class Picture:
 
 
 def picture_of(pipeline: Pipeline) -> Picture:
-    """Return the picture: each computation right of those that write for it."""
+    """Return the picture: each computation right of those that write for it, and about as high."""
     columns = _columns(pipeline)
-    rows: dict[int, int] = {}
-    boxes = {}
-    for name, column in columns.items():
-        row = rows[column] = rows.get(column, -1) + 1
-        x, y = MARGIN + column * COLUMN, MARGIN + row * ROW
-        boxes[name] = Box(name, x, y, name in pipeline.sources)
+    rows = _rows(pipeline, columns)
+    boxes = {
+        name: Box(name, MARGIN + x * COLUMN, MARGIN + rows[name] * ROW, name in pipeline.sources)
+        for name, x in columns.items()
+    }
     return Picture(
         tuple(boxes.values()),
         _lines(pipeline, boxes),
@@ -69,13 +96,173 @@ def _columns(pipeline: Pipeline) -> dict[str, int]:
     return columns
 
 
+def _rows(pipeline: Pipeline, columns: Mapping[str, int]) -> dict[str, int]:
+    """Return how far down each stands: as near as it can to the middle of what it reads."""
+    rows: dict[str, int] = {}
+    for name, column in columns.items():
+        above = [rows[each] for each in pipeline.graph.upstream.get(name, ())]
+        wanted = round(sum(above) / len(above)) if above else 0
+        taken = {row for each, row in rows.items() if columns[each] == column}
+        rows[name] = min(set(range(len(columns))) - taken, key=lambda row: abs(row - wanted))
+    return rows
+
+
 def _lines(pipeline: Pipeline, boxes: Mapping[str, Box]) -> tuple[Line, ...]:
-    lines = []
-    for stream, readers in pipeline.graph.readers.items():
-        writers = [each.name for each in pipeline.computations.values() if stream in each.written]
-        for writer in writers or [stream]:
-            for reader, _ in readers:
-                start, end, half = boxes[writer], boxes[reader], BOX_HEIGHT // 2
-                line = Line(stream, start.x + BOX_WIDTH, start.y + half, end.x, end.y + half)
-                lines.append(line)
-    return tuple(lines)
+    return tuple(
+        _line(stream, boxes[writer], boxes[reader], boxes)
+        for stream, readers in pipeline.graph.readers.items()
+        for writer in _writers(pipeline, stream)
+        for reader, _ in readers
+    )
+
+
+def _writers(pipeline: Pipeline, stream: str) -> list[str]:
+    """Return who writes a stream; its source has its name."""
+    found = [each.name for each in pipeline.computations.values() if stream in each.written]
+    return found or [stream]
+
+
+def _line(stream: str, start: Box, end: Box, boxes: Mapping[str, Box]) -> Line:
+    """Return a line; it goes below the boxes that stand between."""
+    y = start.y + BOX_HEIGHT // 2
+    is_blocked = any(each.y == start.y and start.x < each.x < end.x for each in boxes.values())
+    lane = start.y + (BOX_HEIGHT + ROW) // 2 if is_blocked else y
+    return Line(stream, start.x + BOX_WIDTH, y, end.x, end.y + BOX_HEIGHT // 2, lane)
+
+
+# The log over its own time
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Requests of a stretch of the log, those with errors below; `y` from above."""
+
+    x: float
+    width: float
+    high: float
+    errors_high: float
+    requests: int
+    errors: int
+    begin: datetime.datetime
+
+
+@dataclass(frozen=True)
+class LogChart:
+    """A log by its own time.
+
+    Attributes:
+        watermark: Where the watermark is, in percent: right of it nothing is final. None: the whole
+            log is.
+        minutes: Of a bar.
+        peak: The most requests in one.
+    """
+
+    bars: Sequence[Bar]
+    ticks: Sequence[tuple[float, str]]
+    watermark: float | None
+    begin: datetime.datetime
+    end: datetime.datetime
+    minutes: int
+    peak: int
+    height: int = BARS_HIGH
+
+
+def log_chart(found: Progress) -> LogChart | None:
+    """Draw the log that is being read, or was read last; None: there is none."""
+    if found.log is None:
+        return None
+    begin, end = _bounds(found)
+    length_ms = (end - begin).total_seconds() * 1000
+    bar_ms = WINDOW_MS * max(1, round(length_ms / WINDOW_MS / MAX_BARS + 0.499))
+    sums: dict[int, tuple[int, int]] = {}
+    for start, (requests, errors) in found.results.series.items():
+        at = found.dates.of(start)
+        if at is not None and begin <= at < end:
+            i = int((at - begin).total_seconds() * 1000 // bar_ms)
+            before = sums.get(i, (0, 0))
+            sums[i] = (before[0] + requests, before[1] + errors)
+    peak = max((requests for requests, _ in sums.values()), default=0)
+
+    def bar(i: int) -> Bar:
+        requests, errors = sums[i]
+        pitch = 100 * bar_ms / length_ms
+        x, at = pitch * i, begin + datetime.timedelta(milliseconds=bar_ms * i)
+        width = round(min(pitch * 0.86, 100 - x), 2)
+        return Bar(round(x, 2), width, _high(requests, peak), _high(errors, peak), *sums[i], at)
+
+    reached = found.dates.of(min(each.watermark for each in found.parts))
+    is_final = not found.is_moving or reached is None or reached >= end
+    return LogChart(
+        [bar(i) for i in sorted(sums)],
+        _ticks(begin, end),
+        None if is_final or reached is None else _percent(reached, begin, end),
+        begin,
+        end,
+        bar_ms // 60_000,
+        peak,
+    )
+
+
+def _bounds(found: Progress) -> tuple[datetime.datetime, datetime.datetime]:
+    """Return between which times a log is drawn: from its first line to its last one."""
+    assert found.log is not None
+    size_s = WINDOW_MS / 1000
+    begin_s = found.log["begin"] / 1000 // size_s * size_s
+    latest = found.dates.of(found.latest)
+    end_s = max(found.log["end"] / 1000, latest.timestamp() if latest else 0.0)
+    end_s = max(begin_s + size_s, (end_s // size_s + 1) * size_s)
+    return _utc(begin_s), _utc(end_s)
+
+
+def _utc(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _percent(at: datetime.datetime, begin: datetime.datetime, end: datetime.datetime) -> float:
+    return round(min(100.0, max(0.0, 100 * ((at - begin) / (end - begin)))), 2)
+
+
+def _high(count: int, peak: int) -> float:
+    return round(max(MIN_HIGH, BARS_HIGH * count / peak), 1) if count else 0.0
+
+
+def _ticks(begin: datetime.datetime, end: datetime.datetime) -> list[tuple[float, str]]:
+    """Return the dates below a chart; the first one of each day is its date."""
+    minutes = (end - begin).total_seconds() / 60
+    step = next((each for each in TICK_MINUTES if minutes / each <= MAX_TICKS), TICK_MINUTES[-1])
+    step_s = step * 60
+    at, day, ticks = _utc(-(-begin.timestamp() // step_s) * step_s), None, []
+    while at < end:
+        is_day = step >= 1440 or at.date() != day
+        day = at.date()
+        ticks.append((_percent(at, begin, end), f"{at.day} {at:%b}" if is_day else f"{at:%H:%M}"))
+        at += datetime.timedelta(seconds=step_s)
+    return ticks
+
+
+# Results over the time of the run
+
+
+@dataclass(frozen=True)
+class Second:
+    """How many results were written in a second of a run."""
+
+    x: float
+    width: float
+    high: float
+    count: int
+
+
+def by_second(results: Results, length_s: float) -> list[Second]:
+    """Draw the results by second, on the axis of the stage."""
+    peak, pitch = max(results.seconds.values(), default=1), 100 / length_s
+    return [
+        Second(
+            round(min(100.0, pitch * second), 2),
+            round(max(0.0, min(100 - pitch * second, pitch * 0.86)), 2),
+            round(max(MIN_HIGH, SECONDS_HIGH * count / peak), 1),
+            count,
+        )
+        for second, count in sorted(results.seconds.items())
+        if pitch * second < 100
+    ]

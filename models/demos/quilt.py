@@ -45,6 +45,7 @@ class QuiltSquare(ndb.Model):
     took_ms = ndb.IntegerProperty(indexed=False, required=True)
     # How often its task had begun by then, as counted in memcached.
     deliveries = ndb.IntegerProperty(indexed=False, required=True)
+    task = ndb.TextProperty()  # The id of its task.
 
 
 class QuiltPiece(ndb.Model):

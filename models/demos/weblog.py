@@ -1,8 +1,8 @@
 """The web log: which logs were given to it, in the order in which they are read.
 
 AccessLogs
-    Key: "all". The logs, by the ids of their uploads. Queries: none. Growth: one row, of at most
-    200 logs. Only forms write it.
+    Key: "all". The last logs, by the ids of their uploads, and what there was when the last run
+    began. Queries: none. Growth: one row, of at most 200 logs. Only forms write it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,37 @@ KEY = "all"
 
 
 class AccessLogs(ndb.Model):
-    """The logs: a list of {"id": upload, "name": text, "bytes": size}."""
+    """The logs, each {"id": upload, "name": text, "bytes": size, "pace", "begin", "end"}."""
 
     logs = ndb.JsonProperty(indexed=False)
+    # The number of the first of them: those before it were read, and are forgotten.
+    first = ndb.IntegerProperty(indexed=False, default=0)
+    # The last run: {"log": the number of its first one, "started_ms", "begin", "before"}.
+    run = ndb.JsonProperty(indexed=False)
+
+    @property
+    def count(self) -> int:
+        """How many logs were ever given."""
+        return int(self.first) + len(self.logs or [])
 
 
 def access_logs_key() -> Any:
     return ndb.Key(AccessLogs, KEY)
 
 
-def access_logs() -> list[dict[str, Any]]:
-    """Return the logs, in the order in which they are read."""
-    row = access_logs_key().get()
-    return list(row.logs or []) if row is not None else []
+def access_logs() -> AccessLogs:
+    """Return the logs that were given."""
+    return access_logs_key().get() or AccessLogs(key=access_logs_key(), logs=[])
+
+
+def log_at(number: int) -> dict[str, Any] | None:
+    """Return a log by its number; None: it was not given yet.
+
+    Raises:
+        LookupError: it is forgotten.
+    """
+    row = access_logs()
+    if number < row.first:
+        raise LookupError(f"the log {number} is forgotten")
+    found: list[dict[str, Any]] = row.logs[number - row.first :][:1]
+    return found[0] if found else None

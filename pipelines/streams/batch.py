@@ -10,6 +10,7 @@ state before each hook: so a hook that raises again undoes its own changes only,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -39,6 +40,7 @@ MAX_PRODUCED_BYTES = 1_000_000
 MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
 MAX_TAG_CHARS = 200
+MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
 
 Route = Callable[[str, Any], tuple[Target, ...]]
 
@@ -108,10 +110,7 @@ class _Work:
         """
         if self.items is not None:
             self.text = self.codec.dump(self.items) if self.items else ""
-            if len(self.text) > MAX_STATE_BYTES:
-                raise BadRecordError(
-                    f"a state has at most {MAX_STATE_BYTES} bytes, not {len(self.text)}"
-                )
+            _check_size(self.text)
         if not self.text and not self.timers:
             return NOTHING
         return KeyState(self.text, dict(self.timers), self.expires)
@@ -284,16 +283,19 @@ class _Batch:
                 f"an output at {at} is earlier than its input, at {self.at}: give it that time, or "
                 "a later one"
             )
-        text = value_text(value)
-        self._hook_bytes += len(text)
+        targets = self.route(stream, value)
+        production = Production(stream, value_text(value), at, self.is_late, targets)
+        self._hook_bytes += _bytes_of(production)
         if self._hook_bytes > MAX_HOOK_BYTES:
-            raise BadRecordError(f"one call may write {MAX_HOOK_BYTES} bytes at most")
-        self._keep(Production(stream, text, at, self.is_late, self.route(stream, value)))
+            raise BadRecordError(
+                f"one call may write {MAX_HOOK_BYTES} bytes at most, to all readers together"
+            )
+        self._keep(production)
 
     def _keep(self, production: Production) -> None:
         self.effects.productions.append(production)
         self.effects.counts.produced += 1
-        self.bytes += len(production.text)
+        self.bytes += _bytes_of(production)
 
     def drop_late(self) -> None:
         if self._firing is not None:
@@ -337,6 +339,19 @@ class _CarefulBatch(_Batch):
         work.text, work.items = before.text, None
         work.timers, work.expires = dict(before.timers), before.expires
         return work
+
+
+def _check_size(text: str) -> None:
+    """Check that a row can hold a state: as a text in JSON, where quotes take two bytes."""
+    if len(text) > MAX_STATE_BYTES // MAX_CHAR_BYTES:
+        size = len(json.dumps(text))
+        if size > MAX_STATE_BYTES:
+            raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
+
+
+def _bytes_of(production: Production) -> int:
+    """Return what a production takes in a commit: each reader gets its own."""
+    return len(production.text) * max(1, len(production.targets))
 
 
 def _milliseconds(span: timedelta | None) -> int | None:

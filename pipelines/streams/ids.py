@@ -30,24 +30,20 @@ class KnownIds:
     horizon_ms: int
     seen: set[str] = field(default_factory=set)
     parts: dict[Key, Found] = field(default_factory=dict)
-    is_loaded: bool = False
 
     def clear(self) -> None:
         self.seen.clear()
         self.parts.clear()
-        self.is_loaded = False
 
-    def load(self, interval: Interval) -> Steps[None]:
-        """Read what was accepted, once."""
-        if self.is_loaded:
-            return
-        keys = [self._key(part) for part in interval.ids]
+    def load(self, interval: Interval, now_ms: int) -> Steps[None]:
+        """Read what was accepted within the horizon, as far as it was not read before."""
+        keys = [self._key(part) for part in self._fresh(interval, now_ms)]
+        keys = [key for key in keys if key not in self.parts]
         found = (yield Read(keys)) if keys else []
         for key, row in zip(keys, found, strict=True):
             if row is not None:
                 self.parts[key] = row
                 self.seen.update(row.body)
-        self.is_loaded = True
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Forget what is older than the horizon; the next commit with ids deletes its rows."""
@@ -67,12 +63,13 @@ class KnownIds:
             if part not in kept:
                 commit.deletes.append((self._key(part), None))
         last = self._last(interval)
-        if last is not None and last in kept and last.size + len(accepted) <= MAX_PART:
-            found = self.parts[self._key(last)]
-            ids = (*found.body, *accepted)
-            commit.puts.append((self._key(last), ids, found.version))
+        # A clock that was put back may count on ids that were forgotten by what it said before.
+        known = self.parts.get(self._key(last)) if last in kept else None
+        if last is not None and known and last.size + len(accepted) <= MAX_PART:
+            ids = (*known.body, *accepted)
+            commit.puts.append((self._key(last), ids, known.version))
             others = (part for part in kept if part != last)
-            return (*others, IdsPart(last.number, now_s, len(ids)))
+            return (*others, IdsPart(last.number, max(now_s, last.last_s), len(ids)))
         first = interval.born * PARTS_OF_BIRTH
         new = IdsPart(1 + (first if last is None else last.number), now_s, len(accepted))
         commit.inserts.append((self._key(new), tuple(accepted)))

@@ -7,6 +7,7 @@ that it read a moment ago.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -201,7 +202,11 @@ class _Plan:
 
 
 def pull(environment: Environment, stream: str) -> Steps[bool]:
-    """Read a pull source for some time, or until it has to wait; return whether it has ended."""
+    """Read a pull source for some time, or until it has to wait; return whether it has ended.
+
+    Raises:
+        ChangedError: somebody else has read it meanwhile. They may have died since: come again.
+    """
     source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
     assert isinstance(source, PullSource)
     key = environment.names.source(stream, "")
@@ -216,11 +221,6 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             return False
         try:
             injected = yield from inject(environment, _offer(environment, stream, pulled), found)
-        except ChangedError:
-            [now] = yield Read([key])
-            if now.body.seq != found.body.seq:
-                return False  # Somebody else reads it.
-            continue
         except HeldBackError:
             return False  # The tick that lets it go has it read again.
         if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
@@ -251,9 +251,13 @@ def _offer(environment: Environment, stream: str, pulled: Pulled) -> Offer:
 
 
 def read_head(environment: Environment) -> Steps[Found]:
-    """Read the head of a pipeline; make what rows are missing, of it and of its computations."""
+    """Read the head of a pipeline; make what rows are missing, of it and of its computations.
+
+    Raises:
+        ChangedError: again and again others were faster, or it is not known what became of that.
+    """
     pipeline, names = environment.pipeline, environment.names
-    while True:
+    for _ in range(MAX_ATTEMPTS):
         [head] = yield Read([names.head])
         if _is_complete(environment, head):
             return head  # type: ignore[no-any-return]
@@ -270,10 +274,9 @@ def read_head(environment: Environment) -> Steps[Found]:
             commit.inserts += _source_rows(environment)
         else:
             commit.puts.append((names.head, after, head.version))
-        try:
+        with contextlib.suppress(ChangedError, OutcomeUnknownError):
             yield commit
-        except (ChangedError, OutcomeUnknownError):
-            continue
+    raise ChangedError
 
 
 def _is_complete(environment: Environment, head: Found | None) -> bool:

@@ -24,7 +24,7 @@ from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 MAX_LETTERS = 500
 MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
-# Cloud Tasks takes a task for up to 30 days ahead; one for later finds nothing and is made anew.
+# Cloud Tasks takes a task for up to 30 days ahead; a timer for later is found by the sweep.
 MAX_DELAY_S = 29 * 24 * 3600.0
 
 
@@ -113,9 +113,13 @@ def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> St
     yield from ring(environment, sorted(heirs.difference(gone)))
 
 
-def wake(environment: Environment, target: tuple[str, int], gen: int) -> Wake:
-    """Return the task that wakes an interval, of one generation of it."""
-    return Wake(target, (environment.pipeline.name, *target, gen))
+def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str | int) -> Wake:
+    """Return the task that wakes an interval, of one generation of it.
+
+    Args:
+        why: Makes it another task than the one that each sender asks for.
+    """
+    return Wake(target, (environment.pipeline.name, *target, gen, *why))
 
 
 def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Steps[None]:

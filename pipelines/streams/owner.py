@@ -183,7 +183,10 @@ class Owner:
         return self.interval.owner == self.owner
 
     def leave(self) -> Steps[bool]:
-        """Give the interval up; return False if it was taken again, for something had come."""
+        """Give the interval up; return False if it was taken again, for something had come.
+
+        It is still there if it may not have been given up: then nobody is woken for it.
+        """
         if not (yield from self._release()):
             return False
         if (yield from self._has_mail()):
@@ -191,7 +194,7 @@ class Owner:
         return True
 
     def _release(self) -> Steps[bool]:
-        free = self.interval._replace(owner="", lease_ms=0)
+        free = self.interval._replace(owner="", lease_ms=0, deaths=0)
         is_free: bool = yield from self.commit(Commit(), free)
         if is_free:
             self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)

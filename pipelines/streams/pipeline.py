@@ -19,7 +19,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError, HeldBackError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
-from pipelines.streams.records import FOREVER
+from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
@@ -79,10 +79,7 @@ class Pipeline(Declaration):
             HeldBackError: nothing was let in: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
-        source = self.source(stream)
-        if not isinstance(source, PushSource):
-            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
-        self.check_process(stream, process)
+        self._check_push(stream, process)
         _check_pushed(records)
         engine = Engine(clients, self)
         arrivals = [
@@ -105,11 +102,18 @@ class Pipeline(Declaration):
             NoTransactionError: this is not the body of `transact`.
             UnknownStreamError, BadRecordError: nothing was let in.
         """
-        self.check_process(stream, process)
+        self._check_push(stream, process)
+        value_text(value)
+        check_time(at)
         transaction = current_transaction()
         number = transaction.count(f"streams {self.name}")
         args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
         outbox.enqueue(clients, push_task(self), args)
+
+    def _check_push(self, stream: str, process: str) -> None:
+        if not isinstance(self.source(stream), PushSource):
+            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+        self.check_process(stream, process)
 
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
         """Say that no further record comes from a source: all timers fire.

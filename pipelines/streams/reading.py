@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,8 @@ class ComputationStatus:
 class SourceStatus:
     """How far a source is: its watermark, and what it has brought.
 
-    `silent`: the processes that are left out; `held`: those that have to wait, and why.
+    `silent`: the processes that are left out; `held`: those that have to wait, and why. `position`:
+    of a pull source, where its next read begins; None: at the beginning.
     """
 
     stream: str
@@ -92,6 +94,7 @@ class SourceStatus:
     records: int
     late: int
     silent: tuple[str, ...] = ()
+    position: Any = None
     held: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -121,12 +124,29 @@ class DeadLetter:
 def state(environment: Environment, computation: str, key: str) -> Steps[dict[str, Any]]:
     """Return the state of a key as it was last committed."""
     codec = environment.pipeline.computation(computation).codec
-    interval, shelf = yield from _interval_of(environment, computation, slot_of(key))
-    if interval is None:
-        return {}
-    yield from shelf.load(interval, [key], ())
-    text = shelf.state(interval, key).text
+    text = yield from _text(environment, computation, key)
     return codec.load(text) if text else {}
+
+
+def _text(environment: Environment, computation: str, key: str) -> Steps[str]:
+    """Return a state as text, from rows that belong together: its interval writes meanwhile.
+
+    Raises:
+        ChangedError: they never did.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        interval, shelf = yield from _interval_of(environment, computation, slot_of(key))
+        if interval is None:
+            return ""
+        yield from shelf.load(interval, [key], ())
+        if shelf.is_torn(interval, key):
+            continue
+        if text := shelf.state(interval, key).text:
+            return text
+        after, _ = yield from _interval_of(environment, computation, slot_of(key))
+        if after is not None and shelf.slab_of(after, key) == shelf.slab_of(interval, key):
+            return ""
+    raise ChangedError
 
 
 def states(
@@ -142,9 +162,18 @@ def states(
     yield from shelf.load(interval, (), [lo])
     keys = shelf.keys(lo)
     yield from shelf.load(interval, keys, ())
-    texts = {key: shelf.state(interval, key).text for key in keys}
-    found = {key: codec.load(text) for key, text in texts.items() if text}
-    return found, min((each for each in los if each > lo), default=interval.hi)
+    # The slab may have been cut since its interval was read: the rest of it stands in the next one.
+    after, _ = yield from _interval_of(environment, computation, first_slot)
+    los = [slab.lo for slab in (after or interval).slabs]
+    end = min((each for each in los if each > lo), default=interval.hi)
+    found = {}
+    for key in [each for each in keys if slot_of(each) < end]:
+        text = shelf.state(interval, key).text
+        if shelf.is_torn(interval, key):
+            text = yield from _text(environment, computation, key)
+        if text:
+            found[key] = codec.load(text)
+    return found, end
 
 
 def _interval_of(
@@ -189,6 +218,7 @@ def status(environment: Environment) -> Steps[Status]:
             sum(row.records for row in known.values()),
             sum(row.late for row in known.values()),
             tuple(process for process, row in known.items() if row.is_out),
+            known[""].position if "" in known else None,
             {
                 process: head.held[held_name(stream, process)]
                 for process in source.processes
@@ -272,25 +302,36 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     Raises:
         UnknownStreamError: it is a timer, or nobody reads that stream any more.
     """
-    names, computation = environment.names, id_.partition(":")[0]
-    key = names.dead(computation, id_.partition(":")[2])
+    computation, _, name = id_.partition(":")
+    key = environment.names.dead(computation, name)
+    in_doubt: Mail | None = None
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
         [found] = yield Read([key])
         if found is None:
-            return False
+            break
         mail = Mail(environment, head.body)
         _send_again(environment, found.body, mail)
-        commit = Commit(inserts=mail.inserts(), deletes=[(key, found.version)])
-        # The intervals are to be those that it is sent to.
-        commit.puts.append((names.head, head.body, head.version))
         try:
-            yield commit
-        except (ChangedError, OutcomeUnknownError):
+            # The intervals are to be those that it is sent to, so it names the head, too.
+            yield Commit(
+                puts=[(environment.names.head, head.body, head.version)],
+                inserts=mail.inserts(),
+                deletes=[(key, found.version)],
+            )
+        except ChangedError:
             continue
-        yield from ring(environment, mail.destinations, tick=True)
-        return True
-    raise ChangedError
+        except OutcomeUnknownError:
+            in_doubt = mail
+            continue
+        in_doubt = mail
+        break
+    else:
+        raise ChangedError
+    if in_doubt is None:
+        return False
+    yield from ring(environment, in_doubt.destinations, tick=True)
+    return True
 
 
 def _send_again(environment: Environment, dead: DeadRow, mail: Mail) -> None:
@@ -300,8 +341,10 @@ def _send_again(environment: Environment, dead: DeadRow, mail: Mail) -> None:
     targets = environment.pipeline.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
         if target.computation == dead.computation:
-            # Without its id, which is known: it was accepted when it failed.
-            mail.send(target, letter._replace(key=target.key, id=""), is_late=True)
+            # What failed was accepted, so its id is known. What had no key was not: pushed twice,
+            # it is dead twice.
+            again = letter._replace(key=target.key, id="" if dead.key else letter.id)
+            mail.send(target, again, is_late=True)
             return
     raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
 
@@ -310,12 +353,13 @@ def discard(environment: Environment, id_: str) -> Steps[bool]:
     """Delete a dead letter; return False if there is none."""
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
-    [found] = yield Read([key])
-    if found is None:
-        return False
-    try:
-        yield Commit(deletes=[(key, found.version)])
-    except (ChangedError, OutcomeUnknownError):
+    has_tried = False
+    for _ in range(MAX_ATTEMPTS):
         [found] = yield Read([key])
-        return found is None
-    return True
+        if found is None:
+            return has_tried
+        has_tried = True
+        with contextlib.suppress(ChangedError, OutcomeUnknownError):
+            yield Commit(deletes=[(key, found.version)])
+            return True
+    raise ChangedError

@@ -26,6 +26,7 @@ HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
 )
 SLOTS = 2**16
 ON_TIME, LATE = 0, 1
+MAX_LEASE_MS = 60_000
 
 
 class Slab(NamedTuple):
@@ -96,7 +97,8 @@ class Interval(NamedTuple):
         return min((slab.wall for slab in self.slabs), default=NEVER)
 
     def is_held(self, now_ms: int) -> bool:
-        return bool(self.owner) and self.lease_ms > now_ms
+        """Return whether a worker has a lease; one that seems too long is that of a wrong clock."""
+        return bool(self.owner) and now_ms < self.lease_ms < now_ms + MAX_LEASE_MS
 
 
 class Head(NamedTuple):

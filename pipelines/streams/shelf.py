@@ -66,9 +66,17 @@ class Shelf:
         """Return a key whose slab was read."""
         body = self._slab(self.slab_of(interval, key))
         state = body.keys.get(key, NOTHING)
-        if key in body.large:
+        if key in body.large and not self.is_torn(interval, key):
             return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
         return state
+
+    def is_torn(self, interval: Interval, key: str) -> bool:
+        """Return whether a key's slab says that it is large, and its row had gone when it was read.
+
+        Its interval has written in between: an owner's commit fails then, a reader reads again.
+        """
+        is_large = key in self._slab(self.slab_of(interval, key)).large
+        return is_large and not self.rows[self.names.large(self.computation, key)].version
 
     def keys(self, lo: int) -> list[str]:
         """Return the keys of a slab that was read."""

@@ -50,7 +50,8 @@ class Pulled:
     Attributes:
         records: Values, each with its time.
         position: Where the next read begins: anything that JSON knows.
-        watermark: No later record is expected before this time; None: it stays as it is.
+        watermark: No later record is expected before this time; None: it follows the latest record,
+            at the source's `disorder`.
         is_over: There will be no more.
     """
 

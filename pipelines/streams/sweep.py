@@ -29,7 +29,18 @@ def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
 
 def sweep(environment: Environment) -> Steps[int]:
     """Do so, in steps."""
-    woken = yield from tick(environment)
+    woken = yield from tick(environment, *why_now(environment))
+    return woken + (yield from wake_sources(environment))
+
+
+def why_now(environment: Environment) -> tuple[str, int]:
+    """Return what sets the tasks of one minute's sweep apart."""
+    return "sweep", environment.now_ms() // STALE_MS
+
+
+def wake_sources(environment: Environment) -> Steps[int]:
+    """Have pull sources read that were read before, have not ended, and are read by nobody."""
+    woken = 0
     for stream, source in environment.pipeline.sources.items():
         if isinstance(source, PullSource):
             woken += yield from _wake_source(environment, stream, source)
@@ -51,5 +62,5 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
     poll_ms = 1000 * source.poll.total_seconds() if source.poll else 0
     if now_ms - max(found.body.seen_ms, held_ms) < poll_ms + STALE_MS:
         return 0
-    yield Create([pull_wake(environment, stream, found.body.seq, "sweep", now_ms // STALE_MS)])
+    yield Create([pull_wake(environment, stream, found.body.seq, *why_now(environment))])
     return 1

@@ -71,11 +71,12 @@ class Cut:
     @property
     def has_moved(self) -> bool:
         head = self.head.body
-        before, now = (
-            (head.inputs, head.sources, head.early),
-            (self.inputs, self.sources, self.early),
+        return bool(
+            self.silent
+            or self.early != head.early
+            or {**head.inputs, **self.inputs} != head.inputs
+            or {**head.sources, **self.sources} != head.sources
         )
-        return bool(self.silent or before != now)
 
     def hold(self, name: str) -> int:
         """Return the time at which a computation's timers hold back what it writes."""
@@ -110,8 +111,12 @@ class Cut:
         return not any(self.has_work(name, lo, now_ms) for name, lo in self.intervals)
 
 
-def tick(environment: Environment) -> Steps[int]:
+def tick(environment: Environment, *why: str | int) -> Steps[int]:
     """Move the watermarks once, wake who has work, and have the next tick come if need be.
+
+    Args:
+        why: Wakes by other tasks than senders do: theirs may have been purged, and a name stays
+            taken for hours after that.
 
     Returns:
         How many intervals were woken.
@@ -134,10 +139,9 @@ def tick(environment: Environment) -> Steps[int]:
             if head.body.gen != cut.head.body.gen:
                 return woken  # By another tick, which looks after that.
             continue  # A source has written meanwhile, and counts on this tick.
-        woken += yield from _wake(environment, cut, now_ms)
+        woken += yield from _wake(environment, cut, now_ms, why)
         yield from let_go(environment, cut.head.body, cut.held, cut.rows)
-        resting = cut.resting(now_ms)
-        yield from merge_idle(environment, published, resting)
+        yield from merge_idle(environment, published, cut.resting(now_ms))
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -244,11 +248,12 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
     """
     head: Head = cut.head.body
     noted = to_note(environment, head, cut.versions, environment.now_ms())
+    # Another version of the code may have computations and sources that this one does not know.
     new = head._replace(
         gen=head.gen + 1,
-        inputs=cut.inputs,
-        early=cut.early,
-        sources=cut.sources,
+        inputs={**head.inputs, **cut.inputs},
+        early={**head.early, **cut.early},
+        sources={**head.sources, **cut.sources},
         still=0 if cut.has_moved else head.still + 1,
         left=cut.left,
         waiting=cut.waiting,
@@ -260,9 +265,11 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
     return new
 
 
-def _wake(environment: Environment, cut: Cut, now_ms: int) -> Steps[int]:
+def _wake(
+    environment: Environment, cut: Cut, now_ms: int, why: tuple[str | int, ...]
+) -> Steps[int]:
     wakes = [
-        wake(environment, (name, lo), cut.intervals[name, lo].gen)
+        wake(environment, (name, lo), cut.intervals[name, lo].gen, *why)
         for name, lo in cut.to_wake(now_ms)
     ]
     if wakes:

@@ -104,7 +104,7 @@ class Worker(Owner):
             return False
         self.shelf.evict(self.interval, self.pace.cache_bytes)
         if has_ids(chunks):
-            yield from self.ids.load(self.interval)
+            yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
@@ -153,7 +153,7 @@ class Worker(Owner):
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         # Also when it is not known whether the commit was applied: a ring can do no harm.
         yield from ring(self.environment, mail.destinations)
-        if self.interval.wall < wall:
+        if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
 
     def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:

@@ -27,6 +27,8 @@ service's own error). Anything else is its own failure: it is retried `max_attem
 Arguments are a frozen dataclass; they travel as JSON and are checked when they are enqueued and
 when they are delivered. A name is hashed: sequential names slow a whole queue down. "Already
 exists" means that the task was enqueued before, and is a result, not an error.
+
+`pipelines.tasks.attempts`: while a task runs, `current_task()` is its id.
 """
 
 from pipelines.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue, UrlTarget

@@ -13,10 +13,12 @@ Lost on failure: a count, or that a delivery has ended. A task is then tried onc
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from google.api_core import exceptions as rpc_errors
@@ -64,6 +66,24 @@ class Delivery:
         One that lost its race ended by an answer of ours, and what waits so may come often.
         """
         return self.number >= NOTED_FROM and self.last_answer != LOST_RACE
+
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def under_way(delivery: Delivery) -> Iterator[None]:
+    """Let what runs inside know its task."""
+    _local.task = delivery.task_name.rpartition("/")[2]
+    try:
+        yield
+    finally:
+        _local.task = ""
+
+
+def current_task() -> str:
+    """Return the id of the task that this code runs in; "" if it runs in none."""
+    return getattr(_local, "task", "")
 
 
 def begin(clients: Clients, delivery: Delivery) -> int:

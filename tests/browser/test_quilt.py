@@ -89,6 +89,9 @@ def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
     expect(page.locator("[data-square='23']")).to_be_focused()
     expect(page.locator("[data-square-detail]")).to_contain_text("Row 2, column 12: ")
     expect(page.locator("[data-square-detail]")).to_contain_text("by worker")
+    task = page.locator("[data-square-detail]").get_by_role("link")
+    shown = page.request.get(str(task.get_attribute("href"))).text()
+    assert "/tasks/batches/quilt/paint" in shown
     assert problems == []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from demos.weblog.board import DAY_MS, DAYS_KEPT, Board
 from demos.weblog.lines import (
     MAX_LINE_BYTES,
     MAX_NAMED,
@@ -22,10 +23,11 @@ from demos.weblog.lines import (
     read_line,
     read_log,
 )
-from demos.weblog.pipeline import WEBLOG
+from demos.weblog.pipeline import RATE_SIZE, SHARDS, WEBLOG, shard_of
+from demos.weblog.results import results_of
 from demos.weblog.sample import BROKEN, BROKEN_EVERY, sample_log
 from demos.weblog.source import DISORDER
-from pipelines.streams import StreamTest
+from pipelines.streams import Pipeline, StreamTest
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -195,8 +197,50 @@ def test_the_pipeline_counts_the_sample_as_a_plain_script_does() -> None:
     assert counted(test) == plain_counts(lines)
     assert (sum(test.late.values()), test.dead) == (0, [])
     windowed = [name for name in WEBLOG.computations if name != "board"]
-    assert [test.keys(name) for name in windowed] == [[]] * 4
-    assert test.state("board", "hits")["records"] == len(read_log(lines).requests)
+    assert [test.keys(name) for name in windowed] == [[]] * 6
+
+
+def test_the_board_keeps_what_a_page_shows_and_no_key_of_it_gets_everything() -> None:
+    """Every request is in results, and in one bar of the chart; counts are spread over keys."""
+    requests = read_log(sample_log()).requests
+    test = run(requests, DISORDER // datetime.timedelta(milliseconds=1))
+    board = {key: test.state("board", key) for key in test.keys("board")}
+    spread = {
+        kind: [state["records"] for key, state in board.items() if key.startswith(kind)]
+        for kind in ("hits", "visits")
+    }
+
+    assert {kind: sum(counts) for kind, counts in spread.items()} == dict.fromkeys(
+        spread, len(requests)
+    )
+    assert all(max(counts) < len(requests) / 2 for counts in spread.values())
+    assert len(spread["visits"]) == SHARDS
+    found = results_of(board, 0, 0)
+    plain = plain_counts(sample_log())
+    assert found.series == {
+        start: counts for start, counts in sorted(plain.rates.items()) if start % (5 * MINUTE) == 0
+    }
+    assert sum(found.seconds.values()) == len(plain.hits) + len(plain.visits) + len(
+        plain.rates
+    ) + len(plain.tops)
+    newest = found.newest["tops"][0]
+    assert (newest["start"], newest["value"]) == max(plain.tops.items())
+
+
+def test_a_day_of_the_board_is_used_again_when_it_is_old() -> None:
+    """What is kept is bounded: the same day of the ring forgets what it had."""
+    test = StreamTest(Pipeline("board", Board(RATE_SIZE, shard_of)))
+    for day in (1, 1 + DAYS_KEPT):
+        at = day * DAY_MS
+        value = {"requests": day, "errors": 0}
+        result = {"key": "site", "start": at, "end": at + 5 * MINUTE, "records": 8, "value": value}
+        test.push("rates", result, at=at)
+    test.close()
+
+    [key] = test.keys("board")
+    state = test.state("board", key)
+    assert state["series"] == {str((1 + DAYS_KEPT) * DAY_MS): [1 + DAYS_KEPT, 0]}
+    assert (state["results"], len(state["last"])) == (1, 1)
 
 
 def test_each_record_is_in_a_window_or_late_when_the_watermark_goes_ahead_too_fast() -> None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from demos.weblog import source
 from demos.weblog.lines import MAX_LINE_BYTES, read_log
-from demos.weblog.loads import MAX_LOG_BYTES, BadLogError, add_log, add_sample, check_log
+from demos.weblog.loads import (
+    MAX_LOG_BYTES,
+    PACES,
+    BadLogError,
+    add_log,
+    add_sample,
+    check_log,
+)
 from demos.weblog.pipeline import WEBLOG
+from demos.weblog.progress import Dates, observe, progress
 from demos.weblog.sample import sample_log
-from demos.weblog.source import DAY_MS, cut_lines, read_logs
+from demos.weblog.source import DAY_MS, PACED_S, cut_lines, read_logs
 from tests.pipelines.streams.harness import stream_world
 from tests.world import Services
 
@@ -29,7 +39,11 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         rest = content[log_id][offset:]
         yield from (rest[start : start + 100] for start in range(0, len(rest) + 1, 100))
 
-    monkeypatch.setattr(source, "access_logs", lambda: [{"id": each} for each in content])
+    monkeypatch.setattr(
+        source,
+        "log_at",
+        lambda number: dict(enumerate({"id": each} for each in content)).get(number),
+    )
     monkeypatch.setattr(source, "read_upload", read)
     return content
 
@@ -94,6 +108,36 @@ def test_a_log_without_requests_is_read_over(logs: dict[str, bytes]) -> None:
     assert all(a <= b for a, b in itertools.pairwise(watermarks))
 
 
+def test_the_times_of_the_stream_lead_back_to_the_dates_of_each_log(logs: dict[str, bytes]) -> None:
+    """Also of a line from the day before the first one."""
+    logs["a"] = logs["b"] = LINE + LINE.replace(b"17/May", b"16/May")
+    records, _, position = read_all(500)
+
+    dates = Dates(position["dates"])
+    found = [f"{dates.of(at):%F %T}" for _, at in records]
+    assert found == ["2015-05-17 10:05:03", "2015-05-16 10:05:03"] * 2
+    assert dates.of(0) is None
+
+
+def test_a_log_that_is_watched_is_read_some_lines_at_a_time(
+    logs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs["a"] = LINE * 200
+    given = {"id": "a", "pace": PACES["watch"]}
+    monkeypatch.setattr(source, "log_at", lambda number: None if number else given)
+    slept: list[float] = []
+    clients: Any = SimpleNamespace(clock=SimpleNamespace(sleep=slept.append))
+
+    sizes = []
+    position = None
+    while (pulled := read_logs(clients, position, 500)).position != position:
+        sizes.append(len(pulled.records))
+        position = pulled.position
+
+    assert sizes == [50, 50, 50, 50, 0]
+    assert slept == [PACED_S] * 5
+
+
 def test_lines_are_cut_where_they_end_and_too_long_ones_somewhere() -> None:
     content = b"one\r\n\n" + b"x" * (3 * MAX_LINE_BYTES) + b"\nlast"
     chunks = [content[start : start + 1_000] for start in range(0, len(content), 1_000)]
@@ -129,11 +173,17 @@ def test_the_sample_is_counted_on_the_services_once_for_its_form(services: Servi
     requests = len(read_log(sample_log()).requests) + 1
     with world.context():
         status = WEBLOG.status(world.clients)
-        board = dict(WEBLOG.states(world.clients, "board"))
+        found = observe(world.clients)
+        last = progress(world.clients)
     assert status.sources["requests"].records == requests
-    for name in ("hits", "sessions", "error-rates"):
-        found = status.computations[name]
-        assert (found.records, found.late, found.dead, found.waiting) == (requests, 0, 0, 0)
-    assert {kind: state["records"] for kind, state in board.items() if kind != "tops"} == {
-        "hits": requests, "visits": requests, "rates": 5 * requests,
-    }  # fmt: skip
+    assert not found.is_moving
+    for name in ("hits", "sessions", "errors-by-shard"):
+        assert found.totals.computations[name] == replace(
+            found.totals.computations[name], records=requests, late=0, dead=0
+        )
+    assert found.totals.in_results == {"hits": requests, "visits": requests}
+    assert [(each.came, each.missing, each.in_results) for each in last.readers] == [(1, 0, 1)] * 3
+    assert last.worst.is_complete
+    assert [f"{last.dates.of(start):%F %R}" for start in last.results.series] == [
+        "2015-05-17 10:05"
+    ]

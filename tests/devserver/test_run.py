@@ -15,7 +15,15 @@ import pytest
 from google.cloud import datastore
 
 from devserver import sdk
-from tests.devserver.conftest import ask, datastore_client, eventually, wait_gone
+from devserver.__main__ import main
+from tests.devserver.conftest import (
+    QUEUE_YAML,
+    STANDIN,
+    ask,
+    datastore_client,
+    eventually,
+    wait_gone,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +77,40 @@ def start(app_folder):
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A dev server that keeps its data, of a module that is not called main; and its addresses."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.py").write_text(STANDIN)
+    (folder / "queue.yaml").write_text(QUEUE_YAML)
+    process = run(folder, "--target", "shop:serve", GOOGLE_APPLICATION_CREDENTIALS="/real/key.json")
+    line = process.stdout.readline()
+    if not line:
+        pytest.fail(process.stderr.read())
+    yield folder, process, json.loads(line)
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def refused(app_folder, monkeypatch, capsys):
+    """A way to start a dev server, in this process, that ends at once: its exit code and words."""
+
+    def start(*arguments, **more):
+        monkeypatch.chdir(app_folder)
+        wanted = environment(**more)
+        for name in os.environ.keys() - wanted.keys():
+            monkeypatch.delenv(name)
+        for name, value in wanted.items():
+            monkeypatch.setenv(name, value)
+        code = main(["--json", *arguments])
+        said = capsys.readouterr()
+        assert said.out == ""
+        return code, said.err
+
+    return start
 
 
 def descendants(process):
@@ -125,9 +167,19 @@ def test_kill_9_leaves_nothing_behind(start):
         ask(host(addresses["app"]), "GET", "/")
 
 
-def test_the_app_is_told_where_everything_is(start, monkeypatch):
+def test_any_app_runs_in_a_folder_of_its_own(shop):
+    """The module, queue.yaml and data are those of the folder where one stands."""
+    folder, _, addresses = shop
+
+    console = ask(host(addresses["console"]), "GET", "/api/v1/queues").json()
+    assert ask(host(addresses["app"]), "GET", "/").text == "one"
+    assert [queue["id"] for queue in console["queues"]] == ["default", "mails"]
+    assert (folder / ".dev" / "lock").exists()
+
+
+def test_the_app_is_told_where_everything_is(shop):
     """The app's environment names only services on this machine."""
-    _, addresses = start("--memory", GOOGLE_APPLICATION_CREDENTIALS="/real/key.json")
+    _, _, addresses = shop
 
     env = ask(host(addresses["app"]), "GET", "/environment").json()
 
@@ -147,9 +199,9 @@ def test_the_app_is_told_where_everything_is(start, monkeypatch):
     assert keys.status == 200
 
 
-def test_a_worker_can_be_killed_through_the_api(start):
+def test_a_worker_can_be_killed_through_the_api(shop):
     """The fault lever of the demos works on the real app."""
-    _, addresses = start("--memory")
+    _, _, addresses = shop
     headers = {"Content-Type": "application/json"}
 
     killed = ask(host(addresses["console"]), "POST", "/api/v1/workers/kill", headers=headers)
@@ -159,11 +211,11 @@ def test_a_worker_can_be_killed_through_the_api(start):
     assert ask(host(addresses["app"]), "GET", "/").text == "one"
 
 
-def test_a_second_dev_server_in_the_same_folder_is_refused(start, app_folder):
+def test_a_second_dev_server_in_the_same_folder_is_refused(shop):
     """Two of them would write the same files: the second says who has them."""
-    first, _ = start()
+    folder, first, _ = shop
 
-    second = run(app_folder)
+    second = run(folder, "--target", "shop:serve")
     _, errors = second.communicate(timeout=60)
 
     assert second.returncode == 1
@@ -201,27 +253,24 @@ def test_data_tasks_mail_and_key_survive_a_restart(start, app_folder):
         ({"APP_PORT": "x"}, "APP_PORT"),
     ],
 )
-def test_a_bad_setting_is_one_clear_message(app_folder, more, said):
+def test_a_bad_setting_is_one_clear_message(refused, more, said):
     """No traceback, exit code 1, and nothing was started."""
-    process = run(app_folder, **more)
-    _, errors = process.communicate(timeout=60)
+    code, errors = refused(**more)
 
-    assert process.returncode == 1
+    assert code == 1
     assert said in errors
-    assert "Traceback" not in errors
 
 
-def test_a_taken_port_is_named_with_its_setting_and_holder(app_folder):
+def test_a_taken_port_is_named_with_its_setting_and_holder(refused):
     """The message says what to change, and whom to stop."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
 
-        process = run(app_folder, CONSOLE_PORT=str(port))
-        _, errors = process.communicate(timeout=60)
+        code, errors = refused(CONSOLE_PORT=str(port))
 
-    assert process.returncode == 1
+    assert code == 1
     assert re.search(rf"Port {port} is taken by .*\(pid {os.getpid()}\)", errors)
     assert f"CONSOLE_PORT={port + 1}" in errors
 
@@ -272,19 +321,6 @@ def serve():
 """
 
 
-def test_any_app_runs_in_a_folder_of_its_own(start, app_folder):
-    """The module, queue.yaml and data are those of the folder where one stands."""
-    (app_folder / "shop.py").write_text(SHOP)
-    (app_folder / "main.py").unlink()
-
-    _, addresses = start("--target", "shop:serve")
-
-    console = ask(host(addresses["console"]), "GET", "/api/v1/queues").json()
-    assert ask(host(addresses["app"]), "GET", "/").text == "the shop"
-    assert [queue["id"] for queue in console["queues"]] == ["default", "mails"]
-    assert (app_folder / ".dev" / "lock").exists()
-
-
 def test_a_package_brings_its_own_queues(start, app_folder):
     """`--target` alone is enough: queue.yaml and cron.yaml beside the module are taken."""
     package = app_folder / "examples" / "shop"
@@ -307,14 +343,29 @@ def test_a_package_brings_its_own_queues(start, app_folder):
         (["--target", "nowhere:serve"], "There is no module 'nowhere'"),
         (["--target", "main:nothing"], "There is no 'nothing' in"),
         (["--target", "main"], "The target is written module:callable"),
-        (["--target", "main:number"], "name a function that returns the app"),
         (["--queues", "absent.yaml"], "absent.yaml. Name the queue.yaml"),
         (["--cron", "absent.yaml"], "absent.yaml. Name the cron.yaml"),
-        (["--frobnicate"], "--help lists the options"),
     ],
 )
-def test_a_wrong_argument_is_one_clear_sentence(app_folder, arguments, said):
-    """Exit code 2, no traceback, and no process that stays."""
+def test_a_wrong_argument_is_one_clear_sentence(refused, arguments, said):
+    """Exit code 2, and no traceback."""
+    code, errors = refused("--memory", *arguments)
+
+    last = [line for line in errors.splitlines() if line.strip()][-1]
+    assert code == 2
+    assert said in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--frobnicate"], "--help lists the options"),
+        (["--target", "main:number"], "name a function that returns the app"),
+    ],
+    ids=["at once", "by a worker"],
+)
+def test_a_start_that_is_refused_leaves_no_process(app_folder, arguments, said):
+    """Exit code 2, no traceback, however far it came."""
     with (app_folder / "main.py").open("a") as main:
         main.write("\nnumber = 3\n")
 
@@ -330,25 +381,22 @@ def test_a_wrong_argument_is_one_clear_sentence(app_folder, arguments, said):
     wait_gone([everybody])
 
 
-def test_a_missing_queue_yaml_is_named(app_folder):
+def test_a_missing_queue_yaml_is_named(refused, app_folder):
     """Without queues no task can be created: the sentence says what to write or name."""
     (app_folder / "queue.yaml").unlink()
 
-    process = run(app_folder, "--memory")
-    _, errors = process.communicate(timeout=60)
+    code, errors = refused("--memory")
 
-    assert process.returncode == 2
+    assert code == 2
     assert f"There is no queue.yaml in {app_folder}. Write one" in errors
     assert "--queues path/queue.yaml" in errors
 
 
-def test_a_wrong_queue_yaml_is_one_clear_message(app_folder):
+def test_a_wrong_queue_yaml_is_one_clear_message(refused, app_folder):
     """The file and the field are named; there is no traceback."""
     (app_folder / "queue.yaml").write_text("queue:\n- name: x\n  rate: fast\n")
 
-    process = run(app_folder, "--memory")
-    _, errors = process.communicate(timeout=60)
+    code, errors = refused("--memory")
 
-    assert process.returncode == 1
+    assert code == 1
     assert "queue.yaml" in errors
-    assert "Traceback" not in errors

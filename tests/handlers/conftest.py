@@ -27,8 +27,11 @@ from models.demos.blog import BlogIndex, Comment, Commenter, Post, PostReceipt
 from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
+from models.demos.numbers import NumbersRun
 from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
+from models.demos.weblog import AccessLogs
+from models.demos.zeitgeist import ZeitgeistPlayback
 from models.fork_join import WorkPack, WorkReceipt
 from models.materialized_views import ViewCatalog
 from models.outbox import OutboxTask
@@ -46,7 +49,9 @@ KINDS = (
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
+    *(NumbersRun, AccessLogs),
     *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead),
+    ZeitgeistPlayback,
 )
 PARTY = {
     "title": "Garden party",

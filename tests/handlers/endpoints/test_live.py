@@ -12,9 +12,12 @@ from itsdangerous import URLSafeSerializer
 
 from handlers.endpoints.live import FAST_MS, SLOW_MS, Pace
 from tests.handlers.conftest import Browser, app_with
+from tests.handlers.pages.test_blog_writing import publish
 from tests.world import Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+FORM = "a" * 32
 
 
 @pytest.fixture
@@ -30,8 +33,8 @@ def updates(browser: Browser) -> str:
     return address(browser)
 
 
-def address(browser: Browser) -> str:
-    found = re.search(r'data-updates="([^"]+)"', browser.get("/sums/visitors").text)
+def address(browser: Browser, page: str = "/sums/visitors") -> str:
+    found = re.search(r'data-updates="([^"]+)"', browser.get(page).text)
     assert found is not None
     return html.unescape(found[1])
 
@@ -66,6 +69,29 @@ def test_a_form_and_a_task_publish_what_they_change(
     world.settle()
 
     assert len({before, added, latest(browser, updates)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("page", "path", "form"),
+    [
+        ("/counters", "/counters/clicks", {"amount": "1"}),
+        ("/streams/weblog", "/streams/weblog/logs", {"sample": "yes"}),
+        (f"/numbers/{FORM}", "/numbers", {}),
+        ("/blog/1", "/blog/1/comments", {"text": "Hello", "name": "Ada"}),
+    ],
+)
+def test_each_page_that_moves_is_told_what_its_form_changes(
+    browser: Browser, world: World, page: str, path: str, form: dict[str, str]
+) -> None:
+    """So that none has to ask for what it shows again and again."""
+    browser.post("/numbers", {"id": FORM})
+    publish(browser)
+    updates = address(browser, page)
+    before = latest(browser, updates)
+
+    assert browser.post(path, {"id": "b" * 32, **form}).status_code == 303
+
+    assert latest(browser, updates) != before
 
 
 def test_nobody_watches_what_no_page_has_shown_them(

@@ -1,4 +1,4 @@
-"""Records over HTTP: who may push, and what is refused."""
+"""Streams over HTTP: who may push and read, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ class Program:
         self.world = stream_world(services)
         token = self.world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         self.headers = {"Authorization": f"Bearer {token}"}
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.world.app.test_client().get(
+            f"/api/v1/streams/{path}", headers={**self.headers, **headers}
+        )
 
     def post(self, path: str, body: object, **headers: str) -> Any:
         return self.world.app.test_client().post(
@@ -75,6 +80,45 @@ def test_what_cannot_come_in_is_refused(
     answer = program.post(path, body)
     assert answer.status_code == status
     assert len(answer.json["detail"]) > 10
+
+
+@one_emulator
+def test_what_is_there_is_read_at_any_time(program: Program) -> None:
+    """Watermarks, backlog, and the state of a key with its open window."""
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 30_000}
+    program.post("minutes/requests", body)
+    assert program.get("minutes").json["computations"]["hits"]["waiting"] == 1
+    program.world.settle()
+
+    status = program.get("minutes").json
+    assert status["sources"]["requests"]["watermark"] == 30_000
+    counted = status["computations"]["hits"]
+    assert (counted["records"], counted["waiting"], counted["watermark"]) == (1, 0, 30_000)
+    [(key, state)] = program.get("minutes/hits/states?limit=5").json["states"].items()
+    assert key == "/"
+    assert state == program.get("minutes/hits/states?key=/").json["states"]["/"] != {}
+    assert program.get("minutes/hits/states?key=none").json == {"states": {"none": {}}}
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("none", 404),
+        ("none/hits/states", 404),
+        ("minutes/none/states", 404),
+        ("minutes/none/states?key=a", 404),
+        ("minutes/hits/states?limit=0", 400),
+        ("minutes/hits/states?limit=1001", 400),
+        ("minutes/hits/states?limit=x", 400),
+    ],
+)
+def test_what_cannot_be_read_is_refused(program: Program, path: str, status: int) -> None:
+    """S1: and nothing is read without a token."""
+    answer = program.get(path)
+    assert answer.status_code == status
+    assert len(answer.json["detail"]) > 10
+    assert program.get(path, Authorization="").status_code == 403
 
 
 @one_emulator

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from handlers.pages.demo_runs import TOUR
 from handlers.pages.incidents import Delivery, Incidents, Mark, SlowedQueue
 from handlers.pages.invitation_stage import STRUCK_S, time_left
 from handlers.pages.stage import Stage, Timeline, stage_of
@@ -221,8 +222,31 @@ def test_a_demo_runs_by_one_press(
         run_id = party_key(ID).get().sends[0]["run_id"]
         assert progress(run_id).max_rate is not None
     assert "20 students added" in browser.get("/grades").text
-    assert "1 of 6" in browser.get(f"{PAGE}?tour=1").text
+    assert f"1 of {len(TOUR)}" in browser.get(f"{PAGE}?tour=1").text
     assert browser.post("/demo/nothing", {"id": ID}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("counters", "/counters"),
+        ("weblog", "/streams/weblog"),
+        ("numbers", f"/numbers/{ID}"),
+        ("quilt", f"/quilt/{ID}"),
+    ],
+)
+def test_each_demo_of_a_card_runs_once_for_its_form(
+    browser: Browser, snapshot: Callable[[], Any], name: str, place: str
+) -> None:
+    """And leads to its stage, within the tour if that is where it was pressed."""
+    first = browser.post(f"/demo/{name}", {"id": ID, "tour": "2"})
+    assert first.headers["Location"].partition("#")[0] == f"{place}?tour=2"
+    stored, *_ = snapshot()
+
+    again = browser.post(f"/demo/{name}", {"id": ID})
+    assert again.headers["Location"].partition("#")[0] == place
+    assert snapshot()[0] == stored
+    assert "2 of 9" in browser.get(f"{place}?tour=2").text
 
 
 @pytest.mark.parametrize("tab", ["nothing", "x" * 5000, "../how"])

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pipelines.streams import mail, watermarks, worker
-from pipelines.streams.calls import Commit, Peek, Read, Scan
+from pipelines.streams import ids, mail, shelf, watermarks, worker
+from pipelines.streams.calls import ChangedError, Commit, Peek, Read, Scan
 from pipelines.streams.environment import Environment
-from pipelines.streams.rows import CHUNK, INTERVAL, LATE, ON_TIME, SLAB, Interval
+from pipelines.streams.injection import pull
+from pipelines.streams.reading import replay
+from pipelines.streams.rows import (
+    CHUNK,
+    DEAD,
+    INTERVAL,
+    LATE,
+    ON_TIME,
+    SLAB,
+    SOURCE,
+    Interval,
+    Slab,
+    SlabBody,
+)
 from pipelines.streams.worker import Worker
+from tests.pipelines.streams import mixed
+from tests.pipelines.streams.mixed import Mixed
 from tests.pipelines.streams.schedules import Schedule
 from tests.pipelines.streams.simulator import Chances
-
-Steps = Generator[Any, Any, Any]
-# Answers a call in the place of the services, by further calls; None: the services answer.
-Answer = Callable[[Any], Generator[Any, Any, tuple[Any] | None]]
-
-
-def answered(steps: Steps, answer: Answer) -> Steps:
-    """Run steps, with some of their calls answered otherwise."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            call = steps.throw(error) if error else steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
-        error = None
-        try:
-            other = yield from answer(call)
-            reply = other[0] if other else (yield call)
-        except GeneratorExit:
-            raise
-        except Exception as raised:
-            error = raised
+from tests.pipelines.streams.store import Steps, answered
 
 
 def calm_without_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -154,16 +147,16 @@ def no_dedup(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def downstream_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads the last computation first, and the sources last."""
     schedule.simulation.has_snapshots = False
-    schedule.simulation.tick = lambda environment: _tick_by(environment, _reversed)
+    schedule.simulation.tick = lambda *args: _tick_by(_reversed, *args)
 
 
 def timers_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads a computation's timers before its inbox."""
     schedule.simulation.has_snapshots = False
-    schedule.simulation.tick = lambda environment: _tick_by(environment, None)
+    schedule.simulation.tick = lambda *args: _tick_by(None, *args)
 
 
-def _tick_by(environment: Environment, early: Any) -> Steps:
+def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
     known: dict[Any, Any] = {}
 
     def answer(call: Any) -> Iterator[Any]:
@@ -178,7 +171,7 @@ def _tick_by(environment: Environment, early: Any) -> Steps:
         key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
         return (known[key],) if key in known else None
 
-    return (yield from answered(watermarks.tick(environment), answer))
+    return (yield from answered(watermarks.tick(environment, *why), answer))
 
 
 def _read_timers(environment: Environment, name: str, known: dict[Any, Any]) -> Steps:
@@ -229,3 +222,86 @@ def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
         cut.silent.clear()
 
     patch.setattr(watermarks, "_see_source", unmarked)
+
+
+# Of what only `Mixed` has
+
+
+def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """A timer of the clock does not hold the watermark back."""
+    real = shelf._summary
+
+    def unheld(lo: int, body: SlabBody) -> Slab:
+        keys = {
+            key: state._replace(
+                timers={
+                    tag: timer._replace(is_late=timer.is_late or timer.is_wall)
+                    for tag, timer in state.timers.items()
+                }
+            )
+            for key, state in body.keys.items()
+        }
+        return real(lo, SlabBody(keys, body.large))
+
+    patch.setattr(shelf, "_summary", unheld)
+
+
+def short_horizon(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """Ids are forgotten by the next commit that brings some."""
+    patch.setattr(ids.KnownIds, "_fresh", lambda self, interval, now_ms: [])
+
+
+def torn_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """The records of a pull source are committed first, then its position."""
+
+    def answer(call: Any) -> Iterator[Any]:
+        if isinstance(call, Commit) and call.puts and call.puts[0][0].kind == SOURCE:
+            yield Commit(inserts=call.inserts)
+            return ((yield Commit(puts=call.puts)),)
+        return None
+
+    schedule.simulation.pull = lambda environment, stream: answered(
+        pull(environment, stream), answer
+    )
+
+
+def deaf_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """Who finds that somebody else has read a source takes it that they go on with it."""
+
+    def trusting(environment: Environment, stream: str) -> Steps:
+        try:
+            return (yield from pull(environment, stream))
+        except ChangedError:
+            return False
+
+    schedule.simulation.pull = trusting
+
+
+def torn_replay(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """A dead letter is put back first, and deleted then."""
+
+    def answer(call: Any) -> Iterator[Any]:
+        if isinstance(call, Commit) and call.deletes and call.deletes[0][0].kind == DEAD:
+            yield Commit(inserts=call.inserts)
+            return ((yield Commit(deletes=call.deletes)),)
+        return None
+
+    patch.setattr(mixed, "replay", lambda *args: answered(replay(*args), answer))
+
+
+OF_STAGES = (
+    no_sweep,
+    same_generation,
+    scan_before_raise,
+    no_last_look,
+    no_fence,
+    unguarded_lease,
+    two_commits,
+    no_dedup,
+    downstream_first,
+    timers_first,
+    no_marks,
+    late_first,
+    free_return,
+)
+OF_MIXED = (no_wall_hold, short_horizon, torn_pull, deaf_pull, torn_replay)

@@ -15,6 +15,7 @@ from pipelines.streams.errors import BadLayoutError, HeldBackError
 from pipelines.streams.limits import Limits
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
+from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import (
     IDLE_MS,
     KEYS,
@@ -25,7 +26,8 @@ from tests.pipelines.streams.schedules import (
     Schedule,
     Windows,
 )
-from tests.pipelines.streams.simulator import Chances, Simulation, Violation
+from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.store import Violation
 
 STAGES = ("rekey", "windows", "collect")
 RESHAPED = 6  # Splits and merges of one schedule.
@@ -43,10 +45,9 @@ class Other(Schedule):
 
     def __init__(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
         super().__init__(seed, chances)
-        chance, before = random.Random(seed), self.simulation
+        chance = random.Random(seed)
         self.simulation = Simulation(pipeline, seed, chances)
-        self.simulation.store.on_commit = before.store.on_commit
-        before.store = self.simulation.store  # Of whoever judges.
+        self.judge = Judge(self.simulation)
         names = pipeline.sources["in"].processes
         self.clients = [
             Client(process, self.records[n :: len(names)], chance)
@@ -119,11 +120,10 @@ class Reshaped(Other):
     def run(self) -> None:
         super().run()
         self._judge_layout()
-        late = [
-            id_ for state in self._states("rekey").values() for id_ in state.get("came late", ())
-        ]
-        if wrong := [id_ for id_ in late if self.lanes[id_] == "0"]:
-            raise Violation(f"{wrong} came in time, and were overtaken by themselves")
+        lanes = self.judge.lanes
+        for _, state in self.judge.states("rekey"):
+            if wrong := [id_ for id_ in state.get("came late", ()) if lanes[id_] == "0"]:
+                raise Violation(f"{wrong} came in time, and were overtaken by themselves")
 
     def _judge_layout(self) -> None:
         """Check that at rest the intervals have all slots once, and nothing is left behind."""
@@ -176,5 +176,5 @@ class Early(Other):
         super().__init__(pipeline_of(Rekey, EarlyWindows, Collect), seed, chances)
 
     def _judge_counts(self) -> None:
-        self.lanes = dict.fromkeys(self.lanes, "1")
+        self.judge.lanes = dict.fromkeys(self.judge.lanes, "1")
         super()._judge_counts()

@@ -22,15 +22,15 @@ from pipelines.streams import (
     ids,
     shelf,
 )
-from pipelines.streams.calls import Commit, Pause
+from pipelines.streams.calls import Pause
 from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, DEAD, HEAD, INTERVAL, LARGE, SLAB, Head
-from tests.pipelines.streams.simulator import Chances, Simulation, Violation
+from pipelines.streams.rows import DEAD
+from tests.pipelines.streams.judge import Judge
+from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.store import Violation
 
 WINDOW = 10
 KEYS = 4
-STAGES = ("rekey", "windows", "collect")
 
 
 class Rekey(Computation):
@@ -142,9 +142,7 @@ class Schedule:
             for n, process in enumerate(processes)
         ]
         self.sizes = TINY if seed % 2 else {}
-        self.head = Head()
-        self.lanes: dict[str, str] = {}  # In which each record came in first: "0" is in time.
-        self.simulation.store.on_commit = self._judge
+        self.judge = Judge(self.simulation)
         for client in self.clients:
             self.simulation.users.append(partial(client.steps, self.simulation))
 
@@ -168,64 +166,22 @@ class Schedule:
             self.simulation.run()
         self._judge_rest()
 
-    # What must hold
-
-    def _judge(self, commit: Commit) -> None:
-        """Check a commit: no watermark falls, or passes what is pending and in time."""
-        for key, body in [*((key, body) for key, body, _ in commit.puts), *commit.inserts]:
-            if key.kind == HEAD:
-                self._judge_head(body)
-            elif key.kind == CHUNK:
-                self._judge_chunk(key.name)
-                for letter in body:
-                    if letter.id:
-                        self.lanes.setdefault(letter.id, key.name.split(":")[3])
-            elif key.kind == INTERVAL:
-                self._judge_hold(key.name.split(":")[1], body.hold)
-
-    def _judge_head(self, head: Head) -> None:
-        before, self.head = self.head, head
-        for name, at in head.inputs.items():
-            if at < before.inputs.get(name, 0):
-                raise Violation(f"the watermark of {name} falls to {at}")
-        for key, found in self.simulation.store.rows.items():
-            if key.kind == CHUNK:
-                self._judge_chunk(key.name)
-            elif key.kind == INTERVAL:
-                self._judge_hold(key.name.split(":")[1], found.body.hold)
-
-    def _judge_chunk(self, name: str) -> None:
-        _, computation, _, lane, at, _ = name.split(":")
-        if lane == "0" and int(at) < self.head.inputs.get(computation, 0):
-            raise Violation(f"{name} is in time, and below the watermark {self.head.inputs}")
-
-    def _judge_hold(self, computation: str, hold: int) -> None:
-        stage = STAGES.index(computation) + 1
-        if stage < len(STAGES) and self.head.inputs.get(STAGES[stage], 0) > hold:
-            raise Violation(f"a timer at {hold} of {computation} is passed by {self.head.inputs}")
-
     def _judge_rest(self) -> None:
         """Check the end: all is drained, each record counts once, each window was written once."""
-        rows = self.simulation.store.rows
-        if left := [key.name for key in rows if key.kind == CHUNK]:
-            raise Violation(f"stuck: {left}")
-        has_sent = all(each.sent == len(each.sends) for each in self.clients)
-        if not has_sent or set(self.head.inputs.values()) != {FOREVER}:
-            raise Violation(f"the watermark stands still at {self.head.inputs}")
-        if any(found.body.due < NEVER for key, found in rows.items() if key.kind == INTERVAL):
-            raise Violation("a timer has not fired")
-        if bad := [each for state in self._states("").values() for each in state.get("bad", ())]:
-            raise Violation(f"{bad}")
+        if any(each.sent < len(each.sends) for each in self.clients):
+            raise Violation("a client has not ended")
+        self.judge.judge_rest()
         self._judge_counts()
 
     def _judge_counts(self) -> None:
-        late = [each for s in self._states("windows").values() for each in s.get("late", ())]
-        states = self._states("collect").items()
+        judge = self.judge
+        late = [each for _, s in judge.states("windows") for each in s.get("late", ())]
+        states = judge.states("collect")
         got = [(key, *window) for key, state in states for window in state.get("got", ())]
         written = Counter((key, start) for key, start, _ in got)
         if max(written.values(), default=1) > 1:
             raise Violation(f"a window was written twice: {written}")
-        if wrong := [each for each in late if self.lanes[each] == "0"]:
+        if wrong := [each for each in late if judge.lanes[each] == "0"]:
             raise Violation(f"{wrong} came in time, and are late")
         dead = [key for key in self.simulation.store.rows if key.kind == DEAD]
         poison = [each for each in self.records if "poison" in each]
@@ -238,15 +194,3 @@ class Schedule:
         )
         if truth != Counter({(key, start): count for key, start, count in got}):
             raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")
-
-    def _states(self, computation: str) -> dict[str, dict[str, Any]]:
-        codec = Rekey.codec
-        texts = {}
-        for row, found in self.simulation.store.rows.items():
-            if f":{computation}" not in row.name:
-                continue
-            if row.kind == SLAB:
-                texts.update({key: each.text for key, each in found.body.keys.items() if each.text})
-            elif row.kind == LARGE:
-                texts[row.name.rpartition(":")[2]] = found.body
-        return {key: codec.load(text) for key, text in texts.items()}

@@ -10,7 +10,8 @@ clocks disagree.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,9 +33,12 @@ from pipelines.streams.calls import (
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.injection import pull
-from pipelines.streams.rows import CHUNK
+from pipelines.streams.records import NEVER
+from pipelines.streams.rows import INTERVAL
+from pipelines.streams.sweep import wake_sources, why_now
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Ended, Worker
+from tests.pipelines.streams.store import Steps, Store, Violation, answered, one_by_one
 
 PACE = Pace(
     lease_ms=200,
@@ -48,6 +52,7 @@ PACE = Pace(
 SWEPT_EVERY_MS = 400
 MACHINES = 2
 SWEEP = Wake(("", 0), ("sweep",))
+FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 # Faults of one schedule come within so many steps; then all must come to rest.
 FAULTY_STEPS = 250
 MAX_STEPS = 4_000
@@ -55,49 +60,6 @@ MAX_STEPS = 4_000
 
 class UnavailableError(Exception):
     """A service did not answer."""
-
-
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-
-class Store:
-    """Rows with versions; a commit is atomic."""
-
-    def __init__(self) -> None:
-        self.rows: dict[Key, Found] = {}
-        self.version = 0
-        self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
-        self.on_commit: Callable[[Commit], None] = lambda commit: None
-
-    def read(self, keys: Any, moment: dict[Key, Found] | None = None) -> list[Found | None]:
-        rows = self.rows if moment is None else moment
-        return [rows.get(key) for key in keys]
-
-    def names(self, kind: str, low: str, high: str, moment: Any = None) -> list[str]:
-        rows = self.rows if moment is None else moment
-        return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
-
-    def commit(self, commit: Commit) -> list[int]:
-        for key, _ in commit.inserts:
-            if key in self.rows:
-                raise ChangedError
-        for key, version in [*((key, at) for key, _, at in commit.puts), *commit.deletes]:
-            self._check(key, version)
-        self.version += 1
-        for key, _ in commit.deletes:
-            self.rows.pop(key, None)
-        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        for key, body in written:
-            self.rows[key] = Found(body, self.version)
-        self.on_commit(commit)
-        return [self.version] * len(written)
-
-    def _check(self, key: Key, version: int | None) -> None:
-        if version is not None and key.kind not in self.unguarded:
-            found = self.rows.get(key)
-            if found is None or found.version != version:
-                raise ChangedError
 
 
 @dataclass
@@ -113,7 +75,7 @@ class Machine:
 class Process:
     """A generator under way."""
 
-    steps: Generator[Any, Any, Any]
+    steps: Steps
     machine: Machine
     wake: Wake | None
     user: Callable[[], Any] | None = None
@@ -150,22 +112,31 @@ class Simulation:
         self.now_ms = 1_000_000
         self.ids = 0
         self.wakes: list[tuple[int, Wake]] = []
-        self.used: set[tuple[Any, ...]] = set()
+        self.used: set[tuple[Any, ...]] = set()  # Names of tasks, which stay taken.
+        self.done: set[tuple[Any, ...]] = set()
         self.processes: list[Process] = []
         self.zombies: list[Commit] = []
         self.users: list[Callable[[], Any]] = []
         self.has_snapshots = self.random.random() < 0.5
+        # Without snapshots the rows of one read may be of different moments, in their order.
+        self.tears = not self.has_snapshots and self.random.random() < 0.3
         self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,))
         self.sweeps = True
         # What a broken variant of the protocol replaces.
-        self.tick: Callable[[Environment], Any] = tick
+        self.tick: Callable[..., Any] = tick
+        self.pull: Callable[[Environment, str], Any] = pull
         self.worker: type[Worker] = Worker
         self.swept_ms = self.now_ms
         self.steps = 0
+        self.max_steps = MAX_STEPS
         self.has_rested = False  # A sweep has found nothing to do.
-        self.counts = {"commits": 0, "faults": 0}
+        self.counts: Counter[str] = Counter()
+        self.calls = 0
+        self.broken: dict[int, str] = {}  # Faults that come at certain calls, by their numbers.
         skew = self.random.choice((0, 50, 1_000))
         self.machines = [Machine(n, self.random.randint(-skew, skew)) for n in range(MACHINES)]
+        skews = [each.skew_ms for each in self.machines]
+        self.spread_ms = max(skews) - min(skews)
         self.acts: dict[type, Callable[[Any], Any]] = {
             Read: lambda call: self.store.read(call.keys, call.at),
             Snapshot: self._snapshot,
@@ -179,6 +150,10 @@ class Simulation:
                 call.limit,  # type: ignore[arg-type]
             ),
         }
+
+    @property
+    def rows(self) -> Iterable[tuple[Key, Found]]:
+        return self.store.rows.items()
 
     # Who runs
 
@@ -201,13 +176,13 @@ class Simulation:
         machine = self.machines[0]
         for user in self.users:
             self.processes.append(Process(user(), machine, None, user))
-        while self.steps < MAX_STEPS:
+        while self.steps < self.max_steps:
             self.steps += 1
             if self.steps == FAULTY_STEPS:
                 self.chances = NO_FAULTS
             if not self._step():
                 return
-        raise Violation(f"not at rest after {MAX_STEPS} steps")
+        raise Violation(f"not at rest after {self.max_steps} steps")
 
     def _step(self) -> bool:
         """Let one process do one call; return False if there is nothing to do any more."""
@@ -238,32 +213,57 @@ class Simulation:
         if times:
             self.now_ms = max(self.now_ms, min(times))
             return True
-        if self.has_rested or not self.sweeps:
+        waits = any(key.kind == INTERVAL and row.body.wall < NEVER for key, row in self.rows)
+        if not self.sweeps or (self.has_rested and not waits):
             return False
         self.has_rested = True
-        self.wakes.append((self.now_ms, SWEEP))
+        self.wakes.append((self.now_ms + SWEPT_EVERY_MS * waits, SWEEP))
         return True
 
     def _start(self, due: tuple[int, Wake]) -> None:
         self.wakes.remove(due)
         at, wake = due
         if self.random.random() < self.chances.delay:
+            self.counts["delay"] += 1
             self.wakes.append((at + self.random.randrange(10, 500), wake))
             return
         if self.random.random() < self.chances.double:
+            self.counts["double"] += 1
             self.wakes.append((at + self.random.randrange(0, 100), wake))
         machine = self.random.choice(self.machines)
         self.has_rested = self.has_rested and wake == SWEEP
         self.processes.append(Process(self.steps_of(wake, machine), machine, wake))
 
-    def steps_of(self, wake: Wake, machine: Machine) -> Generator[Any, Any, Any]:
+    def steps_of(self, wake: Wake, machine: Machine) -> Steps:
         name, lo = wake.target
         environment = self.environment(machine)
+        if wake == SWEEP:
+            return self._sweep(environment)
         if not name:
-            return self.tick(environment)
+            return self._tick(environment)
         if lo < 0:
-            return pull(environment, name)
+            return self.pull(environment, name)
         return self.worker(environment, name, lo, machine.memories).run()
+
+    def _tick(self, environment: Environment, *why: str | int) -> Steps:
+        steps = self.tick(environment, *why)
+        return answered(steps, one_by_one) if self.tears else steps
+
+    def _sweep(self, environment: Environment) -> Steps:
+        yield from self._tick(environment, *why_now(environment))
+        yield from wake_sources(environment)
+
+    def do(self, steps: Steps) -> Any:
+        """Run steps to their end, while nobody else does anything."""
+        process = Process(steps, self.machines[0], None)
+        call = next(steps)
+        while True:
+            try:
+                self._act(process, call)
+                error, process.error = process.error, None
+                call = steps.throw(error) if error else steps.send(process.answer)
+            except StopIteration as stop:
+                return stop.value
 
     # One call
 
@@ -285,13 +285,17 @@ class Simulation:
 
     def _answer(self, process: Process, call: Any) -> None:
         chances, drawn = self.chances, self.random.random()
+        self.calls += 1
+        if self.calls in self.broken:
+            getattr(self, f"_{self.broken[self.calls]}")(process, call)
+            return
         if chances is NO_FAULTS:
             self._act(process, call)
             return
-        for fault in ("crash", "machine", "stall", "lost", "refused", "zombie"):
+        for fault in FAULTS:
             drawn -= getattr(chances, fault)
             if drawn < 0:
-                self.counts["faults"] += 1
+                self.counts[fault] += 1
                 getattr(self, f"_{fault}")(process, call)
                 return
         self._act(process, call)
@@ -299,18 +303,30 @@ class Simulation:
     def _act(self, process: Process, call: Any) -> None:
         try:
             process.answer = self.acts[type(call)](call)
-        except ChangedError as error:
+        except (ChangedError, OutcomeUnknownError, UnavailableError) as error:
             process.error = error
 
     def _crash(self, process: Process, call: Any) -> None:
-        if self.random.random() < 0.5:
-            self._act(process, call)
+        how = self.random.choice((self._crash_before, self._crash_after, self._crash_amid))
+        how(process, call)
+
+    def _crash_before(self, process: Process, call: Any) -> None:
+        self._kill(process)
+
+    def _crash_after(self, process: Process, call: Any) -> None:
+        self._act(process, call)
         self._kill(process)
 
     def _machine(self, process: Process, call: Any) -> None:
         for each in [each for each in self.processes if each.machine is process.machine]:
             self._kill(each)
         process.machine.memories = {}
+
+    def _crash_amid(self, process: Process, call: Any) -> None:
+        """Die while a call is on its way; a commit may arrive later."""
+        if type(call) is Commit:
+            self.zombies.append(call)
+        self._kill(process)
 
     def _stall(self, process: Process, call: Any) -> None:
         self._act(process, call)
@@ -336,14 +352,19 @@ class Simulation:
             return
 
     def _kill(self, process: Process) -> None:
-        """A killed process reaches nothing any more; its task is delivered again."""
+        """A killed process reaches nothing any more; its task comes again, if none was done."""
         self._end(process, again=True)
 
     def _end(self, process: Process, *, again: bool) -> None:
         self.processes.remove(process)
+        if not again and process.wake not in (None, SWEEP):
+            self.done.add(process.wake.name)
         if again and process.wake == SWEEP:
             self.has_rested = False  # It has not come to its end; cron calls again.
-        if again and process.wake is not None and process.wake != SWEEP:
+            return
+        if process.wake is not None and process.wake.name in self.done:
+            return  # Delivered twice, and the other one has confirmed it.
+        if again and process.wake is not None:
             self.wakes.append((self.now_ms + self.random.randrange(1, 30), process.wake))
         elif again and process.user is not None:
             machine = self.random.choice(self.machines)
@@ -361,7 +382,7 @@ class Simulation:
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
         names = self.store.names(call.kind, call.low, call.high)[: call.limit]
-        return [(name, self.store.rows[Key(CHUNK, name)]) for name in names]
+        return [(name, self.store.rows[Key(call.kind, name)]) for name in names]
 
     def _peek(self, call: Peek) -> list[str]:
         return self.store.names(call.kind, call.low, call.high, call.at)[: call.limit]

@@ -9,7 +9,7 @@ import pytest
 from tests.pipelines.streams import broken_growth
 from tests.pipelines.streams.growing import Early, Held, Reshaped
 from tests.pipelines.streams.schedules import Schedule
-from tests.pipelines.streams.simulator import Violation
+from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 120

@@ -212,6 +212,18 @@ def test_a_batch_that_is_too_large_for_a_commit_is_worked_on_in_parts(services: 
 
 
 @one_emulator
+def test_a_state_that_no_row_can_hold_is_a_dead_letter(services: Services) -> None:
+    """G8, G7: 800 KB of text, in which a row needs two bytes for each character."""
+    world = stream_world(services, KEEPER)
+    note(world, "quotes", text='"', times=400_000)
+    note(world, "plain", text="x")
+    with world.context():
+        assert dict(KEEPER.states(world.clients, "keeper")) == {"plain": {"text": "x"}}
+        [letter] = KEEPER.dead_letters(world.clients)
+        assert (letter.key, "a state has at most" in letter.error) == ("quotes", True)
+
+
+@one_emulator
 def test_a_record_that_kills_its_workers_is_a_dead_letter_in_the_end(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +341,10 @@ def test_what_cannot_come_in_is_refused_and_changes_nothing(services: Services) 
             WEBLOG.push(world.clients, "requests", hits(*[("a", "/", 1)] * 501))
         with pytest.raises(BadRecordError):
             WEBLOG.pull(world.clients, "requests")
+        with pytest.raises(BadRecordError):
+            transact(
+                lambda: WEBLOG.push_in_transaction(world.clients, "requests", {"path": "/"}, -1)
+            )
         assert not any(
             kind.query().get() for kind in (StreamChunk, StreamInterval)
         )  # Not even the first rows were made.

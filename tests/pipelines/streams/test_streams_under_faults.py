@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import random
+from typing import Any, ClassVar
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from models import streams
-from pipelines.streams import Pushed
+from pipelines.runtime import Clients
+from pipelines.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    Pulled,
+    PullSource,
+    Pushed,
+    Record,
+    Timer,
+)
+from pipelines.streams.calls import Commit
+from pipelines.streams.rows import DeadRow, Letter
+from pipelines.streams.service import Engine
 from pipelines.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
-from tests.pipelines.streams.harness import WEBLOG, dead, hits, is_drained, windows, windows_here
-from tests.world import World
+from tests.pipelines.streams.harness import (
+    WEBLOG,
+    dead,
+    hits,
+    is_drained,
+    stream_world,
+    windows,
+    windows_here,
+)
+from tests.world import Services, World
 
 FIRST = hits(("a", "/", 1_000), ("b", "/x", 2_000), ("c", "/", 50_000))
 POISON = hits(("p", "/", 51_000), poison=1)
@@ -32,7 +54,7 @@ class WebLog:
     def begin(self, tag: str) -> None:
         if tag not in self.begun:
             self.begun.add(tag)
-            self.forget()
+            forget(self.world)
         for records in ([*FIRST, *POISON], [*FIRST[1:], *LAST]):
             self.push(records)
         self.push([], is_over=True)
@@ -54,12 +76,83 @@ class WebLog:
         assert (status.records, status.dead, status.late, dead()) == (4, 1, 0, 1), fault
         assert status.timers == 3, fault
 
-    def forget(self) -> None:
-        """Begin with nothing."""
+
+def forget(world: World) -> None:
+    """Begin with nothing."""
+    with world.plan.unwatched():
+        for kind in vars(streams).values():
+            if isinstance(kind, type) and issubclass(kind, ndb.Model):
+                ndb.delete_multi(kind.query().fetch(keys_only=True))
+
+
+class Waits(Computation):
+    """Keeps what comes until a second has passed by the clock."""
+
+    inputs: ClassVar = {"log": lambda value: value["key"]}
+    outputs = ("told",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("waiting").append(record.value["id"])
+        ctx.set_timer("tell", ctx.now + 1_000, wall=True)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        waiting = ctx.state.list("waiting")
+        ctx.produce("told", {"key": ctx.key, "ids": list(waiting.get())})
+        waiting.clear()
+
+
+class Tells(Computation):
+    inputs: ClassVar = {"told": lambda value: value["key"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("ids").set([*ctx.state.list("ids").get(), *record.value["ids"]])
+
+
+def read_log(clients: Clients, position: Any, limit: int) -> Pulled:
+    """Read five records, three at a time."""
+    first = position or 0
+    records = [({"key": f"k{n % 2}", "id": n}, n) for n in range(first, min(first + 3, 5))]
+    return Pulled(records, first + len(records), is_over=first + len(records) == 5)
+
+
+REMINDERS = Pipeline("reminders", Waits, Tells, sources=[PullSource("log", read_log)], intervals=1)
+
+
+class Reminders(WebLog):
+    """A log that is pulled, a dead record that is replayed, and timers of the clock."""
+
+    def begin(self, tag: str) -> None:
+        clients = self.world.clients
+        if tag not in self.begun:
+            self.begun.add(tag)
+            forget(self.world)
+            self._bury()
+        try:
+            REMINDERS.pull(clients, "log")
+            REMINDERS.replay(clients, "waits:x")
+        except (Retry, Unavailable) as error:
+            raise rpc_errors.ServiceUnavailable(str(error)) from error  # type: ignore[no-untyped-call]
+
+    def _bury(self) -> None:
+        letter = Letter("k0", 7, "log", "", '{"key":"k0","id":"x"}')
         with self.world.plan.unwatched():
-            for kind in vars(streams).values():
-                if isinstance(kind, type) and issubclass(kind, ndb.Model):
-                    ndb.delete_multi(kind.query().fetch(keys_only=True))
+            engine = Engine(self.world.clients, REMINDERS)
+            key = engine.environment.names.dead("waits", "x")
+            row = DeadRow("waits", "k0", "poison", 0, letter)
+            engine.run(step for step in [Commit(inserts=[(key, row)])])
+
+    def is_done(self, tag: str) -> bool:
+        return is_drained() and sum(map(len, self._told().values())) == 6
+
+    def check(self, tag: str, fault: str) -> None:
+        told = {key: sorted(map(str, ids)) for key, ids in self._told().items()}
+        assert told == {"k0": ["0", "2", "4", "x"], "k1": ["1", "3"]}, fault
+        assert dead() == 0, fault
+        assert REMINDERS.status(self.world.clients).sources["log"].records == 5, fault
+
+    def _told(self) -> dict[str, Any]:
+        states = REMINDERS.states(self.world.clients, "tells")
+        return {key: state["ids"] for key, state in states}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,3 +180,13 @@ def test_windows_are_exact_with_every_delivery_doubled_in_any_order(
     assert windows(world) == TRUTH
     with world.context():
         log.check("t", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reminders_are_exact_with_a_fault_at_any_call(services: Services, kind: str) -> None:
+    """G1, G4: what is pulled is there once, a replay works on its record once, timers fire once.
+
+    A crash may take the task of a timer with it: then the sweep finds the timer.
+    """
+    world = stream_world(services, REMINDERS)
+    Explorer(world, Reminders(world), most_sweeps=dict.fromkeys(KINDS, 1)).explore([kind])

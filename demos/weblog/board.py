@@ -1,0 +1,76 @@
+"""The board: what pages show of the results, kept as these are written, each once.
+
+Hits and visits are spread over the keys "hits.<shard>" and "visits.<shard>", and error rates over
+"rates.<day>", so none of them has one key that gets everything. A day's key is used again after
+100 days: that is longer than a log, and bounds what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pipelines.streams import Computation, Context, Record
+from pipelines.streams.windows import milliseconds
+
+DAY_MS = 86_400_000
+DAYS_KEPT = 100
+# Of each key.
+LAST_KEPT = 24
+SECONDS_KEPT = 300
+
+
+class Board(Computation):
+    """The last results of each key; how many there were, of how many records, in which second."""
+
+    def __init__(self, rate_size: timedelta, shard_of: Callable[[str], str]) -> None:
+        """Keep what pages show.
+
+        Args:
+            rate_size: The size of the windows of error rates: those that begin at a multiple of
+                it share no request, and are kept for a chart.
+            shard_of: Spreads paths and visitors.
+        """
+        self.rate_ms = milliseconds(rate_size)
+        self.inputs: Mapping[str, Callable[[Any], str]] = {
+            "hits-per-minute": lambda result: f"hits.{shard_of(result['key'])}",
+            "visits": lambda result: f"visits.{shard_of(result['key'])}",
+            "rates": lambda result: rates_key(result["start"]),
+            "tops": lambda result: "tops",
+        }
+
+    def record(self, ctx: Context, record: Record) -> None:
+        result = record.value
+        if record.stream == "rates":
+            self._draw(ctx, result)
+        ctx.state.counter("results").add(1)
+        ctx.state.counter("records").add(result["records"])
+        ctx.state["at_ms"] = ctx.now
+        _count_second(ctx)
+        last = ctx.state.list("last")
+        last.set([*last.get()[1 - LAST_KEPT :], result])
+
+    def _draw(self, ctx: Context, result: Any) -> None:
+        day, start = result["start"] // DAY_MS, result["start"]
+        if ctx.state.get("day") != day:
+            ctx.state.clear()
+            ctx.state["day"] = day
+        if start % self.rate_ms == 0:
+            value = result["value"]
+            ctx.state.map("series").set(str(start), [value["requests"], value["errors"]])
+
+
+def rates_key(at: int) -> str:
+    """Return the key of the error rates of a time's day."""
+    return f"rates.{at // DAY_MS % DAYS_KEPT}"
+
+
+def _count_second(ctx: Context) -> None:
+    """Count a result for the second in which it was written down."""
+    seconds, now_s = ctx.state.map("seconds"), ctx.now // 1000
+    is_new = str(now_s) not in seconds
+    seconds.add(str(now_s), 1)
+    if is_new:
+        for old in [each for each, _ in seconds.items() if int(each) <= now_s - SECONDS_KEPT]:
+            seconds.pop(old)

@@ -1,0 +1,116 @@
+"""How well spikes and dips are told, beside two plain ways to tell them.
+
+    python -m demos.zeitgeist AAPL.csv AMZN.csv labels.json
+
+Files ending in .json are labels, all others are series as the Numenta Anomaly Benchmark has them.
+Without files it is the made-up sample. All series get the same parameters; labels are read when
+all alerts are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from demos.zeitgeist.baselines import MovingAverage, SeasonalMean
+from demos.zeitgeist.quality import METHODS, Looks, Score, Windows, alerts_of, score, together
+from demos.zeitgeist.sample import sample_labels, sample_series
+from demos.zeitgeist.series import BadSeriesError, Series, read_labels, read_series
+
+# Of the baselines, beside the ones that are compared: it shows what tuning them would give.
+OTHER_TIMES = (2, 4, 6, 8, 12)
+OTHER_SIGMAS = (4, 6, 8, 12, 16)
+
+
+def main() -> int:
+    """Print the tables; 1 when a file cannot be read."""
+    parser = argparse.ArgumentParser(
+        prog="python -m demos.zeitgeist",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", type=Path, help="series (.csv) and labels (.json)")
+    parser.add_argument("--tuned", action="store_true", help="baselines at other thresholds, too")
+    given = parser.parse_args()
+    try:
+        series, labels = _read(given.files)
+    except (BadSeriesError, OSError) as error:
+        print(f"this cannot be read: {error}", file=sys.stderr)
+        return 1
+    methods = {**METHODS, **(_others() if given.tuned else {})}
+    scores = {name: _scores(method, series, labels) for name, method in methods.items()}
+    _print_windows(series, scores["zeitgeist"])
+    _print_scores(scores)
+    return 0
+
+
+def _read(files: Sequence[Path]) -> tuple[list[Series], Mapping[str, Windows]]:
+    if not files:
+        return list(sample_series()), sample_labels()
+    labels: dict[str, Windows] = {}
+    series = []
+    for path in files:
+        try:
+            if path.suffix == ".json":
+                labels |= read_labels(path.read_bytes())
+            else:
+                series.append(read_series(path.stem, path.read_bytes()))
+        except BadSeriesError as error:
+            raise BadSeriesError(f"{path}: {error}") from error
+    if not series:
+        raise BadSeriesError("there is no series among these files")
+    return series, labels
+
+
+def _others() -> Mapping[str, Callable[[], Looks]]:
+    return {
+        **{f"moving average, {x} times": partial(MovingAverage, x) for x in OTHER_TIMES},
+        **{f"seasonal mean, {x} sigma": partial(SeasonalMean, x) for x in OTHER_SIGMAS},
+    }
+
+
+def _scores(
+    method: Callable[[], Looks], series: Sequence[Series], labels: Mapping[str, Windows]
+) -> Mapping[str, Score]:
+    return {
+        each.name: score(alerts_of(method, each), labels.get(each.name, ()), each.weeks)
+        for each in series
+    }
+
+
+def _print_windows(series: Sequence[Series], scores: Mapping[str, Score]) -> None:
+    """Print for each labelled window whether it was found, and after how long."""
+    print("Labelled windows, and the first alert in each")
+    for each in series:
+        for window in scores[each.name].windows:
+            found = "not found"
+            if window.delay_ms is not None:
+                found = f"found after {datetime.timedelta(milliseconds=window.delay_ms)}"
+            print(f"  {each.name:<12} {_time(window.begin)} to {_time(window.end)}  {found}")
+
+
+def _print_scores(scores: Mapping[str, Mapping[str, Score]]) -> None:
+    """Print each method: all series together, and false alerts a week of each."""
+    print("\nAll series together, by the same parameters")
+    head = ("method", "found", "precision", "recall", "F1", "false", "a week", "worst week")
+    print("  {:<28} {:>7} {:>10} {:>7} {:>6} {:>6} {:>7} {:>11}".format(*head))
+    for name, by_series in scores.items():
+        all_ = together(list(by_series.values()))
+        worst = max(each.false_a_week for each in by_series.values())
+        print(
+            f"  {name:<28} {f'{all_.hits}/{len(all_.windows)}':>7} {all_.precision:>10.2f} "
+            f"{all_.recall:>7.2f} {all_.f1:>6.2f} {len(all_.false):>6} "
+            f"{all_.false_a_week:>7.2f} {worst:>11.2f}"
+        )
+
+
+def _time(at: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(at / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

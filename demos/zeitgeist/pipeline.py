@@ -1,0 +1,202 @@
+"""The pipeline: queries are counted in buckets, compared with a model, and told if they are odd.
+
+    queries ── counter ── model ─┬─ detector ── board
+    (feeds)                      └─ history
+
+A record of `queries` says that a query was asked for so often: {"query": text, "n": number}. The
+counter writes what it has so far when that has grown, and the complete count of a bucket when the
+watermark has passed its end. The model adds what is usual, and then learns from complete counts.
+The detector tells spikes at once and dips of complete buckets. So while a feed is held back, the
+watermark stands, no bucket is complete, and there is no dip; in an outage the watermark moves on.
+
+A query that has begun is counted in each bucket, also when it is zero, until a record says that
+nothing was measured: {"query": text, "until": time, or null for ever}.
+
+Source: the Zeitgeist pipeline of the MillWheel paper, 2013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from demos.zeitgeist.detector import Alert, Detector
+from demos.zeitgeist.model import Expected, Model
+from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+
+# Those that push records, each with its own watermark: the stream's is that of the slowest.
+FEEDS = ("tokyo", "paris", "austin")
+# A feed that says nothing for so long is given up, and the watermark goes on without it.
+GIVEN_UP_AFTER = timedelta(hours=1)
+# By the watermark: a query that nobody has asked for in so long begins anew.
+FORGOTTEN_AFTER = timedelta(days=28)
+# A count that is not complete is written again when it has grown by so much.
+GROWTH = 1.25
+# One that is not this far above the mean is no spike, whatever came before.
+MIN_PARTIAL = 1.0
+MAX_ALERTS = 50
+
+KeyOf = Callable[[Any], str]
+
+
+def by_query(value: Any) -> str:
+    """Return the query of a record."""
+    query = value["query"]
+    if not isinstance(query, str):
+        raise TypeError("a query is a text")
+    return query
+
+
+def by_query_and_day(value: Any) -> str:
+    """Return the key of a query's history of one day."""
+    return f"{value['query']}|{value['start'] // DAY_MS}"
+
+
+class Counter(Computation):
+    """Counts of a query by bucket: so far, and complete."""
+
+    inputs: Mapping[str, KeyOf] = {"queries": by_query}
+    outputs = ("counts",)
+    ttl = FORGOTTEN_AFTER
+
+    def record(self, ctx: Context, record: Record) -> None:
+        start = record.at // BUCKET_MS * BUCKET_MS
+        if start + BUCKET_MS <= ctx.watermark:
+            ctx.drop_late()
+            return
+        if "until" in record.value:
+            until = record.value["until"]
+            ctx.state.map("gaps").set(str(start), FOREVER if until is None else int(until))
+        else:
+            self._count(ctx, start, record.value["n"])
+        self._wake(ctx, start)
+
+    def _count(self, ctx: Context, start: int, n: float) -> None:
+        if not (isinstance(n, int | float) and n >= 0):
+            raise ValueError(f"n is a number that is not below zero, not {n!r:.50}")
+        counts, written = ctx.state.map("counts"), ctx.state.map("written")
+        so_far = counts.add(str(start), n)
+        if so_far > GROWTH * written.get(str(start), 0):
+            written.set(str(start), so_far)
+            ctx.produce("counts", _count(ctx.key, start, so_far, is_complete=False))
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        """Write the bucket that is complete now, and wait for the end of the next one."""
+        start = timer.at - BUCKET_MS
+        del ctx.state["next"]
+        until = ctx.state.map("gaps").pop(str(start))
+        ctx.state.map("written").pop(str(start))
+        count = ctx.state.map("counts").pop(str(start), 0)
+        if until is None:
+            ctx.produce("counts", _count(ctx.key, start, count, is_complete=True))
+            self._wake(ctx, start + BUCKET_MS)
+        elif until < FOREVER:
+            self._wake(ctx, max(start + BUCKET_MS, until))
+
+    def _wake(self, ctx: Context, start: int) -> None:
+        """Have the end of a bucket reported, unless that of an earlier one is waited for."""
+        if start < ctx.state.get("next", FOREVER) and not ctx.is_over:
+            ctx.state["next"] = start
+            ctx.set_timer("end", start + BUCKET_MS)
+
+
+def _count(query: str, start: int, count: float, *, is_complete: bool) -> dict[str, Any]:
+    return {"query": query, "start": start, "count": count, "is_complete": is_complete}
+
+
+class Usual(Computation):
+    """What is usual of each query at each hour of the week; it goes with each count."""
+
+    name = "model"
+    inputs: Mapping[str, KeyOf] = {"counts": by_query}
+    outputs = ("measured",)
+    ttl = FORGOTTEN_AFTER
+
+    def record(self, ctx: Context, record: Record) -> None:
+        start, count = record.value["start"], record.value["count"]
+        model = Model.of(ctx.state.get("model"))
+        expected = model.expected(start)
+        if record.value["is_complete"]:
+            model.learn(start, count)
+            ctx.state["model"] = model.kept()
+        elif expected is None or expected.distance(count) <= MIN_PARTIAL:
+            return
+        ctx.produce("measured", record.value | (asdict(expected) if expected else {}))
+
+
+class Watcher(Computation):
+    """Tells what is odd."""
+
+    name = "detector"
+    inputs: Mapping[str, KeyOf] = {"measured": by_query}
+    outputs = ("alerts",)
+    ttl = FORGOTTEN_AFTER
+
+    def record(self, ctx: Context, record: Record) -> None:
+        found = record.value
+        if "mean" not in found:
+            return
+        start, count = found["start"], found["count"]
+        expected = Expected(found["mean"], found["spread"])
+        detector = Detector.of(ctx.state.get("detector"))
+        if found["is_complete"]:
+            alerts = detector.complete(start, count, expected)
+        else:
+            alerts = detector.partial(start, record.at, count, expected)
+        ctx.state["detector"] = detector.kept()
+        for alert in alerts:
+            ctx.produce("alerts", {"query": ctx.key, **asdict(alert)})
+
+
+class History(Computation):
+    """Each bucket of a day of a query: its time of day, its count, the lowest and highest usual."""
+
+    inputs: Mapping[str, KeyOf] = {"measured": by_query_and_day}
+    ttl = FORGOTTEN_AFTER
+
+    def record(self, ctx: Context, record: Record) -> None:
+        found = record.value
+        if found["is_complete"]:
+            ctx.state.list("buckets").append(_point(found))
+
+
+def _point(found: Mapping[str, Any]) -> Sequence[float | None]:
+    number = found["start"] % DAY_MS // BUCKET_MS
+    if "mean" not in found:
+        return [number, found["count"]]
+    expected = Expected(found["mean"], found["spread"])
+    return [number, found["count"], *(round(expected.count(x), 2) for x in (-BAND, 0, BAND))]
+
+
+# How many spreads a chart shows as usual.
+BAND = 3
+
+
+class Board(Computation):
+    """The last alerts of each query."""
+
+    inputs: Mapping[str, KeyOf] = {"alerts": by_query}
+    ttl = FORGOTTEN_AFTER
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter(record.value["kind"]).add(1)
+        last = ctx.state.list("alerts")
+        last.set([*last.get(), record.value][-MAX_ALERTS:])
+
+
+ZEITGEIST = Pipeline(
+    "zeitgeist",
+    *(Counter, Usual, Watcher, History, Board),
+    sources=[
+        PushSource("queries", disorder=timedelta(0), processes=FEEDS, idle=GIVEN_UP_AFTER),
+    ],
+)
+"""The whole pipeline."""
+
+
+def alert_of(value: Mapping[str, Any]) -> Alert:
+    """Return an alert as the board keeps it."""
+    return Alert(**{name: value[name] for name in value if name != "query"})

@@ -1,0 +1,141 @@
+"""Series of counts over time, and the windows in which somebody has labelled something odd.
+
+A series is a CSV file of two columns, as the Numenta Anomaly Benchmark has them:
+
+    timestamp,value
+    2015-02-26 21:42:53,104
+
+Labels are a JSON file: by the name of a series a list of [begin, end], in the same form of time.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+BUCKET_MS = 5 * MINUTE_MS
+MAX_ROWS = 100_000
+MAX_SPAN_MS = 370 * DAY_MS
+MAX_COUNT = 1e9
+MAX_NAME_CHARS = 60
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class BadSeriesError(ValueError):
+    """This is no series, or these are no labels; the text says why."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Counts by bucket.
+
+    Attributes:
+        buckets: The beginning of each, in milliseconds since 1970, and its count; in order of time.
+            A bucket that is not there was not measured.
+    """
+
+    name: str
+    buckets: Sequence[tuple[int, float]]
+
+    @property
+    def weeks(self) -> float:
+        return (self.buckets[-1][0] + BUCKET_MS - self.buckets[0][0]) / WEEK_MS
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Where buckets are missing: the beginning of the first one, and of the next that is there.
+
+        >>> Series("s", [(0, 1), (BUCKET_MS, 1), (4 * BUCKET_MS, 1)]).gaps
+        [(600000, 1200000)]
+        """
+        return [
+            (before + BUCKET_MS, after)
+            for (before, _), (after, _) in pairwise(self.buckets)
+            if after > before + BUCKET_MS
+        ]
+
+
+def read_series(name: str, content: bytes) -> Series:
+    """Read a series; rows may be in any order, and those of one bucket add up.
+
+    Raises:
+        BadSeriesError: it is none.
+    """
+    counts: dict[int, float] = {}
+    for number, row in enumerate(_rows(content), start=1):
+        if number == 1 and row and row[0].strip().lower() == "timestamp":
+            continue
+        if number > MAX_ROWS:
+            raise BadSeriesError(f"a series has at most {MAX_ROWS} rows")
+        if row:
+            start, count = _read_row(number, row)
+            counts[start] = counts.get(start, 0) + count
+    if not counts:
+        raise BadSeriesError("it has no rows")
+    buckets = sorted(counts.items())
+    if buckets[-1][0] - buckets[0][0] > MAX_SPAN_MS:
+        raise BadSeriesError(f"a series is of at most {MAX_SPAN_MS // DAY_MS} days")
+    return Series(name[:MAX_NAME_CHARS], buckets)
+
+
+def _rows(content: bytes) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadSeriesError(f"it is no CSV file in UTF-8: {error}") from error
+
+
+def _read_row(number: int, row: Sequence[str]) -> tuple[int, float]:
+    if len(row) != 2:
+        raise BadSeriesError(f"row {number} has {len(row)} columns: it is timestamp,value")
+    try:
+        at, count = read_time(row[0]), float(row[1])
+    except ValueError as error:
+        raise BadSeriesError(f"row {number} is no timestamp,value: {error}") from error
+    if not (math.isfinite(count) and 0 <= count <= MAX_COUNT):
+        raise BadSeriesError(f"row {number}: a count is from 0 to {MAX_COUNT:.0f}")
+    return at // BUCKET_MS * BUCKET_MS, int(count) if count.is_integer() else count
+
+
+def read_time(text: str) -> int:
+    """Return a time in milliseconds since 1970; one without a zone is in UTC.
+
+    Raises:
+        ValueError: it is none, or lies before 1970.
+    """
+    time = datetime.datetime.fromisoformat(text.strip())
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
+    if at < 0:
+        raise ValueError("it lies before 1970")
+    return at
+
+
+def read_labels(content: bytes) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """Return the labelled windows by the name of their series.
+
+    Raises:
+        BadSeriesError: these are no labels.
+    """
+    try:
+        labels: dict[str, list[tuple[int, int]]] = {
+            name.rpartition("/")[2].removesuffix(".csv"): [
+                (read_time(begin), read_time(end)) for begin, end in windows
+            ]
+            for name, windows in json.loads(content).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadSeriesError(f"labels are {{name: [[begin, end], ...]}}: {error}") from error
+    return labels

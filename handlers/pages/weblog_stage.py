@@ -1,0 +1,111 @@
+"""The stage of the web log: its last run, and what its deliveries suffered."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from demos.weblog.progress import Progress
+from handlers.pages.faults import switches_of
+from handlers.pages.formatting import duration, number, plural
+from handlers.pages.incidents import Delivery, Incidents, incidents
+from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
+from handlers.pages.weblog_charts import Second, by_second
+
+TASKS = "/tasks/streams/weblog/"
+NAMES = {"tick": "the watermarks", "pull": "the reading of the log", "push": "a push"}
+FIRST_SLOTS = 65_536
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How often the deliveries of a box were hit, and whether a task is not done since."""
+
+    count: int
+    is_open: bool
+
+
+def weblog_stage(
+    found: Progress, reads: int, now: datetime.datetime
+) -> tuple[Stage, Sequence[Second], Mapping[str, Hits]]:
+    """Return the stage of the last run, its results by second, and the boxes that were hit."""
+    if found.started is None:
+        seen = incidents(now - datetime.timedelta(seconds=30), path=TASKS)
+        return stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=_name), [], {}
+    time = Timeline(
+        seconds(found.started),
+        found.elapsed_s,
+        is_over=not found.is_moving,
+        begin="given",
+        end="all counted",
+    )
+    seen = incidents(found.started, path=TASKS)
+    own = [each for each in seen.deliveries if time.has(each.at)]
+    stage = stage_of(
+        time,
+        replace(seen, deliveries=own),
+        switches_of(seen.rules),
+        now=seconds(now),
+        name=_name,
+        closing=lambda stage: _closing(found, stage),
+        cost=_cost(found, reads),
+    )
+    return stage, by_second(found.results, time.length_s), hits_of(replace(seen, deliveries=own))
+
+
+def hits_of(seen: Incidents) -> dict[str, Hits]:
+    """Return which computations were hit, and the source by its own name."""
+    hits: dict[str, Hits] = {}
+    for each in seen.deliveries:
+        box = _box(each)
+        if box and each.is_hit:
+            before = hits.get(box, Hits(0, is_open=False))
+            hits[box] = Hits(before.count + 1, before.is_open or not each.is_repaired)
+    return hits
+
+
+def _box(delivery: Delivery) -> str:
+    """Return which box of the picture a delivery is of; "": of none, as that of watermarks."""
+    body: Any = delivery.body or {}
+    return str(body.get("computation") or body.get("stream") or "")
+
+
+def _name(delivery: Delivery) -> str:
+    body: Any = delivery.body or {}
+    if "computation" in body and isinstance(body.get("first_slot"), int):
+        share = 100 * body["first_slot"] // FIRST_SLOTS
+        return f"{body['computation']}, keys from {share} % on"
+    return NAMES.get(delivery.path.removeprefix(TASKS), "a task")
+
+
+def _closing(found: Progress, stage: Stage) -> str:
+    reader = found.worst
+    counted = reader.counted
+    parts = [
+        f"{plural(reader.came, 'record')} in = {number(counted.records)} in windows"
+        f" + {number(counted.late)} late + {number(counted.dead)} dead"
+        f" + {number(reader.waiting)} in flight"
+    ]
+    parts += [*suffered(stage), *flushed(stage)]
+    if found.is_moving:
+        return ", ".join(parts)
+    if not reader.is_complete:
+        return ", ".join([*parts, f"{reader.name} does not add up"])
+    return ", ".join([*parts, f"counted in {duration(found.elapsed_s)}"])
+
+
+def _cost(found: Progress, reads: int) -> list[Cell]:
+    rate = found.totals.requests / found.elapsed_s if found.elapsed_s else 0.0
+    written = Counter({each.name: each.counted.written for each in found.parts})
+    bad = plural(found.totals.bad, "line")
+    results = sum(written[name] for name in ("hits", "sessions", "error-rates", "top-paths"))
+    return [
+        Cell("Records a second", number(rate), "from line to result"),
+        Cell("Steps", number(sum(each.counted.records for each in found.parts)), "of all stages"),
+        Cell("Results", number(results), "hits, visits, rates, tops"),
+        Cell("Not readable", bad, "costs that line alone"),
+        Cell("This page", plural(reads, "read"), "however long the log"),
+    ]

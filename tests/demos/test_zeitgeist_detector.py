@@ -1,0 +1,156 @@
+"""Spikes and dips: the model and the detector, on series that are made here."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from demos.zeitgeist.detector import BAR_DAYS, DIP, MIN_BAR, REFRACTORY_MS, SPIKE, Alert, Detector
+from demos.zeitgeist.model import MIN_SEEN, Model
+from demos.zeitgeist.quality import Zeitgeist
+from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+
+DAY = DAY_MS // BUCKET_MS
+
+Series = list[tuple[int, float]]
+
+
+def series(days: int, factor: Callable[[int], float] = lambda bucket: 1.0, seed: int = 1) -> Series:
+    """Return counts with a daily rhythm, each times a factor of its bucket."""
+    rng = random.Random(seed)
+    counts = []
+    for bucket in range(days * DAY):
+        mean = 100 * math.exp(0.8 * math.sin(2 * math.pi * bucket / DAY))
+        counts.append((bucket * BUCKET_MS, max(0, round(rng.gauss(mean, 12) * factor(bucket)))))
+    return counts
+
+
+def during(begin: int, buckets: int, times: float) -> Callable[[int], float]:
+    return lambda bucket: times if begin <= bucket < begin + buckets else 1.0
+
+
+def alerts(counts: Series, zeitgeist: Zeitgeist | None = None) -> list[Alert]:
+    zeitgeist = zeitgeist or Zeitgeist()
+    return [alert for start, count in counts for alert in zeitgeist.alerts(start, count)]
+
+
+def test_what_has_a_rhythm_is_not_odd() -> None:
+    """Ten days, in which it doubles and halves each day, and varies by 12."""
+    assert alerts(series(10)) == []
+
+
+@pytest.mark.parametrize(("times", "kind"), [(4.0, SPIKE), (0.1, DIP)])
+def test_a_bucket_far_off_is_told_and_one_event_is_told_once(times: float, kind: str) -> None:
+    event = 6 * DAY + 100
+    found = alerts(series(8, during(event, 30, times)))
+
+    assert [(each.kind, each.start // BUCKET_MS - event <= 2) for each in found] == [(kind, True)]
+    assert found[0].at < found[0].start + REFRACTORY_MS
+    assert found[0].evidence > found[0].bar >= MIN_BAR
+
+
+def test_several_buckets_that_are_somewhat_off_are_as_good_as_one_far_off() -> None:
+    one, several = during(6 * DAY, 1, 2.2), during(6 * DAY, 4, 2.2)
+
+    assert alerts(series(7, one)) == []
+    assert [each.kind for each in alerts(series(7, several))] == [SPIKE]
+
+
+def test_alerts_follow_from_what_was_before_them_alone() -> None:
+    """No look-ahead: those of a beginning are the beginning of those of all."""
+    counts = series(9, lambda bucket: 5.0 if bucket % (3 * DAY) == DAY - 1 else 1.0)
+    found = alerts(counts)
+
+    assert len(found) >= 2
+    for days in (3, 6, 8):
+        cut = days * DAY
+        assert alerts(counts[:cut]) == [each for each in found if each.start < cut * BUCKET_MS]
+
+
+def test_a_spike_is_told_while_its_bucket_is_open_and_then_not_again() -> None:
+    zeitgeist = Zeitgeist()
+    assert alerts(series(5), zeitgeist) == []
+    start = 5 * DAY_MS
+    expected = zeitgeist.model.expected(start)
+    assert expected is not None
+
+    usual = expected.count(0)
+    assert zeitgeist.detector.partial(start, start + 1, usual / 2, expected) == []
+    [alert] = zeitgeist.detector.partial(start, start + 60_000, 9 * usual, expected)
+    assert (alert.kind, alert.start, alert.at) == (SPIKE, start, start + 60_000)
+    assert zeitgeist.alerts(start, 10 * usual) == []
+
+
+def test_a_count_that_is_not_complete_is_no_dip() -> None:
+    zeitgeist = Zeitgeist()
+    alerts(series(5), zeitgeist)
+    for bucket in range(20):
+        start = 5 * DAY_MS + bucket * BUCKET_MS
+        expected = zeitgeist.model.expected(start)
+        assert expected is not None
+        assert zeitgeist.detector.partial(start, start, 0, expected) == []
+
+
+def test_a_series_that_bursts_each_day_has_a_higher_bar() -> None:
+    """Bursts as it has them are no news; one that is much higher is."""
+    daily = series(40, lambda bucket: 5.0 if bucket % DAY == 50 else 1.0)
+    told = [each for each in alerts(daily) if each.start // DAY_MS >= 20 and each.kind == SPIKE]
+    assert len(told) < 10  # Of twenty bursts.
+
+    higher = during(39 * DAY + 50, 1, 8.0)
+    mixed = [(start, count * higher(start // BUCKET_MS)) for start, count in daily]
+    assert 39 * DAY + 50 in [each.start // BUCKET_MS for each in alerts(mixed)]
+
+
+def test_a_burst_teaches_little_and_what_stays_is_usual_after_a_day() -> None:
+    burst, stays = Zeitgeist(), Zeitgeist()
+    calm = Zeitgeist()
+    alerts(series(8), calm)
+    alerts(series(8, during(7 * DAY, 6, 50.0)), burst)
+    found = alerts(series(14, during(7 * DAY, 10 * DAY, 3.0)), stays)
+
+    means = [each.model.expected(8 * DAY_MS).count(0) for each in (calm, burst)]  # type: ignore[union-attr]
+    assert means[1] < 1.3 * means[0]
+    assert len(found) <= 3
+    assert stays.model.expected(14 * DAY_MS).count(0) > 2 * means[0]  # type: ignore[union-attr]
+
+
+def test_nothing_is_expected_of_what_was_not_seen_for_a_day() -> None:
+    model = Model()
+    for start, count in series(2):
+        known = model.expected(start)
+        assert (known is None) == (start < MIN_SEEN * BUCKET_MS)
+        model.learn(start, count)
+
+
+def test_what_is_kept_is_all_there_is_and_does_not_grow() -> None:
+    """As JSON and back after each bucket: the same alerts; eight weeks need no more than four."""
+    counts = series(4, during(3 * DAY + 5, 3, 6.0))
+    whole, found = alerts(counts), []
+    model, detector = Model(), Detector()
+    for start, count in counts:
+        model = Model.of(json.loads(json.dumps(model.kept())))
+        detector = Detector.of(json.loads(json.dumps(detector.kept())))
+        expected = model.expected(start)
+        found += [] if expected is None else detector.complete(start, count, expected)
+        model.learn(start, count)
+    assert found == whole != []
+
+    long = Zeitgeist()
+    alerts(series(32), long)
+    assert len(long.detector.sides[SPIKE].days) == BAR_DAYS
+    assert len(json.dumps([long.model.kept(), long.detector.kept()])) < 10_000
+
+
+def test_rare_counts_vary_by_chance_and_are_not_odd() -> None:
+    """Of a mean of one in five minutes, none for a quarter of an hour is no dip."""
+    rng = random.Random(5)
+    counts = [
+        (bucket * BUCKET_MS, sum(rng.random() < 0.1 for _ in range(10)))
+        for bucket in range(8 * DAY)
+    ]
+    assert len(alerts(counts)) <= 2

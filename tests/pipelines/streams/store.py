@@ -1,0 +1,88 @@
+"""The rows of the simulator, and what answers a worker's calls in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from pipelines.streams.calls import ChangedError, Commit, Found, Key, Read, Snapshot
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+Steps = Generator[Any, Any, Any]
+# Answers a call in the place of the services, by further calls; None: the services answer.
+Answer = Callable[[Any], Generator[Any, Any, tuple[Any] | None]]
+
+
+def answered(steps: Steps, answer: Answer) -> Steps:
+    """Run steps, with some of their calls answered otherwise."""
+    reply: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            call = steps.throw(error) if error else steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+        error = None
+        try:
+            other = yield from answer(call)
+            reply = other[0] if other else (yield call)
+        except GeneratorExit:
+            raise
+        except Exception as raised:
+            error = raised
+
+
+def one_by_one(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
+    """Read several rows one after the other: each is as it is then."""
+    if type(call) not in (Read, Snapshot) or len(call.keys) == 1:
+        return None
+    found: list[Any] = []
+    for key in call.keys:
+        found += yield Read([key])
+    return (found if type(call) is Read else (None, found),)
+
+
+class Store:
+    """Rows with versions; a commit is atomic."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, Found] = {}
+        self.version = 0
+        self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
+        # Called after each commit, also with the rows that it has replaced or deleted.
+        self.on_commit: Callable[[Commit, Mapping[Key, Found]], None] = lambda commit, before: None
+
+    def read(self, keys: Any, moment: dict[Key, Found] | None = None) -> list[Found | None]:
+        rows = self.rows if moment is None else moment
+        return [rows.get(key) for key in keys]
+
+    def names(self, kind: str, low: str, high: str, moment: Any = None) -> list[str]:
+        rows = self.rows if moment is None else moment
+        return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
+
+    def commit(self, commit: Commit) -> list[int]:
+        for key, _ in commit.inserts:
+            if key in self.rows:
+                raise ChangedError
+        for key, version in [*((key, at) for key, _, at in commit.puts), *commit.deletes]:
+            self._check(key, version)
+        self.version += 1
+        touched = [*(key for key, _, _ in commit.puts), *(key for key, _ in commit.deletes)]
+        before = {key: self.rows[key] for key in touched if key in self.rows}
+        for key, _ in commit.deletes:
+            self.rows.pop(key, None)
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        for key, body in written:
+            self.rows[key] = Found(body, self.version)
+        self.on_commit(commit, before)
+        return [self.version] * len(written)
+
+    def _check(self, key: Key, version: int | None) -> None:
+        if version is not None and key.kind not in self.unguarded:
+            found = self.rows.get(key)
+            if found is None or found.version != version:
+                raise ChangedError

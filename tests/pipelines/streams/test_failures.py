@@ -1,0 +1,375 @@
+"""Failures to survive, one by one: crashes, repeats, disorder, zombies, clocks.
+
+Each is played on the real code in the simulator; the random schedules mix them. On the services,
+tests/pipelines/streams/test_streams_under_faults.py breaks each remote call.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from pipelines.streams import (
+    FOREVER,
+    Computation,
+    Context,
+    Pipeline,
+    Pulled,
+    PullSource,
+    PushSource,
+    Record,
+    Timer,
+)
+from pipelines.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError
+from pipelines.streams.injection import pull
+from pipelines.streams.mail import ring
+from pipelines.streams.reading import dead_letters, discard, replay
+from pipelines.streams.rows import CHUNK, IDS
+from pipelines.streams.watermarks import tick
+from pipelines.streams.worker import Ended
+from tests.pipelines.streams.desk import Came, Desk
+from tests.pipelines.streams.mixed import Mixed
+from tests.pipelines.streams.schedules import Schedule
+from tests.pipelines.streams.simulator import NO_FAULTS, UnavailableError
+from tests.soak import IS_SOAK
+
+WINDOW = 10
+FAULTS = (
+    "crash_before",
+    "crash_after",
+    "crash_amid",
+    "lost",
+    "refused",
+    "zombie",
+    "stall",
+    "machine",
+)
+# Which calls `make test` breaks: one in so many.
+STRIDE = 1 if IS_SOAK else 12
+
+
+def key_of(value: Any) -> str:
+    return str(value["k"])
+
+
+class Tally(Computation):
+    """Counts per key and window; writes each window when it is over."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("counts",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        start = record.at // WINDOW * WINDOW
+        if start + WINDOW <= ctx.watermark:
+            ctx.drop_late()
+            return
+        ctx.state.map("open").add(str(start))
+        ctx.set_timer(str(start), start + WINDOW)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        count = ctx.state.map("open").pop(timer.tag)
+        ctx.produce("counts", {"k": ctx.key, "window": [int(timer.tag), count]})
+
+
+class Written(Computation):
+    """All windows of a key, as they come."""
+
+    inputs: ClassVar = {"counts": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("windows").append(record.value["window"])
+
+
+def tally(**options: Any) -> Desk:
+    source = PushSource("in", disorder=timedelta(0), **options)
+    return Desk(Pipeline("tally", Tally, Written, sources=[source], intervals=1))
+
+
+def windows(desk: Desk, key: str = "a") -> Any:
+    return desk.state("written", key).get("windows", [])
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_between_any_two_steps_changes_no_total(kind: str) -> None:
+    """A: of workers, ticks, sources, replays and the very first commit; then all comes to rest."""
+    for play in (Schedule, Mixed):
+        calm = play(6, NO_FAULTS, 4)
+        calm.run()
+        for at in range(1 + FAULTS.index(kind) % STRIDE, calm.simulation.calls + 1, STRIDE):
+            schedule = play(6, NO_FAULTS, 4)
+            schedule.simulation.broken = {at: kind}
+            schedule.run()
+
+
+# B: repeats
+
+
+def test_every_task_that_comes_again_ten_minutes_later_changes_nothing() -> None:
+    """B: whatever it was for, there is nothing left to do."""
+    desk = tally()
+    created: list[Any] = []
+    create = desk.simulation.acts[Create]
+    desk.simulation.acts[Create] = lambda call: (created.extend(call.wakes), create(call))[1]
+    desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
+    desk.run()
+    before = desk.status()
+
+    desk.wait(600)
+    desk.simulation.wakes += [(desk.simulation.now_ms, wake) for wake in created]
+    desk.run()
+
+    assert created
+    assert desk.status() == before
+    assert windows(desk) == [[0, 1], [10, 1]]
+
+
+def test_one_id_on_two_streams_is_two_records() -> None:
+    """B: ids are those of their stream."""
+
+    class Both(Tally):
+        inputs: ClassVar = {"in": key_of, "on": key_of}
+
+    desk = Desk(Pipeline("both", Both, Written, intervals=1))
+    for stream in ("in", "on", "in"):
+        desk.push(Came("1", "a", 1), stream=stream)
+    for stream in ("in", "on"):
+        desk.push(stream=stream, watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[0, 2]]
+    assert desk.status().computations["both"].repeated == 1
+
+
+def test_a_replay_whose_reply_is_lost_is_done_once_and_says_so() -> None:
+    """B: it finds that the dead letter is gone, and by whom."""
+    desk, name = dead_desk()
+    commit, replies = desk.simulation.acts[Commit], [OutcomeUnknownError]
+
+    def lossy(call: Commit) -> Any:
+        found = commit(call)
+        if replies:
+            raise replies.pop()
+        return found
+
+    desk.simulation.acts[Commit] = lossy
+    assert desk.do(replay(desk.environment, name))
+    desk.simulation.acts[Commit] = commit
+    desk.simulation.sweeps = False
+    Picky.is_fixed = True
+    desk.run()
+
+    assert not desk.do(replay(desk.environment, name))
+    assert desk.state("picky", "a") == {"ids": 1}
+
+
+def test_a_refused_discard_is_made_again() -> None:
+    """B: what it returns is true of the dead letter."""
+    desk, name = dead_desk()
+    commit, replies = desk.simulation.acts[Commit], [OutcomeUnknownError]
+
+    def refusing(call: Commit) -> Any:
+        if replies:
+            raise replies.pop()
+        return commit(call)
+
+    desk.simulation.acts[Commit] = refusing
+    assert desk.do(discard(desk.environment, name))
+    assert desk.do(dead_letters(desk.environment, 9)) == []
+
+
+def test_a_record_without_a_key_that_was_pushed_twice_is_replayed_as_one() -> None:
+    """B, G7: it is dead twice, and has its id until somebody has accepted it."""
+    desk = Desk(Pipeline("picky", Picky, intervals=1))
+    Picky.is_fixed = False
+    for _ in range(2):
+        desk.push(Came("1", "", 1))
+    found = desk.do(dead_letters(desk.environment, 9))
+    Picky.is_fixed = True
+    for each in found:
+        assert desk.do(replay(desk.environment, each.id))
+    desk.run()
+
+    assert len(found) == 2
+    assert desk.state("picky", "none") == {"ids": 1}
+
+
+class Picky(Computation):
+    """Takes nothing before it is fixed."""
+
+    inputs: ClassVar = {"in": lambda value: value["k"] or ("none" if Picky.is_fixed else "")}
+    max_attempts = 1
+    is_fixed = False
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if not self.is_fixed:
+            raise ValueError("poison")
+        ctx.state.counter("ids").add(1)
+
+
+def dead_desk() -> tuple[Desk, str]:
+    """Return a desk with one dead record, and what that is called."""
+    desk = Desk(Pipeline("picky", Picky, intervals=1))
+    Picky.is_fixed = False
+    desk.push(Came("1", "a", 1))
+    desk.run()
+    [letter] = desk.do(dead_letters(desk.environment, 9))
+    return desk, letter.id
+
+
+# C: disorder
+
+
+def test_an_old_chunk_that_comes_after_newer_ones_is_in_time() -> None:
+    """C: as long as its source's watermark has not passed it."""
+    desk = tally(processes=("fast", "slow"))
+    desk.push(Came("1", "a", 35), process="fast", watermark=35)
+    desk.run()
+    desk.push(Came("2", "a", 3), process="slow", watermark=3)
+    desk.run()
+    assert windows(desk) == []
+    for process in ("fast", "slow"):
+        desk.push(process=process, watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[0, 1], [30, 1]]
+    assert desk.status().computations["tally"].late == 0
+
+
+def test_a_timer_waits_for_a_record_just_before_it_that_lies_in_an_inbox() -> None:
+    """C: the watermark does not pass what is pending, whoever looks when."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=1)
+    desk.run()
+    steps = desk.worker("tally")
+    desk.push(Came("2", "a", 9), watermark=9)
+    call = desk.until(steps, Commit, of=2)
+    desk.push(watermark=25)
+    for _ in range(3):
+        desk.do(tick(desk.environment))
+
+    assert desk.head.inputs["tally"] <= 9
+    desk.finish(steps, call)
+    desk.run()
+    assert windows(desk) == [[0, 2]]
+
+
+# D: zombies
+
+
+@pytest.mark.parametrize("does_work", [True, False])
+def test_a_worker_that_wakes_after_another_took_its_interval_writes_nothing(
+    does_work: bool,
+) -> None:
+    """D, G5: also if the other one has written none of the rows that it writes."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=1)
+    old = desk.worker("tally")
+    late = desk.until(old, Commit, of=2)
+    desk.wait(16)
+    new = desk.worker("tally", machine=1)
+    if does_work:
+        assert desk.do(new) is Ended.DONE
+    else:
+        desk.simulation.acts[Commit](desk.until(new, Commit))
+    before = dict(desk.simulation.store.rows)
+
+    assert desk.finish(old, late) is Ended.LEASED
+    assert desk.simulation.store.rows == before
+
+
+def test_a_tick_that_wakes_late_publishes_nothing() -> None:
+    """D, G3: others have moved the watermark meanwhile."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=1)
+    old = tick(desk.environment)
+    late = desk.until(old, Commit)
+    desk.push(Came("2", "a", 40), watermark=40)
+    desk.run()
+    before = desk.head
+
+    desk.finish(old, late)
+    assert desk.head == before
+    assert before.inputs["tally"] == 40
+
+
+def test_a_reader_that_wakes_at_an_old_position_lets_nothing_in() -> None:
+    """D, G1: another one has read on. It says so, and its task comes again."""
+    log = [({"k": "a"}, at) for at in range(8)]
+
+    def read(clients: Any, position: Any, limit: int) -> Pulled:
+        first = position or 0
+        return Pulled(log[first : first + 3], first + 3, is_over=first + 3 >= len(log))
+
+    desk = Desk(Pipeline("log", Tally, Written, sources=[PullSource("in", read)], intervals=1))
+    old = pull(desk.environment, "in")
+    late = desk.until(old, Commit, of=2)
+    desk.do(pull(desk.environment, "in"))
+
+    with pytest.raises(ChangedError):
+        desk.finish(old, late)
+    desk.run()
+    assert windows(desk) == [[0, 8]]
+
+
+def test_a_process_that_slept_does_not_count_on_what_it_remembers() -> None:
+    """D: another machine has worked on the interval since."""
+    desk = tally()
+    for number, machine in enumerate((0, 1, 0)):
+        desk.push(Came(str(number), "a", 1), Came("same", "a", 1), watermark=1)
+        assert desk.do(desk.worker("tally", machine=machine)) is Ended.DONE
+    desk.push(watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[0, 4]]
+    assert desk.status().computations["tally"].repeated == 2
+    assert len(desk.rows(IDS)) == 1
+    assert desk.rows(CHUNK) == []
+
+
+# G: wake-ups and queues
+
+
+def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
+    """G: its name is that of the interval's generation."""
+    desk = tally()
+    desk.push(Came("1", "a", 1))
+    desk.simulation.wakes.clear()
+    desk.simulation.used.clear()
+    for _ in range(10_000):
+        desk.do(ring(desk.environment, [("tally", 0)]))
+
+    assert len(desk.simulation.wakes) == 1
+
+
+@pytest.mark.parametrize("call", [Create, Commit])
+def test_an_outage_of_a_minute_delays_and_loses_nothing(call: type[Any]) -> None:
+    """G, H: of the queue, or of all commits. What a worker has taken, others wait for."""
+    desk = tally()
+    ends_ms, real = desk.simulation.now_ms + 60_000, desk.simulation.acts[call]
+
+    def fail(asked: Any) -> Any:
+        if desk.simulation.now_ms < ends_ms:
+            raise UnavailableError if call is Create else OutcomeUnknownError
+        return real(asked)
+
+    desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
+    desk.simulation.acts[call] = fail
+    desk.run()
+
+    assert desk.simulation.now_ms > ends_ms
+    assert windows(desk) == [[0, 1], [10, 1]]
+
+
+@pytest.mark.parametrize("what", ["purged", "late"])
+def test_a_queue_that_is_purged_or_stands_for_ten_minutes_loses_nothing(what: str) -> None:
+    """G: the sweep makes up for what is gone; what is late finds nothing to do."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
+    wakes = desk.simulation.wakes
+    wakes[:] = [(at + 600_000, wake) for at, wake in wakes] if what == "late" else []
+    desk.run()
+
+    assert windows(desk) == [[0, 1], [10, 1]]
+    assert desk.simulation.wakes == []

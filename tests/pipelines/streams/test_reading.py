@@ -1,0 +1,89 @@
+"""What is read of a pipeline while its workers write."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from pipelines.streams import Computation, Context, Pipeline, Record, shelf
+from pipelines.streams.calls import Read
+from pipelines.streams.reading import state, states
+from pipelines.streams.rows import LARGE, SLAB, SLOTS
+from tests.pipelines.streams.desk import Came, Desk
+from tests.pipelines.streams.test_failures import key_of
+
+KEYS = [f"k{number}" for number in range(12)]
+
+
+class Kept(Computation):
+    """Keeps what it gets last."""
+
+    inputs: ClassVar = {"in": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state["text"] = record.value["text"]
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk with twelve keys in one slab, one of them large."""
+    monkeypatch.setattr(shelf, "MAX_SMALL_BYTES", 100)
+    desk = Desk(Pipeline("kept", Kept, intervals=1))
+    keep(desk, KEYS[1:], "small")
+    keep(desk, KEYS[:1], "large" * 40)
+    assert (len(desk.rows(SLAB)), len(desk.rows(LARGE))) == (1, 1)
+    return desk
+
+
+def keep(desk: Desk, keys: list[str], text: str) -> None:
+    number = desk.simulation.store.version
+    desk.push(*(Came(f"{number} {key}", key, 1) for key in keys), watermark=1, text=text)
+    desk.run()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_state_is_read_although_its_slab_is_cut_meanwhile(
+    desk: Desk, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key may have moved into the new slab."""
+    steps = state(desk.environment, "kept", key)
+    slab = desk.until(steps, Read, of=3)
+    cut(desk, monkeypatch)
+
+    assert desk.finish(steps, slab) == {"text": "large" * 40 if key == KEYS[0] else "small"}
+
+
+def test_all_states_are_read_although_a_slab_is_cut_meanwhile(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is missing, and none comes twice."""
+    steps = states(desk.environment, "kept", 0)
+    slab = desk.until(steps, Read, of=3)
+    cut(desk, monkeypatch)
+    found, slot = desk.finish(steps, slab)
+    keys = [*found]
+    while slot < SLOTS:
+        found, slot = desk.do(states(desk.environment, "kept", slot))
+        keys += found
+
+    assert sorted(keys) == sorted([*KEYS, "more"])
+
+
+def test_a_large_state_that_becomes_small_while_it_is_read_is_there(desk: Desk) -> None:
+    """Its slab was read before, its own row was to be read after that."""
+    for steps, found in (
+        (state(desk.environment, "kept", KEYS[0]), {"text": "small"}),
+        (states(desk.environment, "kept", 0), ({key: {"text": "small"} for key in KEYS}, SLOTS)),
+    ):
+        keep(desk, KEYS[:1], "large" * 40)
+        large = desk.until(steps, Read, of=4)
+        keep(desk, KEYS[:1], "small")
+        assert desk.finish(steps, large) == found
+
+
+def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the slab cut."""
+    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 200)
+    keep(desk, ["more"], "small")
+    assert len(desk.rows(SLAB)) > 1

@@ -1,0 +1,134 @@
+"""Real processes, killed for real: every window of a stream is exact, and is written once.
+
+It takes minutes, so it is a part of `make soak`. STREAM_RECORDS=5000 makes it half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from devserver.shell import find
+from handlers.endpoints.app import open_clients
+from handlers.endpoints.settings import Settings
+from pipelines.runtime import Clients
+from pipelines.streams import FOREVER, Pushed
+from tests.process.streams_app import DISORDER, PIPELINE, WINDOW
+from tests.soak import IS_SOAK
+from tests.stack import Stack, running_stack, until
+
+RECORDS = int(os.environ.get("STREAM_RECORDS", "50000"))
+ROUNDS = 2
+KEYS = 500
+SPAN_MS = 100_000
+START_MS = 1_760_000_000_000
+BATCH = 500
+KILL_EVERY_S = 3.0
+TIMEOUT_S = 900
+WINDOW_MS = int(WINDOW.total_seconds() * 1000)
+
+
+class Killer:
+    """Kills a worker every few seconds, until it is told to stop."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.kills = 0
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self.is_over.wait(KILL_EVERY_S):
+            self.kills += bool(self.stack.control("/api/v1/workers/kill", {})["pid"])
+
+    def __enter__(self) -> Killer:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.is_over.set()
+        self.thread.join()
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    with running_stack("--target", "tests.process.streams_app:serve") as running:
+        yield running
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+    not (IS_SOAK or "STREAM_RECORDS" in os.environ), reason="takes minutes: make soak"
+)
+@pytest.mark.timeout(TIMEOUT_S + 60)
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_windows_are_exact_while_workers_are_killed(
+    stack: Stack, number: int, record_property: Callable[[str, object], None]
+) -> None:
+    """G1, G2, G3: of three stages, with disorder and repeated pushes; each window comes once."""
+    records = made(random.Random(number))
+    clients = clients_of(stack)
+    began, repeated = time.monotonic(), 0
+    with clients.context(), Killer(stack) as killer:
+        for first in range(0, len(records), BATCH):
+            repeated += push(clients, records[first : first + BATCH], first)
+        PIPELINE.close(clients, "raw")
+        until(lambda: is_over(clients), TIMEOUT_S)
+
+    with clients.context():
+        windows = dict(PIPELINE.states(clients, "collected"))
+        status = PIPELINE.status(clients)
+    record_property("seconds", round(time.monotonic() - began))
+    record_property("kills", killer.kills)
+    assert killer.kills > 1
+    assert {key: sorted(state["windows"]) for key, state in windows.items()} == truth(records)
+    assert status.computations["sorted"].repeated == repeated
+    assert [status.computations[name].records for name in ("sorted", "counted")] == [RECORDS] * 2
+    assert all(each.late == each.dead == 0 for each in status.computations.values())
+
+
+def clients_of(stack: Stack) -> Clients:
+    """Open what the app has, in this process, which nobody kills."""
+    settings = Settings.from_environment(find(stack.console).environment)
+    return open_clients(settings, {})
+
+
+def made(chance: random.Random) -> list[Pushed]:
+    """Return records of many keys, in the order in which they come: up to 2 s late."""
+    disorder_ms = int(DISORDER.total_seconds() * 1000)
+    records = []
+    for n in range(RECORDS):
+        at = START_MS + n * SPAN_MS // RECORDS + disorder_ms - chance.randrange(disorder_ms)
+        value = {"sender": n % 97, "key": f"key {chance.randrange(KEYS)}"}
+        records.append(Pushed(f"record {n}", value, at))
+    return records
+
+
+def truth(records: list[Pushed]) -> dict[str, list[list[int]]]:
+    """Return the windows of each key, counted by a plain script."""
+    counts = Counter((each.value["key"], each.at // WINDOW_MS * WINDOW_MS) for each in records)
+    return {
+        key: sorted([start, count] for (other, start), count in counts.items() if other == key)
+        for key in {key for key, _ in counts}
+    }
+
+
+def push(clients: Clients, records: list[Pushed], first: int) -> int:
+    """Push a batch, one in five again; return how many records came again."""
+    PIPELINE.push(clients, "raw", records)
+    if first % (5 * BATCH):
+        return 0
+    PIPELINE.push(clients, "raw", records)
+    return len(records)
+
+
+def is_over(clients: Clients) -> bool:
+    """Return whether the last computation has all it will ever have."""
+    status = PIPELINE.status(clients).computations
+    return all(each.waiting == 0 and each.watermark >= FOREVER for each in status.values())
