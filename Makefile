@@ -41,7 +41,7 @@ test: $(INSTALLED) ## Run the tests, on both Datastore emulators; ALL=1 with all
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
-	  --dist load --timeout 0 -k "fault or disorder or history or exhaustively or poison or kills" $(ARGS)
+	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
@@ -62,7 +62,7 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.pictures $(ARGS)
 
-bench: $(INSTALLED) $(if $(findstring batches,$(or $(NAMES),batches)),$(RIVALS)) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
+bench: $(INSTALLED) $(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS)) ## Measure; NAMES="a b" picks some, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(DOCS),--docs) $(NAMES)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30

@@ -27,6 +27,7 @@ from benchmarks import (
     paging,
     query_cache,
     startup,
+    streams,
 )
 from benchmarks.results import Result, table
 
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "paging": paging.measure,
     "query_cache": query_cache.measure,
     "startup": startup.measure,
+    "streams": streams.measure,
 }
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"

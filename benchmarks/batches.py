@@ -17,22 +17,18 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
+from benchmarks import leasing
 from benchmarks.batches_app import BenchDone
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
 from devserver import debian
 from devserver.ports import free_port
-from pipelines.pull_queues import PullQueue
 
 COUNT = 1_000
 LEAVES = 10_000
 ROUNDS = 5
-ITEMS, LEASERS, LEASED_AT_ONCE = 2_000, (1, 4, 16), 20
-WORK = PullQueue("bench", partitions=16)
 TIMEOUT_S = 240
 RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
 PYTHON = Path(__file__).parent.parent / ".venv" / "rivals" / "bin" / "python"
@@ -59,7 +55,7 @@ def measure() -> Iterator[Result]:
         yield from _costs(seconds, writes)
         yield _twice(bench)
         yield _tree(bench)
-        yield from _leasers(bench)
+        yield from leasing.measure(bench)
     for rival in RIVALS:
         seconds[rival] = _rival(rival)
     yield from _compared(seconds)
@@ -137,45 +133,6 @@ def _tree(bench: Bench) -> Result:
     )
 
 
-# Leasers
-
-
-def _leasers(bench: Bench) -> Iterator[Result]:
-    """Lease and ack what waits, by several threads side by side, until nothing is left."""
-    for leasers in LEASERS:
-        rates = []
-        for _ in range(ROUNDS):
-            with ThreadPoolExecutor(32) as adders:
-                list(adders.map(partial(_add, bench), range(ITEMS)))
-            began = time.perf_counter()
-            with ThreadPoolExecutor(leasers) as workers:
-                acked = list(workers.map(lambda _: _drain(bench), range(leasers)))
-            rates.append(ITEMS / (time.perf_counter() - began))
-            if sum(acked) != ITEMS:
-                raise RuntimeError(f"{sum(acked)} items of {ITEMS} were acked")
-        yield Result(
-            f"batches.leased_per_s_by_{leasers}",
-            statistics.median(rates),
-            "items a second",
-            f"leased and acked, {LEASED_AT_ONCE} at a time, by so many workers side by side",
-            raw={"quartiles": quartiles(rates)},
-        )
-
-
-def _add(bench: Bench, number: int) -> None:
-    with bench.clients.context():
-        WORK.add(bench.clients, str(number))
-
-
-def _drain(bench: Bench) -> int:
-    """Work until nothing can be leased; return how many items were acked."""
-    acked = 0
-    with bench.clients.context():
-        while leases := WORK.lease(bench.clients, limit=LEASED_AT_ONCE):
-            acked += len(leases) - len(WORK.ack(bench.clients, leases))
-    return acked
-
-
 # One run
 
 
@@ -199,12 +156,13 @@ def _run(bench: Bench, design: str, count: int) -> float:
 
 
 def _until_done(bench: Bench, key: str) -> None:
+    """Wait for a completion. Looking costs the app's emulators time: only when nothing is due."""
     ends_at = time.monotonic() + TIMEOUT_S
     with bench.clients.context():
-        while BenchDone.get_by_id(key) is None:
+        while not bench.queue.engine.is_idle() or BenchDone.get_by_id(key) is None:
             if time.monotonic() > ends_at:
                 raise RuntimeError(f"{key} has not completed")
-            time.sleep(0.02)
+            time.sleep(0.005)
 
 
 def _until_idle(bench: Bench) -> None:

@@ -58,7 +58,7 @@ QUEUE_YAML += "".join(
       min_backoff_seconds: 0.1
       max_backoff_seconds: 5
 """
-    for name in ("default", "fork-join")
+    for name in ("default", "fork-join", "streams")
 )
 
 
@@ -73,6 +73,7 @@ class Bench:
     costs: Path
     port: int
     workers: Callable[[], list[int]]  # Their process ids.
+    datastore: str  # The emulator's address.
 
     def cost(self) -> Cost:
         """Return what the app has spent so far, and what this process has on Cloud Tasks."""
@@ -169,7 +170,8 @@ def open_testbed(
     ):
         read_meter = Meter()
         clients = _clients(url, datastore, relay, queue, read_meter)
-        yield Bench(clients, read_meter, queue, relay, Path(folder), port, app.workers)
+        costs = Path(folder)
+        yield Bench(clients, read_meter, queue, relay, costs, port, app.workers, datastore)
 
 
 def _written(path: Path) -> Path:

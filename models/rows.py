@@ -21,6 +21,7 @@ from google.cloud.datastore_v1.types import (
     RunQueryResponse,
     TransactionOptions,
 )
+from google.cloud.ndb.context import get_context
 
 from models.commits import call_stub
 
@@ -73,6 +74,24 @@ def read(client: ndb.Client, names: Sequence[Name], at: Any = None) -> tuple[lis
     return [found.get(name) for name in names], moment
 
 
+def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
+    """Read a row as a part of the transaction that this code runs in.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
+    request = LookupRequest.pb()(project_id=client.project, database_id=_database(client))
+    request.keys.append(_key(client, name))
+    request.read_options.transaction = get_context().transaction
+    while True:
+        response = LookupResponse.pb(call_stub(client.stub.lookup, request))
+        if not response.deferred:
+            break
+    for result in response.found:
+        return Row(name.name, _entity(result.entity)[1], result.version)
+    return None
+
+
 def scan(client: ndb.Client, kind: str, low: str, high: str, limit: int) -> list[Row]:
     """Read rows in order of their names, from `low` on and before `high`.
 
@@ -98,6 +117,15 @@ def first_names(
     """
     found = _query(client, kind, low, high, limit, keys_only=True, at=at)
     return [str(result.entity.key.path[-1].name) for result in found]
+
+
+def count(client: ndb.Client, kind: str, low: str, high: str, limit: int) -> int:
+    """Return how many rows there are from `low` on and before `high`, up to a limit.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said.
+    """
+    return len(_query(client, kind, low, high, limit, keys_only=True, at=None))
 
 
 def commit(

@@ -113,8 +113,8 @@ class Registry:
 
     def gauges(self, clients: Clients) -> Iterator[Gauge]:
         """Return the gauges of all patterns."""
-        for pattern in self.patterns.values():
-            yield from pattern.gauges(clients)
+        for name, pattern in self.patterns.items():
+            yield from pattern.gauges(clients, self._parts[name])
 
     def runs(self, clients: Clients, query: RunQuery) -> RunList:
         """Return the runs of all patterns, the newest first."""

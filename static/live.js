@@ -176,8 +176,9 @@
   const hasNews = async () => {
     const { updates } = live.dataset;
     const untold = performance.now() - askedAt;
-    if (!updates || lost || untold > (isMoving() ? UNTOLD_MOVING_MS : UNTOLD_STILL_MS)) return true;
-    if (isTold || source) return isTold;
+    const isUntold = untold > (isMoving() ? UNTOLD_MOVING_MS : UNTOLD_STILL_MS);
+    if (!updates || lost) return true;
+    if (isTold || source) return isTold || isUntold;
     try {
       const response = await fetch(updates, { cache: "no-store" });
       if (!response.ok) return true;
@@ -188,7 +189,7 @@
     } catch {
       return true; // Then asking for the part fails, too, and says so.
     }
-    return isTold;
+    return isTold || isUntold;
   };
 
   const look = async () => {

@@ -57,4 +57,5 @@ def _group(item: pytest.Item) -> tuple[str, int]:
     if "firestore" in (parameters.get("services"), parameters.get("kind")):
         return item.nodeid.partition("::")[0] + " locks", SAMPLE_OF
     function = item.nodeid.partition("[")[0]
-    return (f"{function} windows", 2) if "page" in parameters else (function, 0)
+    is_in_windows = {"page", "window"} & parameters.keys()
+    return (f"{function} windows", 2) if is_in_windows else (function, 0)

@@ -76,24 +76,21 @@ class Streams:
 
 @dataclass
 class Pace:
-    """How often pages may ask, from how often they do."""
+    """How often pages may ask: each that asks gets the next free moment to ask again.
 
-    again_ms: float = FAST_MS
-    _second: int = 0
-    _asked: int = 0
+    So they come evenly, however many there are and however many came at once.
+    """
+
+    _next_at_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, now_s: float) -> int:
-        """Count a question; return after how many milliseconds to ask again.
-
-        When twice as many ask as should, each is to wait twice as long. Counts may get lost between
-        threads: it is a pace.
-        """
-        if int(now_s) != self._second:
-            wanted = self.again_ms * self._asked / ASKED_PER_S
-            self.again_ms = min(SLOW_MS, max(FAST_MS, wanted))
-            self._second, self._asked = int(now_s), 0
-        self._asked += 1
-        return round(self.again_ms)
+        """Return after how many milliseconds a page may ask again."""
+        with self._lock:
+            wait_s = max(FAST_MS / 1000, self._next_at_s - now_s)
+            wait_s = min(SLOW_MS / 1000, wait_s)  # Also when the clock was put back.
+            self._next_at_s = now_s + wait_s + 1 / ASKED_PER_S
+        return round(wait_s * 1000)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from flask.typing import ResponseReturnValue
 
 from handlers.endpoints.auth import cron_only
 from handlers.endpoints.context import clients, registry
+from pipelines.tasks.pattern import exposition
 
 bp = Blueprint("rollforward_metrics", __name__)
 
@@ -21,5 +22,4 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 @cron_only
 def metrics() -> ResponseReturnValue:
     """Return how much waits, in every pattern."""
-    text = "".join(f"{gauge.text}\n" for gauge in registry().gauges(clients()))
-    return Response(text, content_type=CONTENT_TYPE)
+    return Response(exposition(registry().gauges(clients())), content_type=CONTENT_TYPE)

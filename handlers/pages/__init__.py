@@ -74,3 +74,4 @@ def _watch(app: Flask) -> None:
     watch(app, "numbers", "/tasks/numbers/", "/tasks/continuations/measure-numbers")
     watch(app, "blog", "/blog/samples", "/tasks/continuations/add-sample-")
     watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")
+    watch(app, "zeitgeist", "/zeitgeist", "/tasks/zeitgeist/", "/tasks/streams/zeitgeist/")

@@ -24,6 +24,8 @@ MAX_BARS = 96
 TICK_MINUTES = (5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 20_160)
 MAX_TICKS = 8
 WINDOW_MS = 300_000
+# The computation whose results are bars.
+DRAWN = "error-rates"
 # A bar of anything can be seen.
 MIN_HIGH = 1.5
 
@@ -190,17 +192,30 @@ def log_chart(found: Progress) -> LogChart | None:
         width = round(min(pitch * 0.86, 100 - x), 2)
         return Bar(round(x, 2), width, _high(requests, peak), _high(errors, peak), *sums[i], at)
 
-    reached = found.dates.of(min(each.watermark for each in found.parts))
-    is_final = not found.is_moving or reached is None or reached >= end
+    bars = [bar(i) for i in sorted(sums)]
     return LogChart(
-        [bar(i) for i in sorted(sums)],
+        bars,
         _ticks(begin, end),
-        None if is_final or reached is None else _percent(reached, begin, end),
+        _watermark(found, begin, end, bars),
         begin,
         end,
         bar_ms // 60_000,
         peak,
     )
+
+
+def _watermark(
+    found: Progress, begin: datetime.datetime, end: datetime.datetime, bars: Sequence[Bar]
+) -> float | None:
+    """Return where the watermark is of those results that are drawn; None: behind them all.
+
+    It is read a moment before them: what is drawn was final when it was written.
+    """
+    [drawn] = [each for each in found.parts if each.name == DRAWN]
+    reached = found.dates.of(drawn.watermark)
+    if not found.is_moving or reached is None or reached >= end:
+        return None
+    return max([_percent(reached, begin, end), *(bar.x + bar.width for bar in bars[-1:])])
 
 
 def _bounds(found: Progress) -> tuple[datetime.datetime, datetime.datetime]:

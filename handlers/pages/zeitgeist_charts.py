@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,8 @@ class _Frame:
         return round(width * min(1.0, max(0.0, share)), 1)
 
     def y(self, count: float) -> float:
-        return round(HEIGHT * (1 - min(1.0, count / self.top)), 1)
+        # By the root: a burst of ten times leaves room for what is usual.
+        return round(HEIGHT * (1 - math.sqrt(min(1.0, count / self.top))), 1)
 
     def place(self, point: Point, count: float) -> str:
         return f"{self.x(point.start + BUCKET_MS // 2, WIDTH)} {self.y(count)}"

@@ -50,6 +50,8 @@ MAX_RESULT_BYTES = 1_000  # Of a fold's 500 in one row.
 MAX_ERROR_CHARS = 300  # Up to four bytes each.
 # An end waits so long for others. What a batch takes longer than its last member is about this.
 PERIOD_S = 0.1
+# The end of a member waits so long for others of its process, as long as they keep coming.
+LINGER_S = 0.05
 # A batch in which nothing ends for so long may have lost a task: no delivery lasts longer.
 STALE_S = 1800.0
 MAX_CANCELLED = 100
@@ -67,7 +69,7 @@ class End:
     error: str = ""
 
 
-@fork_join("batches", queue="fork-join", period_s=PERIOD_S)
+@fork_join("batches", queue="fork-join", period_s=PERIOD_S, linger_s=LINGER_S)
 def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
     """Count the ends that a fold has gathered, in its transaction."""
     count_ends(clients, batch.key, ends)
@@ -75,10 +77,9 @@ def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
 
 def count_ends(clients: Clients, batch: str, ends: Sequence[End]) -> None:
     """Count members that have ended, each once; complete the batch with the last of them."""
-    state = state_key(batch).get()
+    state, pages = _read(batch, ends)
     if state is None or state.state != RUNNING:
         return
-    pages = _pages_of(ends)
     counted: dict[str, list[End]] = defaultdict(list)
     for end in ends:
         page = pages.get(end.page)
@@ -243,10 +244,11 @@ def state_of(batch: str) -> BatchState:
     return state
 
 
-def _pages_of(ends: Sequence[End]) -> dict[str, BatchPage]:
+def _read(batch: str, ends: Sequence[End]) -> tuple[BatchState | None, dict[str, BatchPage]]:
+    """Return a batch and the pages of some ends, by one read."""
     names = list(dict.fromkeys(end.page for end in ends))
-    found = ndb.get_multi([page_key(name) for name in names])
-    return {name: page for name, page in zip(names, found, strict=True) if page is not None}
+    state, *pages = ndb.get_multi([state_key(batch), *map(page_key, names)])
+    return state, {name: page for name, page in zip(names, pages, strict=True) if page is not None}
 
 
 def _put_results(page: BatchPage, ends: Sequence[End]) -> None:

@@ -55,7 +55,7 @@ class Batches(Pattern[TaskBatch]):
     def delete_expired(self, clients: Clients) -> int:
         return sweep.remove(clients)
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+    def gauges(self, clients: Clients, parts: Sequence[TaskBatch]) -> Sequence[Gauge]:
         return [
             Gauge(
                 "batches_running",

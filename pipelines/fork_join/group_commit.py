@@ -4,7 +4,8 @@ A leader makes the call for its group, and the others follow:
 
 1. Join: a call queues up. When no commit is in progress it is promoted to leader at once, so a
    lone call commits by its own thread and waits for nothing.
-2. Lead: the leader takes a group off the queue, itself first, and commits for all of it.
+2. Lead: the leader takes a group off the queue, itself first, and commits for all of it. With
+   `linger_s` it waits before as long as calls keep coming, if it has company, or had last time.
 3. Hand over: when its commit ends and no other leader is at work, it promotes the first of those
    that queued up meanwhile, which commits for the next group.
 4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
@@ -19,11 +20,15 @@ Lost on failure: a commit that raises raises for each call of its group, and for
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
 R = TypeVar("R")
+
+# Calls keep coming as long as the next one comes within this: some turns of Python's threads.
+GAP_S = 0.01
 
 
 class GroupCommit(Generic[C, R]):
@@ -37,6 +42,8 @@ class GroupCommit(Generic[C, R]):
         max_bytes: int,
         size: Callable[[C], int],
         max_wait_s: float,
+        linger_s: float = 0.0,
+        gap_s: float = GAP_S,
     ) -> None:
         """Share calls of `commit`.
 
@@ -45,21 +52,28 @@ class GroupCommit(Generic[C, R]):
             max_calls: In a group.
             max_bytes: The `size` of a group's calls together, unless it is one call alone.
             max_wait_s: How long a call queues before it becomes a leader of its own.
+            linger_s: How long a leader waits for company at most; less than `max_wait_s`.
+            gap_s: How long it waits for the next call.
         """
         self._commit = commit
         self._max_calls = max_calls
         self._max_bytes = max_bytes
         self._size = size
         self._max_wait_s = max_wait_s
+        self._linger_s = linger_s
+        self._gap_s = gap_s
         self._lock = threading.Lock()
+        self._joined = threading.Condition(self._lock)
         self._waiting: list[_Waiter[C, R]] = []
         self._leaders = 0
+        self._last_size = 1  # Of a group.
 
     def __call__(self, call: C) -> R:
         """Make a call, alone or with others; return its own answer."""
         waiter: _Waiter[C, R] = _Waiter(call)
         with self._lock:
             self._waiting.append(waiter)  # Step 1.
+            self._joined.notify_all()
             if self._leaders == 0:
                 self._promote(waiter)
         if not waiter.called.wait(self._max_wait_s):
@@ -82,7 +96,9 @@ class GroupCommit(Generic[C, R]):
 
     def _lead(self, own: _Waiter[C, R]) -> None:
         with self._lock:
+            self._linger()
             group = self._take(own)  # Step 2.
+            self._last_size = len(group)
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
         try:
@@ -97,6 +113,16 @@ class GroupCommit(Generic[C, R]):
             waiter.answer = answer  # Step 4.
             waiter.is_leader = False
             waiter.called.set()
+
+    def _linger(self) -> None:
+        """Let go of the lock as long as calls keep coming; not for one that comes alone again."""
+        if len(self._waiting) == self._last_size == 1:
+            return
+        ends_at = time.monotonic() + self._linger_s
+        while len(self._waiting) < self._max_calls:
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0 or not self._joined.wait(min(left_s, self._gap_s)):
+                break
 
     def _take(self, own: _Waiter[C, R]) -> list[_Waiter[C, R]]:
         """Take a group off the queue, this waiter first."""

@@ -62,6 +62,7 @@ class ForkJoin(Generic[I]):
         shards: int = 1,
         target_latency_s: float | None = None,
         receipts_for: datetime.timedelta = RECEIPTS_FOR,
+        linger_s: float = 0.0,
     ) -> None:
         """Declare a queue; see `fork_join`.
 
@@ -72,7 +73,7 @@ class ForkJoin(Generic[I]):
             ValueError: it cannot be so.
         """
         self.settings = QueueSettings(
-            name, period_s, max_batch_size, shards, target_latency_s, receipts_for
+            name, period_s, max_batch_size, shards, target_latency_s, receipts_for, linger_s
         )
         self.name = name
         self.join = join
@@ -195,7 +196,8 @@ class ForkJoin(Generic[I]):
                 max_calls=MAX_GROUP_ITEMS,
                 max_bytes=MAX_GROUP_BYTES,
                 size=lambda insertion: insertion.bytes,
-                max_wait_s=MAX_GROUP_WAIT_S,
+                max_wait_s=MAX_GROUP_WAIT_S + 2 * self.settings.linger_s,
+                linger_s=self.settings.linger_s,
             ),
         )
 
@@ -284,6 +286,7 @@ def fork_join(
     max_batch_size: int = MAX_BATCH_SIZE,
     shards: int = 1,
     target_latency_s: float | None = None,
+    linger_s: float = 0.0,
 ) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
     """Declare the function below as the join of a queue; its third parameter's type is the items'.
 
@@ -295,6 +298,8 @@ def fork_join(
         shards: Batches of one key that are open at a time, for a key that is very hot.
         target_latency_s: From insert to fold. If given, the three above are the most: period, size
             and shards follow what joiners see, key by key.
+        linger_s: How long an insert waits for others to share its commit, while they keep coming.
+            For inserts of tasks, whose threads have nothing better to do.
     """
 
     def declare(
@@ -309,6 +314,7 @@ def fork_join(
             max_batch_size=max_batch_size,
             shards=shards,
             target_latency_s=target_latency_s,
+            linger_s=linger_s,
         )
 
     return declare

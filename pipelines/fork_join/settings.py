@@ -13,6 +13,7 @@ from pipelines.runtime.clients import Clients
 
 MAX_BATCH_SIZE = 500
 MAX_PERIOD_S = 3600.0
+MAX_LINGER_S = 0.2
 # How long an idempotency key is known at least.
 RECEIPTS_FOR = timedelta(hours=24)
 
@@ -31,6 +32,7 @@ class QueueSettings:
     shards: int
     target_latency_s: float | None
     receipts_for: timedelta = RECEIPTS_FOR
+    linger_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):
@@ -41,6 +43,8 @@ class QueueSettings:
             raise ValueError("a batch has 1 to 10,000 items, a key 1 to 100 shards")
         if self.target_latency_s is not None and self.target_latency_s <= 0:
             raise ValueError("a latency is more than 0 seconds")
+        if not 0 <= self.linger_s <= MAX_LINGER_S:
+            raise ValueError(f"an insert waits for company for 0 to {MAX_LINGER_S:g} seconds")
 
     @property
     def limits(self) -> Limits | None:

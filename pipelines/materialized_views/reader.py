@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from google.cloud import ndb
 
 from models.materialized_views import (
+    ViewRow,
     marker_key,
     markers_of,
     rank_prefix,
@@ -117,6 +118,20 @@ class ViewReader:
         )
         rows = [Row.of(entity, kind) if entity else None for entity in entities]
         return [row if row and row.count else None for row in rows]
+
+    def rows_after(self, view: type[View], after: RowName | None, limit: int) -> list[Row]:
+        """Return the rows behind one (None: the first ones) in the order of their stored names.
+
+        Also those that no source is in any more: so the last one is where to go on.
+        """
+
+        def look(table: str) -> Any:
+            query = rows_from(f"{table}:")
+            if after is not None:
+                query = query.filter(ViewRow._key > row_key(table, row_text(after)))
+            return query.fetch(limit)
+
+        return [Row.of(entity, kind_of(view.source)) for entity in self._of_live(view, look)]
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""

@@ -37,7 +37,7 @@ class Outbox(Pattern[Never]):
         """Delete the attempts of tasks that came to no end: tasks themselves have no sweep."""
         return attempts.delete_expired(clients)
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+    def gauges(self, clients: Clients, parts: Sequence[Never]) -> Sequence[Gauge]:
         found = depth(clients)
         return [
             Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", found.waiting),

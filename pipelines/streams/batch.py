@@ -20,6 +20,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.context import Context
 from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError
 from pipelines.streams.keys import (
+    DEAD_TIMERS,
     NOTHING,
     Effects,
     Failure,
@@ -64,6 +65,7 @@ def run_batch(
     due: Iterable[str] = (),
     route: Route = nowhere,
     is_over: Callable[[], bool] = never,
+    max_fired: int = MAX_FIRED,
 ) -> Effects:
     """Fire what is due, then work on records; return what that leads to.
 
@@ -71,14 +73,16 @@ def run_batch(
         keys: The keys of the inputs and those that are due; one that is missing is new.
         due: Keys that may have timers that are due, or that may be forgotten.
         route: Says who reads a production.
-        is_over: Whether no further input is to be begun: there is no more time.
+        is_over: Whether no further hook is to be begun: there is no more time.
+        max_fired: How many timers fire at most.
     """
-    batch = _Batch(computation, keys, watermark, now, route)
+    limits = is_over, max_fired
+    batch = _Batch(computation, keys, watermark, now, route, limits)
     try:
-        return batch.run(inputs, due, is_over)
+        return batch.run(inputs, due)
     except _HookError:
-        careful = _CarefulBatch(computation, keys, watermark, now, route)
-        return careful.run(inputs, due, is_over)
+        careful = _CarefulBatch(computation, keys, watermark, now, route, limits)
+        return careful.run(inputs, due)
 
 
 class _HookError(Exception):
@@ -126,12 +130,14 @@ class _Batch:
         watermark: int,
         now: int,
         route: Route,
+        limits: tuple[Callable[[], bool], int],
     ) -> None:
         self.computation = computation
         self.before = keys
         self.watermark = watermark
         self.now = now
         self.route = route
+        self.is_over, self.max_fired = limits
         self.works: dict[str, _Work] = {}
         self.effects = Effects()
         self.bytes = 0
@@ -143,12 +149,10 @@ class _Batch:
         self._has_dropped = False
         self._hook_bytes = 0
 
-    def run(
-        self, inputs: Sequence[Input], due: Iterable[str], is_over: Callable[[], bool]
-    ) -> Effects:
+    def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
         if self._fire_all(due):
             for each in inputs:
-                if self._is_full() or is_over():
+                if self._is_full() or self.is_over():
                     break
                 self._take(each)
                 self.effects.taken += 1
@@ -176,6 +180,10 @@ class _Batch:
     # Records
 
     def _take(self, each: Input) -> None:
+        if each.stream == DEAD_TIMERS:
+            tag, at, is_wall = each.value
+            self._fire_one(each.key, tag, SetTimer(at, is_wall, each.at, True))
+            return
         counts = self.effects.counts
         if each.is_late and self.computation.late == "drop":
             counts.late += 1
@@ -226,21 +234,24 @@ class _Batch:
             ]
             if not due:
                 break
-            if len(self.effects.fired) >= MAX_FIRED or self._is_full():
+            if self._has_fired_enough():
                 return False
             _, _, tag = min(due)
-            timer = work.timers.pop(tag)
-            self.enter(key, timer.hold, timer.is_late, timer)
-            told = Timer(key, tag, timer.at, timer.is_wall)
-            self.effects.fired.append((key, timer))
-            if self.call((tag, timer), lambda told=told: self._call_timer(told)):  # type: ignore[misc]
-                self.effects.counts.timers += 1
+            self._fire_one(key, tag, work.timers.pop(tag))
         if work.expires <= self.watermark:
             work.text, work.items, work.timers, work.expires = "", None, {}, NEVER
         return True
 
-    def _call_timer(self, timer: Timer) -> None:
-        self.computation.timer(self.context, timer)
+    def _has_fired_enough(self) -> bool:
+        fired = len(self.effects.fired)
+        return fired >= self.max_fired or self._is_full() or (fired > 0 and self.is_over())
+
+    def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
+        self.enter(key, timer.hold, timer.is_late, timer)
+        told = Timer(key, tag, timer.at, timer.is_wall)
+        self.effects.fired.append((key, timer))
+        if self.call((tag, timer), lambda: self.computation.timer(self.context, told)):
+            self.effects.counts.timers += 1
 
     # What a hook does
 

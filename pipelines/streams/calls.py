@@ -28,6 +28,10 @@ class TooLargeError(Exception):
     """The commit is larger than the service takes; nothing was written."""
 
 
+class SinkFailedError(Exception):
+    """A sink refused what it was to write; nothing was written."""
+
+
 class Key(NamedTuple):
     """The key of a row."""
 
@@ -85,21 +89,31 @@ class Peek:
     limit: int = 1
 
 
+class Delivery(NamedTuple):
+    """What a sink writes in the transaction of a commit: the sink's name, what it has made."""
+
+    sink: str
+    made: Sequence[Any]
+
+
 @dataclass(slots=True)
 class Commit:
     """Write rows: all of it or nothing. The result: the versions of `puts`, then of `inserts`.
 
-    Each put and delete names the version that its row has. A delete with None asks for none.
+    Each put and delete names the version that its row has. A delete with None asks for none. With
+    a `delivery` a sink writes in the same transaction; then only the first put, which is that of
+    the interval, is compared: nobody else writes the others.
 
     Raises, where it is yielded:
         ChangedError: nothing was written.
         OutcomeUnknownError: perhaps it was.
-        TooLargeError: nothing was written.
+        TooLargeError, SinkFailedError: nothing was written.
     """
 
     puts: list[tuple[Key, Any, int]] = field(default_factory=list)
     inserts: list[tuple[Key, Any]] = field(default_factory=list)
     deletes: list[tuple[Key, int | None]] = field(default_factory=list)
+    delivery: Delivery | None = None
 
 
 class Wake(NamedTuple):

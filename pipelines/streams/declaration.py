@@ -13,6 +13,7 @@ from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
 from pipelines.streams.limits import MAX_INTERVALS, Limits
 from pipelines.streams.records import check_key
+from pipelines.streams.sink import Sink
 from pipelines.streams.sources import PushSource, Source
 
 
@@ -85,6 +86,7 @@ class Declaration:
         name: str,
         *computations: Computation | type[Computation],
         sources: Sequence[Source] = (),
+        sinks: Sequence[Sink] = (),
         intervals: int = 4,
         limits: Limits | None = None,
     ) -> None:
@@ -95,6 +97,7 @@ class Declaration:
             computations: Classes, or instances of classes that take arguments.
             sources: Of streams that no computation writes. One that is not named here is a
                 `PushSource`.
+            sinks: Of streams whose records leave the pipeline (pipelines.streams.sinks).
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
                 a time works on a range.
             limits: How much may wait before the sources have to.
@@ -103,7 +106,9 @@ class Declaration:
             TypeError: there can be no such pipeline; the text says why.
         """
         made = [each() if isinstance(each, type) else each for each in computations]
+        made += sinks
         self.name = name
+        self.sinks = tuple(sinks)
         self.intervals = intervals
         self.limits = limits or Limits()
         self.graph = Graph(made)
@@ -180,6 +185,10 @@ class Declaration:
             raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
         for each in made:
             each.check()
+        for sink in self.sinks:
+            if sink.pipeline:
+                raise TypeError(f"the sink {sink.name} is a part of {sink.pipeline} already")
+            sink.pipeline = self.name
         _ = self.graph.order
 
 

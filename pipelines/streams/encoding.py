@@ -32,8 +32,9 @@ from pipelines.streams.rows import (
 def dump(kind: str, body: Any) -> bytes:
     """Return the body of a row as JSON."""
     if kind == SLAB:
-        body = [_key_item(key, state, body) for key, state in body.keys.items()]
-    elif kind in (HEAD, INTERVAL, SOURCE, DEAD):
+        lines = (_line(key, state, body) for key, state in body.keys.items())
+        return f"[{','.join(lines)}]".encode()
+    if kind in (HEAD, INTERVAL, SOURCE, DEAD):
         body = body._asdict()
     return json.dumps(body, separators=(",", ":")).encode()
 
@@ -41,6 +42,14 @@ def dump(kind: str, body: Any) -> bytes:
 def load(kind: str, text: bytes) -> Any:
     """Return the body of a row."""
     return _LOADERS[kind](json.loads(text))
+
+
+def _line(key: str, state: KeyState, body: SlabBody) -> str:
+    """Return a key as it stands in a slab, as JSON."""
+    if state.stored is None or state.stored[0] != key or key in body.large:
+        item = _key_item(key, state, body)
+        state.stored = key, json.dumps(item, separators=(",", ":"))
+    return state.stored[1]
 
 
 def _key_item(key: str, state: KeyState, body: SlabBody) -> list[Any]:

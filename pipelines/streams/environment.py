@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.rows import Names
@@ -20,6 +21,7 @@ class Pace:
         hooks_ms: After so long in one batch no further record is begun.
         linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
         watermark_ms: How old a watermark may be that a worker goes by.
+        ring_ms: Who commits again and again wakes its readers once in so long.
         tick_s: Between two looks at the watermarks, while anything moves.
         max_records, max_chunks: Of one batch.
         cache_bytes: Of states that a worker keeps of its interval; and of those that a process
@@ -29,8 +31,9 @@ class Pace:
     lease_ms: int = 15_000
     run_ms: int = 20_000
     hooks_ms: int = 5_000
-    linger: tuple[float, ...] = (0.02, 0.04, 0.08)
+    linger: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
     watermark_ms: int = 100
+    ring_ms: int = 50
     tick_s: float = 0.25
     max_records: int = 500
     max_chunks: int = 20
@@ -39,7 +42,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a pipeline runs."""
+    """Where a pipeline runs.
+
+    `memories` are what its process knows of rows since it read or wrote them: hints, of which each
+    is proved by the version that the next commit names.
+    """
 
     pipeline: Declaration
     now_ms: Callable[[], int]
@@ -47,6 +54,7 @@ class Environment:
     new_id: Callable[[], str]
     complain: Callable[[str], None]
     pace: Pace = field(default_factory=Pace)
+    memories: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> Names:

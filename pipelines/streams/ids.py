@@ -3,7 +3,8 @@
 An interval keeps the ids in numbered rows, each of up to 500. A commit writes the last of them; it
 deletes those whose youngest id is older than the horizon, and, when there are more than 200, the
 oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more than
-100,000 records in its time.
+100,000 records in its time. `known_for_ms` says for how long an id is known as things stand; a
+pipeline's status and a gauge have it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ MAX_PART = 500
 MAX_PARTS = 200
 # Numbers of parts that an interval may use before it is split or merged, and never again.
 PARTS_OF_BIRTH = 2**20
+
+
+def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
+    """Return how long ago an id may have come that an interval surely knows.
+
+    That is the horizon, or less when the interval has all rows of ids that it may have: then some
+    older ones may have gone before their time.
+    """
+    if len(interval.ids) < MAX_PARTS:
+        return horizon_ms
+    return min(horizon_ms, max(0, now_ms - 1000 * (interval.ids[0].last_s + 1)))
 
 
 @dataclass
@@ -57,23 +69,27 @@ class KnownIds:
         self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
     ) -> tuple[IdsPart, ...]:
         """Add what was accepted to a commit, and delete what has served; return the parts then."""
-        now_s = now_ms // 1000
-        kept = self._fresh(interval, now_ms)[1 - MAX_PARTS :]
-        for part in interval.ids:
-            if part not in kept:
-                commit.deletes.append((self._key(part), None))
+        parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
         last = self._last(interval)
         # A clock that was put back may count on ids that were forgotten by what it said before.
-        known = self.parts.get(self._key(last)) if last in kept else None
-        if last is not None and known and last.size + len(accepted) <= MAX_PART:
-            ids = (*known.body, *accepted)
-            commit.puts.append((self._key(last), ids, known.version))
-            others = (part for part in kept if part != last)
-            return (*others, IdsPart(last.number, max(now_s, last.last_s), len(ids)))
-        first = interval.born * PARTS_OF_BIRTH
-        new = IdsPart(1 + (first if last is None else last.number), now_s, len(accepted))
-        commit.inserts.append((self._key(new), tuple(accepted)))
-        return (*kept, new)
+        row = self.parts.get(self._key(last)) if last is not None and last in parts else None
+        if last is not None and row is not None:
+            first, accepted = accepted[: MAX_PART - last.size], accepted[MAX_PART - last.size :]
+            if first:
+                ids = (*row.body, *first)
+                commit.puts.append((self._key(last), ids, row.version))
+                parts.remove(last)
+                parts.append(IdsPart(last.number, max(now_s, last.last_s), len(ids)))
+        number = interval.born * PARTS_OF_BIRTH if last is None else last.number
+        for start in range(0, len(accepted), MAX_PART):
+            new, number = tuple(accepted[start : start + MAX_PART]), number + 1
+            parts.append(IdsPart(number, now_s, len(new)))
+            commit.inserts.append((self._key(parts[-1]), new))
+        kept = {self._key(part) for part in parts[-MAX_PARTS:]}
+        for part in interval.ids:
+            if self._key(part) not in kept:
+                commit.deletes.append((self._key(part), None))
+        return tuple(parts[-MAX_PARTS:])
 
     def _last(self, interval: Interval) -> IdsPart | None:
         """Return the part that can be added to: of this interval, since it is as it is.

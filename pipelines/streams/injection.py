@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipelines.streams.bells import Bell
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -65,11 +66,12 @@ class Offer:
 
 
 class Injected(NamedTuple):
-    """What came of an offer."""
+    """What came of an offer: the source's row as it is then, and who has to be woken."""
 
     records: int
     late: int
-    row: SourceRow
+    found: Found
+    destinations: Sequence[tuple[str, int]]
 
 
 def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str = "") -> Arrival:
@@ -82,10 +84,27 @@ def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str
     return Arrival(id_, value_text(value), check_time(at), targets)
 
 
-def inject(
+def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
+    """Let records in, and wake their readers; return when the records are durable.
+
+    Raises:
+        ChangedError: too many others were faster.
+    """
+    injected = yield from let_in(environment, offer)
+    try:
+        yield from ring(environment, injected.destinations, tick=True)
+    except Exception as error:  # What was let in stays in: the sweep wakes them, too.
+        environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
+    return injected
+
+
+def let_in(
     environment: Environment, offer: Offer, expected: Found | None = None
 ) -> Steps[Injected]:
-    """Let records in; return when they are durable.
+    """Let records in, and wake nobody.
+
+    What this process has read or written last is not read again: if somebody else has written
+    since, the commit fails, and the next attempt reads.
 
     Args:
         expected: The row that the offer follows from; None: whatever it is.
@@ -97,14 +116,18 @@ def inject(
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
     for _ in range(MAX_ATTEMPTS):
-        head, found = yield Read([environment.names.head, key])
-        if not _is_complete(environment, head):
+        head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
+        # What the head says of intervals, and of who has to wait, may be as old as for workers.
+        if environment.elapsed_ms() - read_ms > environment.pace.watermark_ms:
+            read_ms = environment.elapsed_ms()
+            head, found = yield Read([environment.names.head, key])
+        if not is_complete(environment, head):
             yield from read_head(environment)
             continue
         if found is not None and found.body.layout > head.body.layout:
             continue  # It was read before the head has changed.
         if plan is not None and found is not None and id_ in found.body.last:
-            break  # The reply to the earlier attempt was lost.
+            return plan.injected(found)  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
         # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
@@ -113,28 +136,20 @@ def inject(
             _check_not_held(head.body, offer)
         plan = _Plan(environment, offer, head, found, id_)
         try:
-            yield plan.commit
+            versions = yield plan.commit
         except (ChangedError, OutcomeUnknownError):
             continue
-        break
-    else:
-        raise ChangedError
-    yield from _ring(environment, plan.mail)
-    return Injected(len(offer.arrivals), plan.row.late - plan.was.late, plan.row)
+        found = Found(plan.row, versions[plan.was.is_out])
+        if not plan.was.is_out:
+            environment.memories[key] = head, found, read_ms
+        return plan.injected(found)
+    raise ChangedError
 
 
 def _check_not_held(head: Head, offer: Offer) -> None:
     why = head.held.get(f"{offer.stream}:{offer.process}")
     if why is not None:
         raise HeldBackError(f"{offer.stream} has to wait: {why}")
-
-
-def _ring(environment: Environment, mail: Mail) -> Steps[None]:
-    """Wake the readers, and the watermarks. What was let in stays in: the sweep wakes them, too."""
-    try:
-        yield from ring(environment, mail.destinations, tick=True)
-    except Exception as error:
-        environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
 
 
 class _Plan:
@@ -160,6 +175,11 @@ class _Plan:
         else:
             self.commit.puts.append((key, self.row, found.version))
         self.commit.inserts += self.mail.inserts()
+
+    def injected(self, found: Found) -> Injected:
+        """Return what has come of it, with the source's row as it is now."""
+        late = self.row.late - self.was.late
+        return Injected(len(self.offer.arrivals), late, found, self.mail.destinations)
 
     def _send(self, floor: int) -> int:
         late = 0
@@ -211,22 +231,30 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     assert isinstance(source, PullSource)
     key = environment.names.source(stream, "")
     yield from read_head(environment)
-    while True:
-        [found] = yield Read([key])
-        if found.body.watermark >= FOREVER:
-            return True
+    [found] = yield Read([key])
+    bell = Bell(environment)
+    while found.body.watermark < FOREVER:
         pulled = yield Fetch(stream, found.body.position, MAX_PULLED)
         is_idle = not pulled.records and not pulled.is_over
         if is_idle and source.poll is None:
-            return False
+            break
         try:
-            injected = yield from inject(environment, _offer(environment, stream, pulled), found)
+            offer = _offer(environment, stream, pulled)
+            injected = yield from let_in(environment, offer, found)
+        except ChangedError:
+            yield from bell.ring()
+            raise
         except HeldBackError:
-            return False  # The tick that lets it go has it read again.
+            break  # The tick that lets it go has it read again.
+        found = injected.found
+        bell.owe(injected.destinations, tick=True)
+        yield from bell.ring_in_time()
         if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield Create([pull_wake(environment, stream, injected.row.seq, delay_s=delay_s)])
-            return False
+            yield Create([pull_wake(environment, stream, found.body.seq, delay_s=delay_s)])
+            break
+    yield from bell.ring()
+    return found.body.watermark >= FOREVER  # type: ignore[no-any-return]
 
 
 def pull_wake(
@@ -259,7 +287,7 @@ def read_head(environment: Environment) -> Steps[Found]:
     pipeline, names = environment.pipeline, environment.names
     for _ in range(MAX_ATTEMPTS):
         [head] = yield Read([names.head])
-        if _is_complete(environment, head):
+        if is_complete(environment, head):
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
         new = [name for name in pipeline.computations if name not in body.intervals]
@@ -279,7 +307,7 @@ def read_head(environment: Environment) -> Steps[Found]:
     raise ChangedError
 
 
-def _is_complete(environment: Environment, head: Found | None) -> bool:
+def is_complete(environment: Environment, head: Found | None) -> bool:
     """Return whether a pipeline has all rows that it begins with."""
     known = head.body.intervals if head is not None else ()
     return all(name in known for name in environment.pipeline.computations)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pipelines.streams.records import NEVER
+
+TIMER_BYTES = 50
 
 
 class SetTimer(NamedTuple):
@@ -24,35 +27,54 @@ class SetTimer(NamedTuple):
         return self.at <= (now if self.is_wall else watermark)
 
 
-class KeyState(NamedTuple):
-    """A key: its state as text, its timers by tag, and the watermark at which it is forgotten."""
+class Times(NamedTuple):
+    """When a key holds back the watermark, and at which watermark and time of day it has work."""
 
+    hold: int
+    due: int
+    wall: int
+
+
+class _Kept(NamedTuple):
     text: str = ""
     timers: dict[str, SetTimer] = {}  # noqa: RUF012 - Never changed in place.
     expires: int = NEVER
+
+
+class KeyState(_Kept):
+    """A key: its state as text, its timers by tag, and the watermark at which it is forgotten.
+
+    A key stands in a row with many others, which is written whenever one of them changes. So what
+    follows from a key is found once; `stored` is how it stands in its row, behind its name.
+    """
+
+    stored: tuple[str, str] | None = None
 
     @property
     def is_empty(self) -> bool:
         return not self.text and not self.timers
 
-    @property
-    def hold(self) -> int:
-        """Return the time at which the key holds back the watermark."""
-        return min((each.hold for each in self.timers.values() if not each.is_late), default=NEVER)
+    @cached_property
+    def times(self) -> Times:
+        hold, due, wall = NEVER, self.expires, NEVER
+        for timer in self.timers.values():
+            if timer.is_wall:
+                wall = min(wall, timer.at)
+            else:
+                due = min(due, timer.at)
+            if not timer.is_late:
+                hold = min(hold, timer.hold)
+        return Times(hold, due, wall)
 
-    @property
-    def due(self) -> int:
-        """Return the watermark at which there is something to do."""
-        ats = (each.at for each in self.timers.values() if not each.is_wall)
-        return min(min(ats, default=NEVER), self.expires)
-
-    @property
-    def wall(self) -> int:
-        """Return the time of day at which there is something to do."""
-        return min((each.at for each in self.timers.values() if each.is_wall), default=NEVER)
+    @cached_property
+    def size(self) -> int:
+        """How much place it takes, about, in bytes, without its name."""
+        return len(self.text) + TIMER_BYTES * (1 + len(self.timers))
 
 
 NOTHING = KeyState()
+# The stream of timers that were dead letters and fire again: [tag, time, is it of the clock].
+DEAD_TIMERS = ""
 
 
 class Input(NamedTuple):

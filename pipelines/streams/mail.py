@@ -11,7 +11,7 @@ and one that dies is delivered again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.streams.calls import Create, Key, Read, Steps, Wake
@@ -85,22 +85,25 @@ class Mail:
 def ring(
     environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
 ) -> Steps[None]:
-    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too."""
+    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too.
+
+    A task that this process has created for the same version of a row exists: no call asks for it.
+    """
     targets = list(destinations)
     if not targets and not tick:
         return
     names, now_ms = environment.names, environment.now_ms()
     keys = [names.interval(computation, lo) for computation, lo in targets]
     found = yield Read([*keys, names.head] if tick else keys)
-    wakes = [
-        wake(environment, target, row.body.gen)
-        for target, row in zip(targets, found, strict=False)
+    wakes = {
+        (key, row.version): wake(environment, target, row.body.gen)
+        for key, target, row in zip(keys, targets, found, strict=False)
         if row is not None and not row.body.is_held(now_ms)
-    ]
+    }
     if tick and found[-1] is not None:
-        wakes.append(tick_wake(environment, found[-1].body._replace(still=0)))
-    if wakes:
-        yield Create(wakes)
+        head = found[-1]
+        wakes[names.head, head.version] = tick_wake(environment, head.body._replace(still=0))
+    yield from _create(environment, wakes)
     gone = [target for target, row in zip(targets, found, strict=False) if row is None]
     if gone:
         yield from _ring_heirs(environment, gone)
@@ -111,6 +114,15 @@ def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> St
     [head] = yield Read([environment.names.head])
     heirs = {(name, interval_of(head.body, name, lo)) for name, lo in gone}
     yield from ring(environment, sorted(heirs.difference(gone)))
+
+
+def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:
+    """Create tasks that wake rows of a version, but not again for the same one."""
+    memories = environment.memories
+    new = {row: wake for row, wake in wakes.items() if memories.get(("woken", row[0])) != row[1]}
+    if new:
+        yield Create(list(new.values()))
+        memories.update({("woken", key): version for key, version in new})
 
 
 def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str | int) -> Wake:

@@ -6,9 +6,11 @@ it goes on from what it finds there, with nothing in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pipelines.streams.bells import Bell
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -24,7 +26,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
 from pipelines.streams.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
 from pipelines.streams.ids import KnownIds
-from pipelines.streams.injection import read_head
+from pipelines.streams.injection import is_complete, read_head
 from pipelines.streams.layout import Left, left_within
 from pipelines.streams.mail import ring, wake
 from pipelines.streams.records import FOREVER
@@ -75,18 +77,19 @@ class Owner:
     environment: Environment
     name: str
     lo: int
-    memories: dict[tuple[str, int], Memory] = field(default_factory=dict)
     owner: str = ""
 
     def __post_init__(self) -> None:
         self.interval, self.version = Interval(0), 0
         self.head, self.head_read_ms = Head(), -float(FOREVER)
+        self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
         pipeline = self.environment.pipeline
         self.computation: Computation = pipeline.computations[self.name]
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
         self.pace = self.environment.pace
         self.limit = self.pace.max_records  # Of a batch; less after a commit that was too large.
+        self.bell = Bell(self.environment)
         self._new_memory()
 
     def _new_memory(self) -> None:
@@ -107,17 +110,28 @@ class Owner:
         return self.head.early.get(self.name, self.watermark)
 
     def _refresh(self) -> Steps[None]:
-        """Read the watermarks, if they are older than they may be. An old one is only lower.
+        """Know the watermarks, as another worker of this process has read them, or read them.
 
+        They are only read again when they are older than they may be. An old one is only lower.
         What is sent goes by the layout of the head: never by an older one than was written under.
         """
-        age_ms = self.environment.elapsed_ms() - self.head_read_ms
-        if age_ms > self.pace.watermark_ms or self.head.layout < self.interval.layout:
+        now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
+        is_old = self.head.layout < self.interval.layout
+        if now_ms - self.head_read_ms <= self.pace.watermark_ms and not is_old:
+            return
+        head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
+        if now_ms - read_ms > self.pace.watermark_ms or is_old:
             [head] = yield Read([self.names.head])
-            self._see_head(head)
+            read_ms = now_ms
+            memories[self.names.head] = head, read_ms
+        self._see_head(head, read_ms)
 
-    def _see_head(self, head: Found) -> None:
-        self.head, self.head_read_ms = head.body, self.environment.elapsed_ms()
+    def _see_head(self, head: Found, read_ms: float) -> None:
+        """Go by a head, unless it is older than one that this worker has gone by."""
+        new: Head = head.body
+        if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
+            self.head = new
+        self.head_read_ms = read_ms
 
     def _scan(self, limit: int) -> Scan:
         low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
@@ -159,9 +173,12 @@ class Owner:
 
         The generation rises before the inbox is looked at.
         """
-        now_ms = self.environment.now_ms()
-        self._see_head((yield from read_head(self.environment)))
-        [found] = yield Read([self.key])
+        now_ms, read_ms = self.environment.now_ms(), self.environment.elapsed_ms()
+        head, found = yield Read([self.names.head, self.key])
+        if not is_complete(self.environment, head):
+            head = yield from read_head(self.environment)
+            [found] = yield Read([self.key])
+        self._see_head(head, read_ms)
         if found is None:
             raise GoneError
         if found.body.is_held(now_ms):
@@ -195,10 +212,12 @@ class Owner:
 
     def _release(self) -> Steps[bool]:
         free = self.interval._replace(owner="", lease_ms=0, deaths=0)
+        self.inbox.clear()
         is_free: bool = yield from self.commit(Commit(), free)
         if is_free:
-            self.memories[self.name, self.lo] = Memory(self.version, self.shelf, self.ids)
-            trim(self.memories, self.pace.cache_bytes)
+            memories = self.environment.memories
+            memories[self.key] = Memory(self.version, self.shelf, self.ids)
+            trim(memories, self.pace.cache_bytes)
         return is_free
 
     def _hand_on(self) -> Steps[None]:
@@ -215,6 +234,7 @@ class Owner:
         free = self.interval._replace(owner="", lease_ms=0)
         try:
             yield Commit(puts=[(self.key, free, self.version)])
+            yield from self.bell.ring()
         except Exception:
             return  # The lease ends by itself.
 
@@ -233,7 +253,17 @@ class Owner:
         self.interval, self.version = interval, versions[0]
         self.shelf.committed(commit, versions)
         self.ids.committed(interval, commit, versions)
+        self._take_out(commit, versions)
         return True
+
+    def _take_out(self, commit: Commit, versions: Sequence[int]) -> None:
+        """Know the inbox without what a commit took out of it."""
+        for key, _ in commit.deletes:
+            if key.kind == CHUNK:
+                self.inbox.pop(key.name, None)
+        for (key, body, _), version in zip(commit.puts, versions, strict=False):
+            if key.kind == CHUNK:
+                self.inbox[key.name] = Found(body, version)
 
     def _look_again(self) -> Steps[None]:
         [found] = yield Read([self.key])
@@ -242,12 +272,13 @@ class Owner:
         if not found.body.owner and found.version != self.version:
             raise LostLeaseError
         self.interval, self.version = found.body, found.version
+        self.inbox.clear()
         self.shelf.clear()
         self.ids.clear()
 
     def _remember(self, found: Found) -> None:
         """Go on with what this process knows of the interval, if nobody has written since."""
-        memory = self.memories.pop((self.name, self.lo), None)
+        memory = self.environment.memories.pop(self.key, None)
         if memory is not None and memory.version == found.version:
             self.shelf, self.ids = memory.shelf, memory.ids
         else:

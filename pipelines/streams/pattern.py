@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.each import run_each
+from pipelines.streams.gauges import gauges_of
 from pipelines.streams.pipeline import Pipeline, push_task
 from pipelines.streams.service import tasks_of
 from pipelines.streams.sweep import sweep_pipeline
@@ -25,7 +26,7 @@ class Streams(Pattern[Pipeline]):
     takes = Pipeline
 
     def tasks(self, parts: Sequence[Pipeline]) -> Iterable[Task[Any]]:
-        return [task for part in parts for task in (*tasks_of(part).all, push_task(part))]
+        return [task for part in parts for task in _tasks(part)]
 
     def check(self, parts: Sequence[Pipeline]) -> None:
         """Check that no two pipelines have one name."""
@@ -45,5 +46,9 @@ class Streams(Pattern[Pipeline]):
         results.raise_first()
         return {"woken": sum(results.returned)}
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
-        return ()
+    def gauges(self, clients: Clients, parts: Sequence[Pipeline]) -> Sequence[Gauge]:
+        return [gauge for part in parts for gauge in gauges_of(clients, part)]
+
+
+def _tasks(part: Pipeline) -> Iterable[Task[Any]]:
+    return (*tasks_of(part).all, push_task(part), *(t for sink in part.sinks for t in sink.tasks))

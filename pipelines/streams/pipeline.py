@@ -91,7 +91,7 @@ class Pipeline(Declaration):
             raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
         offer = Offer(stream, process, arrivals, watermark)
         injected: Injected = engine.run(inject(engine.environment, offer))
-        return Accepted(injected.records, injected.late, injected.row.watermark)
+        return Accepted(injected.records, injected.late, injected.found.body.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""
@@ -197,10 +197,10 @@ class Pipeline(Declaration):
         return engine.run(reading.dead_letters(engine.environment, limit))
 
     def replay(self, clients: Clients, dead_letter: str) -> bool:
-        """Work on a dead record again, as a late one; return False if there is none of this id.
+        """Work on a dead record or timer again, as a late one; return False if there is none.
 
         Raises:
-            UnknownStreamError: it is a timer, which is not replayed.
+            UnknownStreamError: its computation does not read its stream any more.
         """
         engine = Engine(clients, self)
         return engine.run(reading.replay(engine.environment, dead_letter))

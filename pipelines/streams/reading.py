@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, Read, Scan, Steps
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnknownStreamError
+from pipelines.streams.ids import known_for_ms
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
+from pipelines.streams.keys import DEAD_TIMERS, Target
 from pipelines.streams.layout import inboxes_of, interval_of
 from pipelines.streams.load import STALE_MS
 from pipelines.streams.mail import Mail, ring
 from pipelines.streams.pressure import held_name
-from pipelines.streams.records import NEVER
+from pipelines.streams.records import NEVER, value_text
 from pipelines.streams.rows import (
     CHUNK,
     DEAD,
@@ -25,6 +27,7 @@ from pipelines.streams.rows import (
     DeadRow,
     Head,
     Interval,
+    Letter,
     Load,
     SourceRow,
     slot_of,
@@ -59,10 +62,13 @@ class ComputationStatus:
     `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
     wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
     interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
-    which sources are held back. The rest counts since the pipeline began: `records` that were
-    worked on, `late` ones that were dropped, `dead` ones, `repeated` ones that were dropped by
-    their id, `timers` that fired, `produced` records. `early`: the watermark that its timers
-    follow, if it asks for a percentile.
+    which sources are held back. `waiting_timers`: those that have not fired: one for each open
+    window. `known_for_ms`: for how long the id of a record that is pushed is known; less than its
+    sources' `dedup` when more than 100,000 come to an interval in that time. None: nothing is
+    pushed to it. `early`: the watermark that its timers follow, if it asks for a percentile. The
+    rest counts since the pipeline began: `records` that were worked on, `late` ones that were
+    dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
+    `produced` records.
     """
 
     name: str
@@ -77,6 +83,8 @@ class ComputationStatus:
     repeated: int
     timers: int
     produced: int
+    waiting_timers: int = 0
+    known_for_ms: int | None = None
     early: int | None = None
     intervals: tuple[IntervalStatus, ...] = ()
 
@@ -250,6 +258,8 @@ def _computation_status(
         repeated=sum(each.repeated for each in found),
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
+        waiting_timers=sum(each.timers for each in found),
+        known_for_ms=known_for(environment, name, found),
         early=head.early.get(name),
         intervals=tuple(
             _interval_status(environment, lo, each) for lo, each in by_lo.items()
@@ -265,6 +275,46 @@ def _interval_status(environment: Environment, lo: int, interval: Interval) -> I
         lo, interval.is_held(now_ms), interval.records, load.records_s, load.busy, load.commit_ms,
         load.hot_key, load.hot_share,
     )  # fmt: skip
+
+
+def known_for(environment: Environment, name: str, intervals: Sequence[Interval]) -> int | None:
+    """Return for how long a computation knows the ids of what is pushed; None: nothing is."""
+    horizon_ms, now_ms = environment.pipeline.dedup_ms(name), environment.now_ms()
+    if not horizon_ms:
+        return None
+    known = (known_for_ms(interval, horizon_ms, now_ms) for interval in intervals)
+    return min(known, default=horizon_ms)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All intervals of a pipeline that has run, by computation; the time of the latest record."""
+
+    head: Head = field(default_factory=Head)
+    intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
+    latest: int = 0
+
+
+def overview(environment: Environment) -> Steps[Overview]:
+    """Return the rows that do not grow with what waits: three reads."""
+    pipeline, names = environment.pipeline, environment.names
+    head = yield from _look_at_head(environment)
+    places = [(name, lo) for name in pipeline.graph.order for lo in head.intervals.get(name, ())]
+    if not places:
+        return Overview()
+    found = yield Read([names.interval(name, lo) for name, lo in places])
+    intervals: dict[str, list[Interval]] = {}
+    for (name, _), row in zip(places, found, strict=True):
+        intervals.setdefault(name, []).append(row.body)
+    sources = yield Read(
+        [
+            names.source(stream, process)
+            for stream, source in pipeline.sources.items()
+            for process in source.processes
+        ]
+    )
+    latest = max((row.body.latest for row in sources if row is not None), default=0)
+    return Overview(head, intervals, latest)
 
 
 def source_row(environment: Environment, stream: str) -> Steps[SourceRow]:
@@ -297,10 +347,10 @@ def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]
 def replay(environment: Environment, id_: str) -> Steps[bool]:
     """Put a dead record back into its inbox, as a late one; return False if there is none.
 
-    A record that has no key gets one, if the computation now finds one. A timer is not replayed.
+    A record that has no key gets one, if the computation now finds one. A timer fires at once.
 
     Raises:
-        UnknownStreamError: it is a timer, or nobody reads that stream any more.
+        UnknownStreamError: nobody reads that stream any more.
     """
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
@@ -337,7 +387,10 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
 def _send_again(environment: Environment, dead: DeadRow, mail: Mail) -> None:
     letter = dead.letter
     if letter is None:
-        raise UnknownStreamError("a timer cannot be replayed: it has fired")
+        text = value_text([dead.tag, dead.at, dead.is_wall])
+        target = Target(dead.computation, dead.key)
+        mail.send(target, Letter(dead.key, dead.hold, DEAD_TIMERS, "", text), is_late=True)
+        return
     targets = environment.pipeline.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
         if target.computation == dead.computation:

@@ -26,6 +26,7 @@ from pipelines.streams.load import halved
 from pipelines.streams.mail import ring, ring_at
 from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
 from pipelines.streams.shelf import summary
+from pipelines.streams.sink import Sink
 
 COUNTS = ("records", "late", "dead", "repeated", "fired", "produced", "unkeyed")
 
@@ -39,7 +40,7 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     """
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
-        lo = _to_split(head, computation, slot)
+        lo = _to_split(environment, head, computation, slot)
         [found] = yield Read([environment.names.interval(computation, lo)])
         if found is None:
             continue  # It was merged meanwhile.
@@ -55,7 +56,9 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     yield from _wake_all(environment, computation, [lo, slot])
 
 
-def _to_split(head: Found, computation: str, slot: int) -> int:
+def _to_split(environment: Environment, head: Found, computation: str, slot: int) -> int:
+    if isinstance(environment.pipeline.computations[computation], Sink):
+        raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
     los = head.body.intervals[computation]
     if not 0 < slot < SLOTS or slot in los:
         raise BadLayoutError(f"{computation} cannot be split at {slot}: an interval begins there")

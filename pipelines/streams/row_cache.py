@@ -19,7 +19,6 @@ from typing import Any
 from pipelines.streams.calls import Found, Key
 from pipelines.streams.rows import SlabBody
 
-TIMER_BYTES = 50
 ROW_BYTES = 200
 # Evicted down to this part of what is allowed, so that it is not done for each row.
 KEPT = 0.75
@@ -76,7 +75,4 @@ def size_of(body: Any) -> int:
     """Return about how many bytes a row has, as text."""
     if not isinstance(body, SlabBody):
         return len(body)
-    return sum(
-        len(key) + len(state.text) + TIMER_BYTES * (1 + len(state.timers))
-        for key, state in body.keys.items()
-    )
+    return sum(map(len, body.keys)) + sum(state.size for state in body.keys.values())

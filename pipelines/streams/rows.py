@@ -36,6 +36,7 @@ class Slab(NamedTuple):
     hold: int = NEVER
     due: int = NEVER
     wall: int = NEVER
+    timers: int = 0
 
 
 class IdsPart(NamedTuple):
@@ -96,6 +97,10 @@ class Interval(NamedTuple):
     def wall(self) -> int:
         return min((slab.wall for slab in self.slabs), default=NEVER)
 
+    @property
+    def timers(self) -> int:
+        return sum(slab.timers for slab in self.slabs)
+
     def is_held(self, now_ms: int) -> bool:
         """Return whether a worker has a lease; one that seems too long is that of a wrong clock."""
         return bool(self.owner) and now_ms < self.lease_ms < now_ms + MAX_LEASE_MS
@@ -155,6 +160,8 @@ class DeadRow(NamedTuple):
     letter: Letter | None = None
     tag: str = ""  # Of a timer, which stands at `at`.
     at: int = 0
+    is_wall: bool = False
+    hold: int = 0
 
 
 class SlabBody(NamedTuple):

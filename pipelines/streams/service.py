@@ -21,6 +21,7 @@ from pipelines.streams.calls import (
     ChangedError,
     Commit,
     Create,
+    Delivery,
     Fetch,
     Found,
     Key,
@@ -35,9 +36,12 @@ from pipelines.streams.calls import (
     Wake,
 )
 from pipelines.streams.declaration import Declaration
+from pipelines.streams.delivery import deliver
 from pipelines.streams.encoding import dump, load
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.injection import pull
+from pipelines.streams.sink import Sink
+from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.sources import PullSource
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Ended, Worker
@@ -90,10 +94,8 @@ class Tasks:
         def work(clients: Clients, args: Work) -> None:
             computation = pipeline.computation(args.computation)
             engine = Engine(clients, pipeline)
-            memories: dict[Any, Any] = clients.process_state.get_or_create(
-                f"streams {pipeline.name}", dict
-            )
-            worker = Worker(engine.environment, computation.name, args.first_slot, memories)
+            kind = SinkWorker if isinstance(computation, Sink) else Worker
+            worker = kind(engine.environment, computation.name, args.first_slot)
             if engine.run(worker.run()) is Ended.LEASED:
                 raise Retry(f"another worker has {args.computation} at {args.first_slot}")
 
@@ -137,6 +139,7 @@ class Engine:
             new_id=lambda: f"{clients.random.getrandbits(64):016x}",
             complain=log.warning,
             pace=pace or clients.process_state.get_or_create("streams pace", Pace),
+            memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
         )
         self._acts: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
@@ -196,6 +199,8 @@ class Engine:
         )
 
     def _commit(self, call: Commit) -> list[int]:
+        if call.delivery is not None:
+            return self._deliver(call, call.delivery)
         puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
         inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(rows.Name(*key), at) for key, at in call.deletes]
@@ -204,6 +209,16 @@ class Engine:
             raise TooLargeError
         try:
             return rows.commit(self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes)
+        except CHANGED as error:
+            raise ChangedError(str(error)) from error
+        except UNKNOWN as error:
+            raise OutcomeUnknownError(str(error)) from error
+
+    def _deliver(self, call: Commit, delivery: Delivery) -> list[int]:
+        sink = self._pipeline.computations[delivery.sink]
+        assert isinstance(sink, Sink)
+        try:
+            return deliver(self._clients, sink, delivery.made, call)
         except CHANGED as error:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:

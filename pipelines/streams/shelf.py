@@ -88,7 +88,7 @@ class Shelf:
             key
             for lo in slabs
             for key, state in self._slab(lo).keys.items()
-            if state.due <= watermark or state.wall <= now_ms
+            if state.times.due <= watermark or state.times.wall <= now_ms
         ]
 
     def change(
@@ -173,15 +173,7 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
 
 
 def summary(lo: int, body: SlabBody) -> Slab:
-    """Return what an interval has to know of a slab. It looks at every key, so it is plain."""
-    hold = due = wall = NEVER
-    for state in body.keys.values():
-        due = min(due, state.expires)
-        for timer in state.timers.values():
-            if timer.is_wall:
-                wall = min(wall, timer.at)
-            else:
-                due = min(due, timer.at)
-            if not timer.is_late:
-                hold = min(hold, timer.hold)
-    return Slab(lo, hold, due, wall)
+    """Return what an interval has to know of a slab."""
+    times = [NOTHING.times, *(each.times for each in body.keys.values())]
+    hold, due, wall = map(min, zip(*times, strict=True))
+    return Slab(lo, hold, due, wall, sum(len(each.timers) for each in body.keys.values()))

@@ -19,6 +19,7 @@ from pipelines.streams.sources import PullSource
 from pipelines.streams.watermarks import tick
 
 STALE_MS = 60_000
+NEWS_MS = 60 * STALE_MS
 
 
 def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
@@ -49,7 +50,7 @@ def wake_sources(environment: Environment) -> Steps[int]:
 
 def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
     """Have a source read that was read before and has not ended; return 1 if so."""
-    names, now_ms = environment.names, environment.now_ms()
+    names = environment.names
     found, head = yield Read([names.source(stream, ""), names.head])
     if found is None or not found.body.seq or found.body.watermark >= FOREVER:
         return 0
@@ -57,10 +58,15 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
         return 0
     # Who let it go may have died before it was read again.
     held_ms = head.body.held_ms.get(held_name(stream, ""), 0)
+    silent_ms = environment.now_ms() - max(found.body.seen_ms, held_ms)
     if source.poll is None and held_ms < found.body.seen_ms:
-        return 0
-    poll_ms = 1000 * source.poll.total_seconds() if source.poll else 0
-    if now_ms - max(found.body.seen_ms, held_ms) < poll_ms + STALE_MS:
-        return 0
-    yield Create([pull_wake(environment, stream, found.body.seq, *why_now(environment))])
-    return 1
+        # It may have no more for now, or its task was purged: look once, while that is news.
+        why: tuple[str | int, ...] = ("sweep",)
+        is_due = STALE_MS <= silent_ms < NEWS_MS
+    else:
+        poll_s = source.poll.total_seconds() if source.poll else 0
+        why = why_now(environment)
+        is_due = silent_ms >= STALE_MS + 1000 * poll_s
+    if is_due:
+        yield Create([pull_wake(environment, stream, found.body.seq, *why)])
+    return int(is_due)

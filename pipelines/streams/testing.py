@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
-from pipelines.streams.batch import run_batch
+from pipelines.streams.batch import MAX_FIRED, run_batch
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
-from pipelines.streams.records import FOREVER, Timer, check_time, value_text
+from pipelines.streams.records import FOREVER, NEVER, Timer, check_time, value_text
+from pipelines.streams.sink import Sink, SinkRecord
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,61 @@ class Output:
     value: Any
     at: int
     late: bool = False
+
+
+@dataclass
+class _Times:
+    """When each key of a computation is due: a time that is not the key's any more is skipped."""
+
+    of: dict[str, int] = field(default_factory=dict)
+    heap: list[tuple[int, str]] = field(default_factory=list)
+
+    def put(self, key: str, at: int) -> None:
+        if at == NEVER:
+            self.of.pop(key, None)
+        elif self.of.get(key) != at:
+            self.of[key] = at
+            heappush(self.heap, (at, key))
+
+    def first(self) -> int:
+        while self.heap and self.of.get(self.heap[0][1]) != self.heap[0][0]:
+            heappop(self.heap)
+        return self.heap[0][0] if self.heap else NEVER
+
+    def take(self, until: int, limit: int) -> set[str]:
+        """Take out keys whose time is reached; whoever takes one puts it back."""
+        taken = set[str]()
+        while len(taken) < limit and self.first() <= until:
+            key = heappop(self.heap)[1]
+            del self.of[key]
+            taken.add(key)
+        return taken
+
+
+class _Keys:
+    """The keys of a computation, found by what they wait for: none is looked at in vain."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, KeyState] = {}
+        self.holds, self.dues, self.walls = _Times(), _Times(), _Times()
+
+    def put(self, states: Mapping[str, KeyState]) -> None:
+        for key, state in states.items():
+            if state.is_empty:
+                self.states.pop(key, None)
+            else:
+                self.states[key] = state
+            self.holds.put(key, state.times.hold)
+            self.dues.put(key, NEVER if state.is_empty else state.times.due)
+            self.walls.put(key, state.times.wall)
+
+    def take_due(self, watermark: int, now: int) -> list[str]:
+        """Take out some keys that have something to do; `put` puts them back."""
+        due = self.dues.take(watermark, MAX_FIRED)
+        return sorted(due | self.walls.take(now, MAX_FIRED - len(due)))
+
+    def has_due(self, watermark: int, now: int) -> bool:
+        return self.dues.first() <= watermark or self.walls.first() <= now
 
 
 class StreamTest:
@@ -48,7 +106,8 @@ class StreamTest:
         self.dead: list[tuple[str, Failure]] = []
         self.late: Counter[str] = Counter()
         self._graph = pipeline.graph
-        self._keys: dict[str, dict[str, KeyState]] = defaultdict(dict)
+        self._keys: dict[str, _Keys] = defaultdict(_Keys)
+        self._sunk: dict[str, list[Input]] = defaultdict(list)
         self._inboxes: dict[str, deque[Input]] = defaultdict(deque)
         self._written: dict[str, list[Output]] = defaultdict(list)
         self._read: Counter[str] = Counter()
@@ -105,18 +164,34 @@ class StreamTest:
         first, self._read[stream] = self._read[stream], len(written)
         return written[first:]
 
+    def made(self, sink: str) -> list[Any]:
+        """Return what a sink makes of the records that it got since it was last asked.
+
+        Raises:
+            UnknownStreamError: there is no such sink.
+            Exception: what the sink raises; in a pipeline that would be a dead letter.
+        """
+        computation = self.pipeline.computation(sink)
+        if not isinstance(computation, Sink):
+            raise UnknownStreamError(f"{sink} is no sink")
+        inputs, self._sunk[sink] = self._sunk[sink], []
+        return [
+            computation.make(SinkRecord(f"{sink}.{n}", *each[:4], each.is_late))
+            for n, each in enumerate(inputs)
+        ]
+
     def state(self, computation: str, key: str) -> dict[str, Any]:
         """Return a copy of the state of a key; empty: it has none."""
-        text = self._keys[self.pipeline.computation(computation).name].get(key, NOTHING).text
+        text = self._state(computation, key).text
         return self.pipeline.computations[computation].codec.load(text) if text else {}
 
     def keys(self, computation: str) -> list[str]:
         """Return the keys of which something is kept."""
-        return sorted(self._keys[self.pipeline.computation(computation).name])
+        return sorted(self._keys[self.pipeline.computation(computation).name].states)
 
     def timers(self, computation: str, key: str) -> list[Timer]:
         """Return the timers of a key that have not fired, in order of their times."""
-        state = self._keys[self.pipeline.computation(computation).name].get(key, NOTHING)
+        state = self._state(computation, key)
         timers = [Timer(key, tag, each.at, each.is_wall) for tag, each in state.timers.items()]
         return sorted(timers, key=lambda timer: (timer.at, timer.tag))
 
@@ -125,6 +200,9 @@ class StreamTest:
         return self._watermarks[self.pipeline.computation(computation).name]
 
     # The work
+
+    def _state(self, computation: str, key: str) -> KeyState:
+        return self._keys[self.pipeline.computation(computation).name].states.get(key, NOTHING)
 
     def _run(self) -> None:
         """Work until nothing is left to do."""
@@ -140,35 +218,27 @@ class StreamTest:
             pending = [each.at for each in self._inboxes[name] if not each.is_late]
             first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
             self._watermarks[name] = max(before[name], first)
-            holds = [state.hold for state in self._keys[name].values()]
-            out[name] = min([self._watermarks[name], *holds])
+            out[name] = min(self._watermarks[name], self._keys[name].holds.first())
         return self._watermarks != before
 
     def _work(self, name: str) -> bool:
         """Run one batch of a computation; return whether there was anything to do."""
         keys, inbox, watermark = self._keys[name], self._inboxes[name], self._watermarks[name]
-        due = [
-            key
-            for key, state in sorted(keys.items())
-            if state.due <= watermark or state.wall <= self.now
-        ]
+        due = keys.take_due(watermark, self.now)
         if not inbox and not due:
             return False
+        inputs = [] if keys.has_due(watermark, self.now) else list(inbox)
         effects = run_batch(
-            self._graph.computations[name], keys, list(inbox), watermark=watermark, now=self.now,
+            self._graph.computations[name], keys.states, inputs, watermark=watermark, now=self.now,
             due=due, route=self._graph.route,
         )  # fmt: skip
         for _ in range(effects.taken):
             inbox.popleft()
+        keys.put({key: keys.states.get(key, NOTHING) for key in due} | effects.keys)
         self._apply(name, effects)
         return True
 
     def _apply(self, name: str, effects: Effects) -> None:
-        for key, state in effects.keys.items():
-            if state.is_empty:
-                self._keys[name].pop(key, None)
-            else:
-                self._keys[name][key] = state
         self.late[name] += effects.counts.late
         self.dead += [(name, failure) for failure in effects.failures]
         for each in effects.productions:
@@ -183,5 +253,7 @@ class StreamTest:
             each = Input(target.key, json.loads(text), at, stream, is_late)
             if target.error:
                 self.dead.append((target.computation, Failure("", each, target.error)))
+            elif isinstance(self._graph.computations[target.computation], Sink):
+                self._sunk[target.computation].append(each)
             else:
                 self._inboxes[target.computation].append(each)

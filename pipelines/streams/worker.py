@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pipelines.streams.balancing import split_if_full
-from pipelines.streams.batch import run_batch
+from pipelines.streams.batch import MAX_FIRED, run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
+from pipelines.streams.giving_up import MAX_DEATHS, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
-from pipelines.streams.keys import Counts, Effects, Failure, Input
+from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at
 from pipelines.streams.owner import GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
-
-# Workers that die over one record before it is a dead letter.
-MAX_DEATHS = 5
 
 
 class Ended(Enum):
@@ -45,20 +43,22 @@ class Worker(Owner):
 
     def run(self) -> Steps[Ended]:
         """Work until there is nothing to do, or for some time."""
+        ended = Ended.DONE
         try:
             if not (yield from self.take()):
                 return Ended.LEASED
             yield from self._work()
         except LostLeaseError:
-            return Ended.LEASED
+            ended = Ended.LEASED
         except GoneError:
             yield from ring(self.environment, [(self.name, self.lo)])
             return Ended.DONE
         except Exception:
             yield from self._give_back()
             raise
-        yield from ring(self.environment, (), tick=True)
-        return Ended.DONE
+        self.bell.owe((), tick=True)
+        yield from self.bell.ring()
+        return ended
 
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
@@ -67,11 +67,13 @@ class Worker(Owner):
             if (yield from self.step()):
                 idle = 0
                 yield from self._balance()
-            elif idle < len(self.pace.linger):
-                yield Pause(self.pace.linger[idle])
-                idle += 1
-            elif (yield from self.leave()):
-                return
+            else:
+                yield from self.bell.ring()
+                if idle < len(self.pace.linger):
+                    yield Pause(self.pace.linger[idle])
+                    idle += 1
+                elif (yield from self.leave()):
+                    return
             if self.environment.elapsed_ms() - began_ms > self.pace.run_ms:
                 yield from self._hand_on()
                 return
@@ -99,7 +101,10 @@ class Worker(Owner):
             for slab in self.interval.slabs
             if slab.due <= self.reached or slab.wall <= now_ms
         ]
-        chunks = self.ready((yield self._scan(self.pace.max_chunks)))
+        chunks = self.ready(list(self.inbox.items()))
+        if not chunks:
+            self.inbox = dict((yield self._scan(self.pace.max_chunks)))
+            chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
         self.shelf.evict(self.interval, self.pace.cache_bytes)
@@ -110,12 +115,7 @@ class Worker(Owner):
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.reached, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
-        # As long as timers are left, no record comes before them.
-        inputs = batch.inputs if len(due) <= self.limit else []
-        if inputs and not due and self.interval.deaths >= MAX_DEATHS:
-            effects = _given_up(inputs[0])
-        else:
-            effects = self._run_hooks(inputs, due[: self.limit], now_ms)
+        effects = self._worked(batch.inputs, due, now_ms)
         try:
             yield from self._finish(batch, effects)
         except TooLargeError:
@@ -125,6 +125,18 @@ class Worker(Owner):
         else:
             self.limit = min(2 * self.limit, self.pace.max_records)
         return True
+
+    def _worked(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
+        """Return what some timers and records lead to; what its workers do not survive is dead."""
+        # As long as timers are left, no record comes before them.
+        if len(due) > self.limit or (due and self.limit == 1):
+            inputs = ()
+        if self.interval.deaths >= MAX_DEATHS and (due or inputs):
+            state = self.shelf.state(self.interval, due[0]) if due else NOTHING
+            given_up = give_up(due, state, inputs, self.watermark, now_ms)
+            if given_up is not None:
+                return given_up
+        return self._run_hooks(inputs, due[: self.limit], now_ms)
 
     def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
         began_ms = self.environment.elapsed_ms()
@@ -138,6 +150,7 @@ class Worker(Owner):
             due=due,
             route=self.environment.pipeline.graph.route,
             is_over=lambda: self.environment.elapsed_ms() - began_ms > self.pace.hooks_ms,
+            max_fired=MAX_FIRED if self.limit >= self.pace.max_records else self.limit,
         )
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
@@ -146,13 +159,14 @@ class Worker(Owner):
         interval = self._outcome(batch, effects, commit, mail)
         commit.inserts += mail.inserts()
         commit_ms = self.environment.elapsed_ms()
+        # Also when it is not known whether the commit was applied: a ring can do no harm.
+        self.bell.owe(mail.destinations)
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
         keys = [each.key for each in batch.inputs[: effects.taken]]
         is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
-        # Also when it is not known whether the commit was applied: a ring can do no harm.
-        yield from ring(self.environment, mail.destinations)
+        yield from self.bell.ring_in_time()
         if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
 
@@ -189,10 +203,7 @@ class Worker(Owner):
             letter = Letter(what.key, what.at, what.stream, what.id, value_text(what.value))
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
-        return DeadRow(self.name, failure.key, failure.error, now_ms, tag=tag, at=timer.at)
-
-
-def _given_up(each: Input) -> Effects:
-    """Return what becomes of a record that its workers do not survive."""
-    failure = Failure(each.key, each, f"{MAX_DEATHS} workers died, or took too long")
-    return Effects(failures=[failure], counts=Counts(dead=1), taken=1)
+        return DeadRow(
+            self.name, failure.key, failure.error, now_ms,
+            tag=tag, at=timer.at, is_wall=timer.is_wall, hold=timer.hold,
+        )  # fmt: skip

@@ -7,7 +7,7 @@ package and is added to `PATTERNS` in pipelines/registry.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pipelines.runtime.clients import Clients
@@ -20,22 +20,36 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Gauge:
-    """A number as it stands now, as Prometheus reads it.
-
-    >>> print(Gauge("tasks_open", "Tasks that wait.", 3).text)
-    # HELP tasks_open Tasks that wait.
-    # TYPE tasks_open gauge
-    tasks_open 3
-    """
+    """A number as it stands now. `labels` tell numbers of one name apart."""
 
     name: str
     help: str
     value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def text(self) -> str:
-        lines = (f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge")
-        return "\n".join((*lines, f"{self.name} {self.value:g}"))
+    def sample(self) -> str:
+        labels = ",".join(f'{name}="{value}"' for name, value in self.labels.items())
+        name = f"{self.name}{{{labels}}}" if labels else self.name
+        return f"{name} {self.value:g}"
+
+
+def exposition(gauges: Iterable[Gauge]) -> str:
+    """Return gauges as Prometheus reads them: those of one name together.
+
+    >>> print(exposition([Gauge("tasks_open", "Tasks that wait.", 3, {"queue": "mail"})]), end="")
+    # HELP tasks_open Tasks that wait.
+    # TYPE tasks_open gauge
+    tasks_open{queue="mail"} 3
+    """
+    by_name: dict[str, list[Gauge]] = {}
+    for gauge in gauges:
+        by_name.setdefault(gauge.name, []).append(gauge)
+    lines: list[str] = []
+    for name, same in by_name.items():
+        lines += [f"# HELP {name} {same[0].help}", f"# TYPE {name} gauge"]
+        lines += [gauge.sample for gauge in same]
+    return "".join(f"{line}\n" for line in lines)
 
 
 class Pattern(Generic[P]):
@@ -78,7 +92,7 @@ class Pattern(Generic[P]):
         """Delete what has served; a bounded number each time. Return how many entities went."""
         return 0
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+    def gauges(self, clients: Clients, parts: Sequence[P]) -> Sequence[Gauge]:
         """Return what somebody who watches the app wants to know."""
         return ()
 
@@ -119,7 +133,7 @@ class Tasks(Pattern[Task[Any]]):
     def tasks(self, parts: Sequence[Task[Any]]) -> Iterable[Task[Any]]:
         return parts
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
+    def gauges(self, clients: Clients, parts: Sequence[Task[Any]]) -> Sequence[Gauge]:
         return [
             Gauge(
                 "dead_tasks_open",

@@ -74,11 +74,16 @@ def add_many(page: Page) -> int:
     if IS_EXHAUSTIVE:
         press(page, page.get_by_role("button", name="made-up students"))
         return 1000
-    rows = "".join(f"Student {i}, {i % 12 + 1}, {i % 101}\n" for i in range(STUDENTS))
+    add_list(page, STUDENTS)
+    return STUDENTS
+
+
+def add_list(page: Page, count: int) -> None:
+    """Paste a list of students, and send it."""
+    rows = "".join(f"Student {i}, {i % 12 + 1}, {i % 101}\n" for i in range(count))
     page.get_by_text("Add your own list").click()
     page.get_by_label("Or paste rows").fill(rows)
     press(page, page.get_by_role("button", name="Read the list"))
-    return STUDENTS
 
 
 @one_window

@@ -46,8 +46,8 @@ class Chores(Pattern[Chore]):
     ) -> Mapping[str, int]:
         return {"swept": len(parts)}
 
-    def gauges(self, clients: Clients) -> Sequence[Gauge]:
-        return [Gauge("chores_open", "Chores.", 2)]
+    def gauges(self, clients: Clients, parts: Sequence[Chore]) -> Sequence[Gauge]:
+        return [Gauge("chores_open", "Chores.", len(parts))]
 
 
 def test_parts_come_in_any_order() -> None:
@@ -74,7 +74,7 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert "/tasks/chores/wash" in registry.tasks
     assert registry.parts("fork-join") == [TALLIES]
     assert registry.sweep(clients, "chores") == {"swept": 2}
-    assert [gauge.value for gauge in Chores().gauges(clients)] == [2]
+    assert [each.value for each in Chores().gauges(clients, registry.parts("chores"))] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
         *("chores", "outbox", "continuations", "fork-join", "pull-queues", "counters"),
         *("materialized-views", "batches", "streams"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import html
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from itsdangerous import URLSafeSerializer
 
-from handlers.endpoints.live import FAST_MS, SLOW_MS, Pace
+from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, Pace
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.pages.test_blog_writing import publish
 from tests.world import Services, World
@@ -177,15 +179,31 @@ def test_pages_ask_where_nothing_streams(
 def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
     """They all wait longer until the process is asked as often as it can take, and no more."""
 
-    def questions(pages: int) -> list[int]:
-        """Return how long pages are told to wait, second by second, each asking again by then."""
-        pace, told = Pace(), []
-        for second in range(1, 30):
-            for _ in range(max(1, round(pages * 1000 / pace.again_ms))):
-                again_ms = pace.ask(second)
-            told.append(again_ms)
-        return told
+    def play(pages: int, seconds: int = 60) -> tuple[Counter[int], list[int]]:
+        """Return how many questions came in each second, and how long the last ones had to wait.
 
-    assert questions(5)[-1] == FAST_MS
-    assert 5500 < questions(100)[-1] < 8000
-    assert max(questions(100_000)) == SLOW_MS
+        All pages are opened in the same second, and each asks again when it may.
+        """
+        pace, asked, told = Pace(), Counter[int](), list[int]()
+        due = [page / pages for page in range(pages)]
+        while due[0] < seconds:
+            at = heapq.heappop(due)
+            asked[int(at)] += 1
+            told.append(pace.ask(at))
+            heapq.heappush(due, at + told[-1] / 1000)
+        return asked, told[-pages:]
+
+    assert set(play(5)[1]) == {FAST_MS}
+    asked, told = play(100)
+    assert 6000 < min(told) <= max(told) < 7500
+    assert max(asked[second] for second in range(8, 60)) <= ASKED_PER_S + 1
+    assert max(play(2_000, 40)[1]) == SLOW_MS
+
+
+def test_a_clock_that_is_put_back_lets_pages_ask_on(services: Services) -> None:
+    """Not after the hour that it lost."""
+    pace = Pace()
+    pace.ask(10_000.0)
+
+    assert pace.ask(6_400.0) <= SLOW_MS
+    assert pace.ask(6_500.0) == FAST_MS

@@ -55,6 +55,8 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
     body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
         assert program.post("minutes/requests", body, **headers).status_code == 403
+        for path in ("minutes", "minutes/hits/states?key=/"):
+            assert program.get(path, **headers).status_code == 403
     assert windows(program.world) == {}
 
 

@@ -135,6 +135,22 @@ def test_a_lone_call_waits_for_no_company() -> None:
     assert committer.groups[2:] == [[4], [5]]
 
 
+def test_a_leader_waits_for_company_that_keeps_coming() -> None:
+    """After a group that was shared the next one waits until it is full; after a lone one no more.
+
+    Without that the sixth call would go alone: no commit is in progress when it comes.
+    """
+    committer = Committer()
+    shared = group_commit(committer, max_calls=4, linger_s=TIMEOUT_S, gap_s=TIMEOUT_S)
+    play(shared, committer, [1, 2, 3, 4, 5])
+
+    in_threads(*[lambda call=call: shared(call) for call in (6, 7, 8, 9)])  # type: ignore[misc]
+
+    assert [len(group) for group in committer.groups] == [1, 4, 4]
+    alone = group_commit(committer, linger_s=TIMEOUT_S, gap_s=TIMEOUT_S)
+    assert [alone(10), alone(11)] == [100, 110]
+
+
 def test_a_leader_that_was_overtaken_makes_its_own_call() -> None:
     """Who goes ahead takes no leader along; both are answered, and the next call leads at once."""
     committer = Committer()

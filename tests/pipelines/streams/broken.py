@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import ids, mail, shelf, watermarks, worker
+from pipelines.streams import ids, mail, shelf, sweep, watermarks, worker
 from pipelines.streams.calls import ChangedError, Commit, Peek, Read, Scan
 from pipelines.streams.environment import Environment
 from pipelines.streams.injection import pull
@@ -35,7 +35,7 @@ from tests.pipelines.streams.store import Steps, answered
 def calm_without_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Nothing is left out: without faults but delays, no wake is lost, so none needs a sweep."""
     no_sweep(schedule, patch)
-    schedule.simulation.chances = Chances(0, 0, 0.01, 0, 0, 0)
+    schedule.simulation.chances = Chances(0, 0, 0.01, 0, 0, 0, purge=0)
 
 
 def no_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,11 @@ def torn_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
 
 
 def deaf_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
-    """Who finds that somebody else has read a source takes it that they go on with it."""
+    """Who finds that somebody else has read a source takes it that they go on with it.
+
+    And the sweep does not look after it, which would make up for that.
+    """
+    patch.setattr(sweep, "NEWS_MS", 0)
 
     def trusting(environment: Environment, stream: str) -> Steps:
         try:

@@ -33,6 +33,7 @@ def heirs_sleep(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 
 def generation_begins_again(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """What is cut off begins with the first generation, which may have been used there before."""
+    calm(schedule, patch)
     real = reshaping._halves
 
     def halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:

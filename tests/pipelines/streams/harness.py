@@ -80,3 +80,18 @@ def is_drained() -> bool:
 
 def dead() -> int:
     return len(StreamDead.query().fetch(keys_only=True))
+
+
+def resumed(steps: Any, call: Any) -> Any:
+    """Go on with steps that stand at a call."""
+    while True:
+        try:
+            answer = yield call
+        except Exception as error:
+            step, given = steps.throw, error
+        else:
+            step, given = steps.send, answer
+        try:
+            call = step(given)
+        except StopIteration as stop:
+            return stop.value

@@ -97,11 +97,15 @@ class Mixed:
             process: [self._record(f"r{process}", n) for n in range(records // 2)]
             for process in self.processes
         }
-        self.left = {process: self._sends(each) for process, each in self.pushed.items()}
-        self.open = {*self.processes}
+        # Two push side by side for one process.
+        self.left = {
+            (process, part): self._sends(records[part::2])
+            for process, records in self.pushed.items()
+            for part in (0, 1)
+        }
         self.sizes = TINY if seed % 5 else {}
         self.judge = Judge(self.simulation)
-        users = [partial(self._push, process) for process in self.processes]
+        users = [partial(self._push, *place) for place in self.left]
         self.simulation.users += [*users, self._pull, self._replay]
 
     def _pipeline(self) -> Pipeline:
@@ -133,23 +137,28 @@ class Mixed:
 
     # Who uses the pipeline
 
-    def _push(self, process: str) -> Steps:
-        environment = self.simulation.environment(self.simulation.machines[0])
-        left = self.left[process]
+    def _push(self, process: str, part: int) -> Steps:
+        environment = self.simulation.environment(self.simulation.machines[part])
+        left = self.left[process, part]
         while left:
             value, wait_s = left[0]
             yield Pause(wait_s)
             arrivals = [arrival(environment, "in", value, value["at"], value["id"])]
             yield from inject(environment, Offer("in", process, arrivals, value["at"]))
             left.pop(0)
-        yield from inject(environment, Offer("in", process, [], FOREVER))
-        self.open.discard(process)
+        if not any(self.left[process, each] for each in (0, 1)):
+            yield from inject(environment, Offer("in", process, [], FOREVER))
 
     def _pull(self) -> Steps:
+        """Have the log read; again, until that was begun."""
         environment = self.simulation.environment(self.simulation.machines[-1])
-        yield from read_head(environment)
-        [found] = yield Read([environment.names.source("log", "")])
-        yield Create([pull_wake(environment, "log", found.body.seq, "b", environment.new_id())])
+        while True:
+            yield from read_head(environment)
+            [found] = yield Read([environment.names.source("log", "")])
+            if found.body.seq:
+                return
+            yield Create([pull_wake(environment, "log", 0, "begin", environment.new_id())])
+            yield Pause(0.2)
 
     def _read(self, clients: Any, position: Any, limit: int) -> Pulled:
         """Read two records at a time; of a log that grows, what is there by now."""
@@ -173,10 +182,12 @@ class Mixed:
 
     def _has_come(self) -> bool:
         """Return whether all records are in, and out of the inboxes."""
-        rows = self.simulation.store.rows
-        log = rows.get(Names("mix").source("log", ""))
-        is_read = log is not None and log.body.watermark >= FOREVER
-        return not self.open and is_read and not any(key.kind == CHUNK for key in rows)
+        rows, names = self.simulation.store.rows, Names("mix")
+        places = [("log", ""), *(("in", process) for process in self.processes)]
+        sources = [rows.get(names.source(*place)) for place in places]
+        are_over = all(row is not None and row.body.watermark >= FOREVER for row in sources)
+        are_sent = are_over and not any(self.left.values())
+        return are_sent and not any(key.kind == CHUNK for key in rows)
 
     def _is_over(self) -> bool:
         rows = self.simulation.store.rows

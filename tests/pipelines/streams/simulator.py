@@ -96,9 +96,10 @@ class Chances:
     zombie: float = 0.01
     double: float = 0.1
     delay: float = 0.1
+    purge: float = 0.0005  # At each step: all tasks are deleted.
 
 
-NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Simulation:
@@ -165,6 +166,7 @@ class Simulation:
             new_id=self._new_id,
             complain=lambda text: None,
             pace=self.pace,
+            memories=machine.memories,
         )
 
     def _new_id(self) -> str:
@@ -188,6 +190,9 @@ class Simulation:
         """Let one process do one call; return False if there is nothing to do any more."""
         chance = self.random.random
         self.now_ms += 1
+        if chance() < self.chances.purge:
+            self.counts["purge"] += 1
+            self.wakes = [each for each in self.wakes if each[1] == SWEEP]
         if self.sweeps and self.now_ms - self.swept_ms > SWEPT_EVERY_MS:
             self.swept_ms = self.now_ms
             self.wakes.append((self.now_ms, SWEEP))
@@ -243,7 +248,7 @@ class Simulation:
             return self._tick(environment)
         if lo < 0:
             return self.pull(environment, name)
-        return self.worker(environment, name, lo, machine.memories).run()
+        return self.worker(environment, name, lo).run()
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:
         steps = self.tick(environment, *why)

@@ -40,5 +40,5 @@ class GrowingWebLog(WebLog):
 @pytest.mark.parametrize("services", ["firestore"], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_are_exact_while_intervals_are_split_and_merged(world: World, kind: str) -> None:
-    """G1, G2, G9: with a fault at any call of a split or merge, and of what comes after."""
+    """G1, G2, G10: with a fault at any call of a split or merge, and of what comes after."""
     Explorer(world, GrowingWebLog(world)).explore([kind], at_most=2)

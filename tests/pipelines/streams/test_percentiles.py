@@ -38,7 +38,7 @@ MOST = Pipeline(
 def test_windows_close_without_the_slowest_hundredth_which_is_in_time_downstream(
     services: Services,
 ) -> None:
-    """G11: the watermark of all records stays exact; the straggler is counted."""
+    """G12: the watermark of all records stays exact; the straggler is counted."""
     world = stream_world(services, MOST)
     records = hits(*[(f"f{n}", "/", 1_000 + n) for n in range(200)])
     with world.context():

@@ -31,7 +31,7 @@ def look(clients: Clients, pipeline: Pipeline) -> None:
 
 @one_emulator
 def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) -> None:
-    """G10: it is refused with 429 before anything is let in, and goes through later."""
+    """G11: it is refused with 429 before anything is let in, and goes through later."""
     world = stream_world(services, NARROW)
     with world.context():
         for n in range(3):
@@ -75,7 +75,7 @@ def proof(world: World) -> dict[str, str]:
 
 @one_emulator
 def test_a_pull_stops_while_much_waits_and_goes_on_by_itself(services: Services) -> None:
-    """G10: nothing is read twice."""
+    """G11: nothing is read twice."""
     reads = []
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
@@ -102,7 +102,7 @@ def row(watermark: int, **more: Any) -> SourceRow:
 
 
 def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
-    """G10: what is silent, has ended or has never begun is no measure."""
+    """G11: what is silent, has ended or has never begun is no measure."""
     pipeline = Pipeline(
         "skewed", *STAGES, limits=Limits(skew=timedelta(seconds=10)),
         sources=[PushSource("requests", processes=("a", "b", "c", "d", "e"))],

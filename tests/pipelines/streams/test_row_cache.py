@@ -65,8 +65,8 @@ def test_a_large_state_is_kept_as_long_as_the_timers_of_its_slab_are_near() -> N
 def test_a_worker_that_comes_back_reads_no_state_again_unless_another_was_there(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G12: what it remembers is good as long as the interval has the version that it left."""
-    read = []
+    """G13: what it remembers is good as long as the interval has the version that it left."""
+    read: list[Key] = []
     real = Engine._read
 
     def counted(engine: Engine, call: Read) -> Any:

@@ -32,6 +32,7 @@ from tests.pipelines.streams.harness import (
     dead,
     hits,
     is_drained,
+    resumed,
     stream_world,
     windows,
 )
@@ -274,6 +275,23 @@ def test_a_sender_that_dies_before_it_wakes_its_reader_is_made_up_for(services: 
 
 
 @one_emulator
+def test_a_queue_that_is_purged_loses_no_record(services: Services) -> None:
+    """G1: a purged task's name stays taken, so the sweep wakes by other names."""
+    world = stream_world(services)
+    with world.context():
+        WEBLOG.push(world.clients, "requests", hits(("a", "/", 1)))
+        WEBLOG.close(world.clients, "requests")
+    [task, *_] = world.live_tasks("streams")
+    world.engine.purge_queue(task.name.partition("/tasks/")[0])
+    world.settle()
+    assert windows(world) == {}
+
+    world.sweep()
+    world.settle()
+    assert windows(world) == {"0": [["/", 1]]}
+
+
+@one_emulator
 def test_what_is_at_rest_costs_nothing(services: Services) -> None:
     """No task is left, and a sweep wakes nothing."""
     world = stream_world(services)
@@ -304,24 +322,9 @@ def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> N
     with world.context():
         before = StreamInterval.query().get().body
         assert before["records"] == 1
-        assert engine.run(_resumed(steps, call)) is Ended.LEASED
+        assert engine.run(resumed(steps, call)) is Ended.LEASED
         assert StreamInterval.query().get().body == before
         assert StreamChunk.query().get() is None
-
-
-def _resumed(steps: Any, call: Any) -> Any:
-    """Go on with steps that stand at a call."""
-    while True:
-        try:
-            answer = yield call
-        except Exception as error:
-            step, given = steps.throw, error
-        else:
-            step, given = steps.send, answer
-        try:
-            call = step(given)
-        except StopIteration as stop:
-            return stop.value
 
 
 @one_emulator

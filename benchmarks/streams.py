@@ -1,0 +1,307 @@
+"""Streams: a windowed count, exactly once, against Bytewax and a task for each record, in one run.
+
+The workload (benchmarks/streams_workload.py) is that of all designs; each round runs each of them
+once, and every count is checked: a design that loses or doubles a record fails the benchmark. Ours
+runs on gunicorn as the dev server runs it, with its Cloud Tasks and the Firestore emulator in
+Datastore mode. Bytewax runs in one process of its own, with its state in SQLite: a snapshot after
+each batch of 100 ("durable"), as ours, or every ten seconds, its default ("default").
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.results import Result, percentile, quartiles
+from benchmarks.streams_app import (
+    BATCH,
+    HOPS,
+    LAGS,
+    NOTES,
+    ONE,
+    PUSHED,
+    RECORDS,
+    ROUNDS,
+    THREE,
+    Arrived,
+    BenchCount,
+    count_each,
+)
+from benchmarks.streams_workload import KEYS, events, truth
+from benchmarks.testbed import Bench, open_testbed
+from models import rows
+from pipelines.runtime import Cost
+from pipelines.streams import Pipeline, Pushed
+from pipelines.streams.rows import HEAD, Names, first_slots
+
+TIMEOUT_S = 240
+# By a task for each record.
+TASKS = 2_000
+PUSHES = {1: 300, 10: 200, 100: 200}
+PACED_S, WARM_S = 12.0, 2.0
+PYTHON = Path(__file__).parent.parent / ".venv" / "rivals" / "bin" / "python"
+# Bytewax's epochs, in seconds.
+EPOCHS = {"durable": 0.0, "default": 10.0}
+MAX_ROUND_TRIPS, MAX_WRITES = 0.03, 0.12
+MAX_HOP_MS, MAX_HOP_P95_MS = 15.0, 60.0
+MAX_LAG_MS, MAX_LAG_A_STAGE_MS = 1_800.0, 200.0
+
+
+class MissingError(Exception):
+    """Bytewax is not there; the text says how to get it."""
+
+
+class WrongError(Exception):
+    """Records were lost or doubled."""
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons."""
+    if not PYTHON.exists():
+        raise MissingError("Bytewax is missing: run `make bench NAMES=streams`")
+    with open_testbed("benchmarks.streams_app:serve()", emulator="firestore") as bench:
+        yield from _rates(bench)
+        yield from _costs(bench)
+        yield from _hops(bench)
+        yield from _lags(bench)
+
+
+# Records a second
+
+
+def _rates(bench: Bench) -> Iterator[Result]:
+    seconds: dict[str, list[float]] = {}
+    for n in range(ROUNDS):
+        took_s = {
+            "one_stage": _pulled(bench, ONE[n]) / RECORDS,
+            "three_stages": _pulled(bench, THREE[n]) / RECORDS,
+            "task_each": _task_each(bench, n) / TASKS,
+        }
+        for stages in (1, 3):
+            for name, epoch_s in EPOCHS.items():
+                took_s[f"bytewax_{name}_{stages}"] = _bytewax(epoch_s, stages) / RECORDS
+        for name, each_s in took_s.items():
+            if n:  # The first round warms up.
+                seconds.setdefault(name, []).append(each_s)
+    for name, each in seconds.items():
+        rates = [1 / one for one in each]
+        yield Result(
+            f"streams.{name}_per_s",
+            statistics.median(rates),
+            "records a second",
+            f"batches of {BATCH}" if name != "task_each" else "a transaction each",
+            raw={"quartiles": quartiles(rates)},
+        )
+    yield from _ratios(seconds)
+
+
+def _ratios(seconds: dict[str, list[float]]) -> Iterator[Result]:
+    durable, default = "Bytewax, a snapshot a batch", "Bytewax, a snapshot every 10 s"
+    for ours, theirs, versus, target in (
+        ("one_stage", "bytewax_durable_1", durable, 2.0),
+        ("three_stages", "bytewax_durable_3", durable, 2.0),
+        ("one_stage", "bytewax_default_1", default, None),
+        ("three_stages", "bytewax_default_3", default, None),
+        ("one_stage", "task_each", "one task and one transaction a record", 20.0),
+    ):
+        yield Result(
+            f"streams.{ours}_versus_{theirs.removesuffix('_1').removesuffix('_3')}",
+            statistics.median(seconds[theirs]) / statistics.median(seconds[ours]),
+            "ratio of rates",
+            versus,
+            target,
+        )
+
+
+def _pulled(bench: Bench, pipeline: Pipeline) -> float:
+    """Run a pipeline from its first record until all results are there; return its seconds."""
+    began = time.perf_counter()
+    pipeline.pull(bench.clients, "in")
+    _until_collected(bench, pipeline, len(truth(RECORDS)))
+    took_s = time.perf_counter() - began
+    _check(bench, pipeline, RECORDS)
+    bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+    return took_s
+
+
+def _until_collected(bench: Bench, pipeline: Pipeline, count: int) -> None:
+    """Wait until the last computation has so many results."""
+    names, ends_at = Names(pipeline.name), time.monotonic() + TIMEOUT_S
+    keys = [rows.Name(*names.interval("collect", lo)) for lo in first_slots(pipeline.intervals)]
+    while True:
+        found, _ = rows.read(bench.clients.datastore, keys)
+        if sum(json.loads(row.body)["records"] for row in found if row is not None) >= count:
+            return
+        if time.monotonic() > ends_at:
+            raise WrongError(f"{pipeline.name} does not come to its end")
+        time.sleep(0.02)
+
+
+def _check(bench: Bench, pipeline: Pipeline, count: int) -> None:
+    """Compare each window with the truth."""
+    states = pipeline.states(bench.clients, "collect")
+    found = [(key, *each) for key, state in states for each in state["windows"]]
+    counts = Counter({(key, start): records for key, start, records in found})
+    if len(found) != len(counts) or counts != truth(count):
+        raise WrongError(f"{pipeline.name}: the counts are not those of its records")
+
+
+def _task_each(bench: Bench, round_: int) -> float:
+    """Count some records by a task and a transaction each; return the seconds."""
+    part = events(RECORDS)[round_ * TASKS : (round_ + 1) * TASKS]
+    began = time.perf_counter()
+    count_each.enqueue_many(bench.clients, [Arrived(*each) for each in part])
+    bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+    took_s = time.perf_counter() - began
+    with bench.clients.context():
+        counted = sum(row.count for row in BenchCount.query().fetch())
+    if counted != (round_ + 1) * TASKS:
+        raise WrongError(f"{counted} records were counted by tasks of {(round_ + 1) * TASKS}")
+    return took_s
+
+
+def _bytewax(epoch_s: float, stages: int) -> float:
+    """Return the seconds of one run of Bytewax, which checks its counts itself."""
+    program = Path(__file__).parent / "streams_rivals.py"
+    options = [epoch_s, stages, BATCH, RECORDS, 1]
+    command = [str(PYTHON), str(program), *map(str, options)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
+    [took_s] = json.loads(done.stdout.splitlines()[-1])
+    return float(took_s)
+
+
+# Operations
+
+
+def _costs(bench: Bench) -> Iterator[Result]:
+    """Count what a record costs from its push until its result is kept, by the size of pushes."""
+    for size, pipeline in PUSHED.items():
+        count = size * PUSHES[size]
+        before, read_before = bench.cost(), bench.read_meter.total()
+        for first in range(0, count, size):
+            part = enumerate(events(count)[first : first + size], first)
+            pushed = [Pushed(f"{n}", {"key": each.key}, each.at) for n, each in part]
+            pipeline.push(bench.clients, "in", pushed)
+        pipeline.close(bench.clients, "in")
+        read = bench.read_meter.total() - read_before
+        _until_collected(bench, pipeline, len(truth(count)))
+        bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+        _check(bench, pipeline, count)
+        yield from _cost_of(size, count, bench.cost() - before + read)
+
+
+def _cost_of(size: int, count: int, cost: Cost) -> Iterator[Result]:
+    targets = {"round_trips": MAX_ROUND_TRIPS, "writes": MAX_WRITES} if size == BATCH else {}
+    for what, spent in cost.as_dict().items():
+        yield Result(
+            f"streams.{what}_at_{size}",
+            spent / count,
+            "operations a record",
+            f"in pushes of {size}",
+            targets.get(what),
+            at_least=False,
+        )
+
+
+# Latency
+
+
+def _hops(bench: Bench) -> Iterator[Result]:
+    """Push at a rate; yield how long after its push a record's result can be read."""
+    first = 0
+    for per_s in (100, 1_000):
+        size = max(1, per_s // 100)
+        accepted = _push_paced(bench, HOPS, per_s / size, size, first)
+        bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+        readable = _readable(bench)
+        first += len(accepted)
+        if set(readable) != set(range(first)):
+            raise WrongError(f"{len(readable)} records of {first} have a result")
+        warm = [n for n in accepted if n > first - len(accepted) + per_s * WARM_S]
+        hops_ms = [1000 * max(0.0, readable[n] - accepted[n]) for n in warm]
+        for name, share, most in (("p50", 0.5, MAX_HOP_MS), ("p95", 0.95, MAX_HOP_P95_MS)):
+            yield Result(
+                f"streams.hop_{name}_ms_at_{per_s}",
+                percentile(hops_ms, share),
+                "ms",
+                f"from the end of a push of {size}, 100 a second, until its result can be read",
+                most if per_s == 1_000 else None,
+                at_least=False,
+            )
+
+
+def _push_paced(
+    bench: Bench, pipeline: Pipeline, per_s: float, size: int, first: int
+) -> dict[int, float]:
+    """Push for some time; return when each record was accepted."""
+    began, accepted = time.time(), dict[int, float]()
+    for push in range(int(per_s * PACED_S)):
+        time.sleep(max(0.0, began + push / per_s - time.time()))
+        numbers = range(first + push * size, first + (push + 1) * size)
+        now_ms = int(time.time() * 1000)
+        pushed = [
+            Pushed(f"{n}", {"key": f"k{n * 7919 % KEYS}", "number": n}, now_ms) for n in numbers
+        ]
+        pipeline.push(bench.clients, "in", pushed)
+        accepted.update(dict.fromkeys(numbers, time.time()))
+    return accepted
+
+
+def _readable(bench: Bench) -> dict[int, float]:
+    """Return when the commit of each record had returned."""
+    lines = [line.split() for path in bench.costs.glob(f"*.{NOTES}") for line in path.open()]
+    return {int(number): float(at) for number, at in lines}
+
+
+# Watermarks
+
+
+def _lags(bench: Bench) -> Iterator[Result]:
+    """Push at a rate; yield how far the watermark of each stage is behind the clock."""
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        sampled = thread.submit(_sample, bench, LAGS, is_over)
+        pushed = len(_push_paced(bench, LAGS, 100, 1, 0))
+        is_over.set()
+        samples = sampled.result()
+    LAGS.close(bench.clients, "in")
+    bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+    states = dict(LAGS.states(bench.clients, "collect")).values()
+    if sum(count for state in states for _, count in state["windows"]) != pushed:
+        raise WrongError(f"the windows do not have the {pushed} records that were pushed")
+    first, *later = LAGS.graph.order
+    yield _lag(f"{first}_ms", [each[first] for each in samples], MAX_LAG_MS)
+    for before, name in zip([first, *later], later, strict=False):
+        more_ms = [each[name] - each[before] for each in samples]
+        yield _lag(f"more_of_{name}_ms", more_ms, MAX_LAG_A_STAGE_MS)
+
+
+def _lag(name: str, lags_ms: Sequence[float], most: float) -> Result:
+    return Result(
+        f"streams.watermark_lag_{name.replace('-', '_')}",
+        percentile(lags_ms, 0.95),
+        "ms",
+        "p95, of records at most 1 s out of order" if "more" not in name else "p95, stage before",
+        most,
+        at_least=False,
+        raw={"quartiles": quartiles(lags_ms)},
+    )
+
+
+def _sample(bench: Bench, pipeline: Pipeline, is_over: threading.Event) -> list[dict[str, float]]:
+    """Look at the watermarks again and again; return the lag of each computation."""
+    samples = []
+    is_over.wait(WARM_S)
+    while not is_over.wait(0.05):
+        [head], _ = rows.read(bench.clients.datastore, [rows.Name(HEAD, pipeline.name)])
+        if head is not None:
+            inputs = json.loads(head.body)["inputs"]
+            samples.append({name: time.time() * 1000 - at for name, at in inputs.items()})
+    return samples

@@ -1,0 +1,186 @@
+"""The app that is measured: a windowed count behind one stage and three, and by a task a record.
+
+one, three   the count alone, or behind two stages that keep a state for each key and hand every
+             record on; a last computation keeps the results. A pipeline for each round, for its
+             source ends. It is pulled, 100 records at a time
+pushed       the count, pushed by somebody else
+hops         the same; the app notes when each record's commit had returned: from then on the result
+             can be read
+lags         the three stages, pushed
+each         one task and one transaction for each record
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flask import Flask
+from google.cloud import ndb
+
+from benchmarks.streams_workload import DISORDER_MS, WINDOW_MS, events
+from benchmarks.testbed import app_for
+from models import rows
+from models.transactions import transact
+from pipelines.registry import Registry
+from pipelines.runtime import Clients
+from pipelines.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    Pulled,
+    PullSource,
+    PushSource,
+    Record,
+)
+from pipelines.streams.windows import Tumbling, Windowed
+from pipelines.tasks import task
+
+RECORDS, BATCH, ROUNDS = 50_000, 100, 4
+SIZES = (1, 10, 100)
+WINDOW = Tumbling(timedelta(milliseconds=WINDOW_MS))
+NOTES = "hops"
+
+
+def by_key(value: Mapping[str, Any]) -> str:
+    """Return what every stage has for its key."""
+    return str(value["key"])
+
+
+class Pass(Computation):
+    """Counts a key's records, and hands each on."""
+
+    def __init__(self, stage: int, stream: str, output: str) -> None:
+        self.name = f"pass-{stage}"
+        self.inputs = {stream: by_key}
+        self.outputs = (output,)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+        ctx.produce(self.outputs[0], record.value)
+
+
+class Collect(Computation):
+    """Keeps the results: each is a part of a key's state when its commit has returned."""
+
+    inputs: ClassVar = {"windows": by_key}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("windows").append([record.value["start"], record.value["value"]])
+
+
+class Noted(Computation):
+    """Counts a key's records, and notes which ones its commit is about."""
+
+    inputs: ClassVar = {"in": by_key}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+        _numbers().append(record.value["number"])
+
+
+def read(clients: Clients, position: int | None, limit: int) -> Pulled:
+    """Return the next records of the workload."""
+    begin = position or 0
+    end = min(begin + BATCH, RECORDS)
+    part = [({"key": each.key}, each.at) for each in events(RECORDS)[begin:end]]
+    return Pulled(part, end, is_over=end == RECORDS)
+
+
+def stages(count: int) -> Sequence[Computation]:
+    """Return a count behind so many stages less one, and what keeps its results."""
+    streams = ["in", *(f"passed-{stage}" for stage in range(1, count))]
+    passes = [Pass(n + 1, *streams[n : n + 2]) for n in range(count - 1)]
+    counted = Windowed("count", WINDOW, inputs={streams[-1]: by_key}, output="windows")
+    return [*passes, counted, Collect()]
+
+
+def pulled(name: str, count: int) -> Pipeline:
+    """Return a pipeline over the workload."""
+    source = PullSource("in", read, disorder=timedelta(milliseconds=DISORDER_MS))
+    return Pipeline(name, *stages(count), sources=[source], intervals=1)
+
+
+def pushed(name: str, *computations: Computation, disorder_ms: int = DISORDER_MS) -> Pipeline:
+    """Return a pipeline that somebody pushes to."""
+    source = PushSource("in", disorder=timedelta(milliseconds=disorder_ms))
+    return Pipeline(name, *computations, sources=[source], intervals=1)
+
+
+# The first round of each warms up.
+ONE = [pulled(f"one-{n}", 1) for n in range(ROUNDS)]
+THREE = [pulled(f"three-{n}", 3) for n in range(ROUNDS)]
+PUSHED = {size: pushed(f"pushed-{size}", *stages(1)) for size in SIZES}
+HOPS = pushed("hops", Noted())
+LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
+
+
+# One task and one transaction for each record
+
+
+class BenchCount(ndb.Model):
+    """How many records a key has in a window."""
+
+    count = ndb.IntegerProperty(indexed=False, default=0)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A record."""
+
+    key: str
+    at: int
+
+
+@task("/tasks/bench/count-each", queue="bench")
+def count_each(clients: Clients, args: Arrived) -> None:
+    """Count a record in its window."""
+    name = f"{args.key}:{args.at // WINDOW_MS * WINDOW_MS}"
+
+    def body() -> None:
+        row = BenchCount.get_by_id(name) or BenchCount(id=name)
+        row.count += 1
+        row.put()
+
+    transact(body)
+
+
+# What is noted of hops
+
+_local = threading.local()
+
+
+def _numbers() -> list[int]:
+    """Return the records of this thread's batch."""
+    if not hasattr(_local, "numbers"):
+        _local.numbers = []
+    return _local.numbers  # type: ignore[no-any-return]
+
+
+def _note_commits() -> None:
+    """Have each commit of a batch of `hops` noted, once it has returned."""
+    commit, path = rows.commit, Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.{NOTES}"
+
+    def noted(client: ndb.Client, **writes: Any) -> list[int]:
+        numbers, _local.numbers = _numbers(), []
+        versions = commit(client, **writes)
+        if numbers:
+            with path.open("a") as notes:
+                notes.writelines(f"{number} {time.time()}\n" for number in numbers)
+        return versions
+
+    rows.commit = noted
+
+
+def serve() -> Flask:
+    """Return the app."""
+    _note_commits()
+    pipelines = (*ONE, *THREE, *PUSHED.values(), HOPS, LAGS)
+    app, _ = app_for(Registry(*pipelines, count_each))
+    return app

@@ -1,0 +1,68 @@
+"""Gauges of a pipeline: some reads for all of it, and for each computation one bounded count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models import rows
+from pipelines.runtime.clients import Clients
+from pipelines.streams import reading
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import CHUNK, DEAD, Interval
+from pipelines.streams.service import Engine
+from pipelines.tasks.pattern import Gauge
+
+MAX_COUNTED = 200
+_COUNTED = f"at most {MAX_COUNTED} are counted."
+HELP = {
+    "streams_waiting_chunks": f"Chunks of up to 500 records in the inbox; {_COUNTED}",
+    "streams_watermark_lag_seconds": "From the sources' latest record back to the watermark.",
+    "streams_late_records": "Records that were dropped as late, since the pipeline began.",
+    "streams_dead_letters": f"Records and timers that wait for somebody; {_COUNTED}",
+    "streams_waiting_timers": "Timers that have not fired: one for each open window.",
+    "streams_owned_intervals": "Intervals that a worker has.",
+    "streams_dedup_missing_seconds": "How much less long ids are known than is declared.",
+}
+
+
+def gauges_of(clients: Clients, pipeline: Declaration) -> Sequence[Gauge]:
+    """Return the gauges of a pipeline; of one that has never run there are none."""
+    engine = Engine(clients, pipeline)
+    overview = engine.run(reading.overview(engine.environment))
+    return [
+        Gauge(name, HELP[name], value, {"pipeline": pipeline.name, "computation": computation})
+        for computation in overview.intervals
+        for name, value in _values(engine, clients, overview, computation).items()
+    ]
+
+
+def _values(
+    engine: Engine, clients: Clients, overview: reading.Overview, name: str
+) -> dict[str, float]:
+    environment, intervals = engine.environment, overview.intervals[name]
+    pipeline, now_ms = environment.pipeline, environment.now_ms()
+
+    def count(kind: str) -> int:
+        first = f"{pipeline.name}:{name}"
+        return rows.count(clients.datastore, kind, f"{first}:", f"{first};", MAX_COUNTED)
+
+    return {
+        "streams_waiting_chunks": count(CHUNK),
+        "streams_watermark_lag_seconds": _lag_ms(overview, name) / 1000,
+        "streams_late_records": sum(each.late for each in intervals),
+        "streams_dead_letters": count(DEAD),
+        "streams_waiting_timers": sum(each.timers for each in intervals),
+        "streams_owned_intervals": sum(each.is_held(now_ms) for each in intervals),
+        "streams_dedup_missing_seconds": _missing_ms(engine, intervals, name) / 1000,
+    }
+
+
+def _lag_ms(overview: reading.Overview, name: str) -> int:
+    watermark = overview.head.inputs.get(name, 0)
+    return 0 if watermark >= FOREVER else max(0, overview.latest - watermark)
+
+
+def _missing_ms(engine: Engine, intervals: Sequence[Interval], name: str) -> int:
+    known_for_ms = reading.known_for(engine.environment, name, intervals)
+    return 0 if known_for_ms is None else engine.environment.pipeline.dedup_ms(name) - known_for_ms

@@ -1,0 +1,77 @@
+"""A sink: where records of a stream leave the pipeline.
+
+It reads a stream as a computation does, with an inbox, a lease and dead letters of its own, and has
+no state: the transaction that takes records out of the inbox is the one that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.runtime.clients import Clients
+from pipelines.streams.computation import Computation, KeyOf
+from pipelines.tasks.declaration import Task
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """A record that leaves the pipeline.
+
+    Attributes:
+        id: Of this record at this sink; the same however often it is tried.
+        late: Whether it came too late, or follows from one that did.
+    """
+
+    id: str
+    key: str
+    value: Any
+    at: int
+    stream: str
+    late: bool = False
+
+
+class Sink(Computation):
+    """Base class: what a stream's records become, and how that is written.
+
+    Attributes:
+        max_records: So many at most are written by one transaction.
+        pipeline: The name of the one that it is a part of.
+    """
+
+    max_records = 100
+
+    def __init__(self, stream: str, *, name: str = "", key: KeyOf | None = None) -> None:
+        """Declare a sink.
+
+        Args:
+            stream: The one that it reads.
+            name: Stands in keys and routes; by default that of the stream with "-sink".
+            key: Spreads records over the pipeline's intervals, on each of which one worker at a
+                time writes. None: they share one.
+        """
+        self.name = name or f"{stream}-sink"
+        self.stream = stream
+        self.inputs = {stream: key or _one}
+        self.pipeline = ""
+
+    def make(self, record: SinkRecord) -> Any:
+        """Return what is written of a record; what this raises makes it a dead letter."""
+        return record
+
+    def write(self, clients: Clients, made: Sequence[Any]) -> None:
+        """Write what records became, in the transaction that takes them out of the stream.
+
+        It may run again when that is not committed: it reads and writes Datastore and nothing else.
+        """
+        raise NotImplementedError
+
+    @property
+    def tasks(self) -> Sequence[Task[Any]]:
+        """Return the tasks that it brings along."""
+        return ()
+
+
+def _one(value: Any) -> str:
+    return "all"
