@@ -1,9 +1,10 @@
 """Batches: a thousand tasks that do nothing and one more at the end, by us and others, in one run.
 
 Ours, the article's code and bare tasks run on one stack: gunicorn as the dev server runs it, its
-Cloud Tasks, a Datastore emulator. Celery and Dramatiq run on a Redis beside it, with two worker
-processes each; they keep members in memory, lose them with it, and deliver a callback again when a
-worker dies over it. A round runs each of them once. How the designs differ:
+Cloud Tasks, a Datastore emulator. The queue delivers as many tasks at a time as the app has
+threads, and 500 a second, the most of the service. Celery and Dramatiq run on a Redis beside it,
+with two worker processes each; they keep members in memory, lose them with it, and deliver a
+callback again when a worker dies over it. A round runs each of them once. How the designs differ:
 benchmarks/batches_app.py, benchmarks/batches_rivals.py.
 """
 
@@ -24,6 +25,7 @@ from benchmarks.batches_app import BenchDone
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
 from devserver import debian
+from devserver.app import THREADS, WORKERS
 from devserver.ports import free_port
 
 COUNT = 1_000
@@ -41,7 +43,8 @@ class MissingError(Exception):
 
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
-    with open_testbed("benchmarks.batches_app:serve()", is_cached=True) as bench:
+    app = "benchmarks.batches_app:serve()"
+    with open_testbed(app, is_cached=True, at_once=WORKERS * THREADS) as bench:
         designs = ("ours", "pulled", "article", "bare")
         for design in designs:
             _run(bench, design, 50)

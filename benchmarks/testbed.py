@@ -45,7 +45,7 @@ queue:
   - name: bench
     rate: 500/s
     bucket_size: 500
-    max_concurrent_requests: 16
+    max_concurrent_requests: AT_ONCE
 """
 # Of patterns that have tasks of their own; what lost a race comes back as with queue.yaml.
 QUEUE_YAML += "".join(
@@ -141,6 +141,7 @@ def open_testbed(
     is_cached: bool = False,
     threads: int = THREADS,
     emulator: str = "datastore",
+    at_once: int = 16,
 ) -> Iterator[Bench]:
     """Start everything on free ports.
 
@@ -149,6 +150,7 @@ def open_testbed(
         is_cached: The app has a memcached.
         threads: Of each of the app's two workers.
         emulator: "datastore", or "firestore", which locks, and increments by itself.
+        at_once: How many tasks of the queue "bench" are delivered at a time.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
@@ -158,7 +160,7 @@ def open_testbed(
         memcached() as cache,
         mail_server() as relay,
         running(
-            queue_yaml=_written(Path(folder) / "queue.yaml"),
+            queue_yaml=_written(Path(folder) / "queue.yaml", at_once),
             app_url=url,
             project=PROJECT,
             location=LOCATION,
@@ -174,8 +176,8 @@ def open_testbed(
         yield Bench(clients, read_meter, queue, relay, costs, port, app.workers, datastore)
 
 
-def _written(path: Path) -> Path:
-    path.write_text(QUEUE_YAML)
+def _written(path: Path, at_once: int) -> Path:
+    path.write_text(QUEUE_YAML.replace("AT_ONCE", str(at_once)))
     return path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,13 @@ def _share(item: pytest.Item) -> float:
     """Return what part of all minutes a test asks for; 0: as much as others get."""
     marker = item.get_closest_marker("soak_share")
     return float(marker.args[0]) if marker else 0.0
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of the search for garbage, which reads it all again each time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ import pytest
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
-SAMPLE_OF = 4
+SAMPLE_OF = 8
 MANY = 3
 
 

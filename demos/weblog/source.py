@@ -67,7 +67,11 @@ class Position:
 
 
 def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
-    """Read up to `limit` lines of the log at a position."""
+    """Read up to `limit` requests of the log at a position.
+
+    What cannot be read behind them goes with them, and so does the log's end: a read without any
+    request is one that waits for the next log, and its position is not kept.
+    """
     here = position_of(position)
     log = log_at(here.log)
     if log is None:
@@ -77,12 +81,12 @@ def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
         limit = min(limit, max(1, round(pace * PACED_S)))
     records: list[tuple[Any, int]] = []
     lines = cut_lines(read_upload(log["id"], here.offset))
-    for _ in range(limit):
-        line = next(lines, None)
-        if line is None:
-            return _ended(here, records)
-        here = _take(here, line, records)
-    return Pulled(records, asdict(here))
+    for line in lines:
+        following = _take(here, line, records)
+        if len(records) > limit:
+            return Pulled(records[:limit], asdict(here))
+        here = following
+    return _ended(here, records)
 
 
 def position_of(stored: Any) -> Position:

@@ -45,7 +45,7 @@ STREAM_S = 60.0
 RECONNECT_MS = 500
 # How often a page asks: as long as the pages of one process ask no more often than this in all.
 FAST_MS, SLOW_MS = 400, 15_000
-ASKED_PER_S = 15
+ASKED_PER_S = 10
 
 
 @dataclass

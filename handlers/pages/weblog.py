@@ -105,6 +105,8 @@ def _page(errors: dict[str, str], status: int) -> ResponseReturnValue:
         errors=errors,
         max_mib=MAX_LOG_BYTES // 1024**2,
         paces=PACE_NAMES,
+        # Another one: who presses “Sample” first may send this form all the same.
+        upload_id=clients().new_id(),
         tab=tab,
         excerpts=_code() if tab == "code" else [],
         looked_up=_looked_up() if tab == "state" else None,

@@ -30,7 +30,8 @@ class Bell:
 
     def ring_in_time(self) -> Steps[None]:
         """Wake those that are owed it, unless the last ring was a moment ago."""
-        if self._environment.elapsed_ms() - self._rung_ms >= self._environment.pace.ring_ms:
+        since_ms = self._environment.elapsed_ms() - self._rung_ms
+        if not 0 <= since_ms < self._environment.pace.ring_ms:
             yield from self.ring()
 
     def ring(self) -> Steps[None]:

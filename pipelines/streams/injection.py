@@ -118,7 +118,9 @@ def let_in(
     for _ in range(MAX_ATTEMPTS):
         head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
         # What the head says of intervals, and of who has to wait, may be as old as for workers.
-        if environment.elapsed_ms() - read_ms > environment.pace.watermark_ms:
+        age_ms = environment.elapsed_ms() - read_ms
+        is_other = expected is not None and found is not None and found.version != expected.version
+        if is_other or not 0 <= age_ms <= environment.pace.watermark_ms:
             read_ms = environment.elapsed_ms()
             head, found = yield Read([environment.names.head, key])
         if not is_complete(environment, head):

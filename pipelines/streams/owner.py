@@ -117,10 +117,10 @@ class Owner:
         """
         now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
         is_old = self.head.layout < self.interval.layout
-        if now_ms - self.head_read_ms <= self.pace.watermark_ms and not is_old:
+        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms and not is_old:
             return
         head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
-        if now_ms - read_ms > self.pace.watermark_ms or is_old:
+        if is_old or not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms

@@ -75,6 +75,22 @@ def test_a_log_is_read_in_pieces_and_each_line_once(logs: dict[str, bytes], limi
     assert watermarks[0] > max(at for _, at in records) + DAY_MS
 
 
+@pytest.mark.parametrize("behind", [b"", b"\n", b"bad\n" * 9])
+def test_the_end_of_a_log_comes_with_its_last_requests(
+    logs: dict[str, bytes], behind: bytes
+) -> None:
+    """Also when they are as many as one read takes: a read without any would be the last one."""
+    logs["a"] = LINE * 6 + behind
+
+    first = read_logs(None, None, 3)  # type: ignore[arg-type]
+    second = read_logs(None, first.position, 3)  # type: ignore[arg-type]
+
+    assert (len(first.records), first.watermark) == (3, None)
+    assert len(second.records) == 3
+    assert second.watermark is not None
+    assert (second.position["log"], second.position["bad"]) == (1, behind.count(b"bad"))
+
+
 def test_a_log_that_is_read_later_lies_behind_the_watermark_of_the_one_before(
     logs: dict[str, bytes],
 ) -> None:
@@ -134,8 +150,8 @@ def test_a_log_that_is_watched_is_read_some_lines_at_a_time(
         sizes.append(len(pulled.records))
         position = pulled.position
 
-    assert sizes == [50, 50, 50, 50, 0]
-    assert slept == [PACED_S] * 5
+    assert sizes == [50, 50, 50, 50]
+    assert slept == [PACED_S] * 4
 
 
 def test_lines_are_cut_where_they_end_and_too_long_ones_somewhere() -> None:

@@ -208,6 +208,8 @@ def test_a_demo_runs_by_one_press(
     """A party with guests who are told by themselves, students, items; sent twice is once."""
     monkeypatch.setattr("handlers.pages.demo_runs.GUESTS", 20)
     monkeypatch.setattr("handlers.pages.demo_runs.STUDENTS", 20)
+    monkeypatch.setattr("handlers.pages.demo_runs.RATE", 20)
+    monkeypatch.setattr("handlers.pages.demo_runs.SECONDS", 2)
     for name, place in (("invitations", PAGE), ("grades", "/grades"), ("sums", "/sums/visitors")):
         for _ in range(2):
             response = browser.post(f"/demo/{name}", {"id": ID, "tour": "1"})

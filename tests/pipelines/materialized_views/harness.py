@@ -32,8 +32,8 @@ class ThreadedWorld(World):
     def answer(self, attempt: Any) -> int | None:
         return in_a_thread(lambda: super(ThreadedWorld, self).answer(attempt))
 
-    def sweep(self) -> None:
-        in_a_thread(super().sweep)
+    def sweep(self, *paths: str) -> None:
+        in_a_thread(lambda: super(ThreadedWorld, self).sweep(*paths))
 
 
 def in_a_thread(body: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from models.continuations import FINISHED
 from pipelines.materialized_views import ConsistencyToken
-from tests.explorer import Explorer
+from tests.explorer import IS_EXHAUSTIVE, Explorer
 from tests.faults import KINDS
 from tests.pipelines.materialized_views.harness import ThreadedWorld
 from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
@@ -95,7 +95,7 @@ def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
     world.order = chance
     waiting: list[ConsistencyToken] = []
     met = ConsistencyToken()
-    steps = 220 if services.datastore_kind == "datastore" else 130
+    steps = 220 if IS_EXHAUSTIVE else 130
     seen = saved = swaps = 0
     with world.context():
         live = SCHOOL.catalog().live(ByHouse)

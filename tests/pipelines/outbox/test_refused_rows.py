@@ -110,7 +110,7 @@ def test_an_unacked_row_stays_when_its_task_is_dead_lettered(
         Order(id="o").put()
     for _ in range(100):
         world.clock.sleep(60)
-        world.sweep()
+        world.sweep("/cron/outbox/sweep")
     [dead] = dead_tasks_of(world)
     left = len(waiting(world))
     make_queue(world, missing_queue)

@@ -19,6 +19,8 @@ from tests.pipelines.outbox.rows import away, enqueue_unacked, sent, spend
 from tests.sampling import one_emulator
 from tests.world import World
 
+SWEEP = "/cron/outbox/sweep"
+
 # A row with a time of its own
 
 
@@ -141,11 +143,11 @@ def test_an_unacked_row_is_woken_once_and_not_before_its_time(
     found = []
     for _ in range(24):
         world.clock.sleep(60)
-        world.sweep()
+        world.sweep(SWEEP)
         found.append(len(sent(world, "fan-out")))
     for _ in range(20):
         world.clock.sleep(60)
-        world.sweep()
+        world.sweep(SWEEP)
         world.deliver_due()
 
     assert set(found) == {0 if is_purged else 1}

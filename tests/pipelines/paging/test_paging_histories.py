@@ -16,7 +16,7 @@ from tests.soak import IS_SOAK
 from tests.world import World
 
 HISTORIES = 10_000
-STORED_HISTORIES = 2_000 if IS_SOAK else 150
+STORED_HISTORIES = 2_000 if IS_SOAK else 60
 
 
 def test_a_row_is_seen_exactly_once_in_10_000_random_histories() -> None:

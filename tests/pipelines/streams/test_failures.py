@@ -328,6 +328,35 @@ def test_a_process_that_slept_does_not_count_on_what_it_remembers() -> None:
     assert desk.rows(CHUNK) == []
 
 
+def test_a_worker_that_may_not_have_given_its_interval_up_has_its_task_come_again() -> None:
+    """G: nobody is woken for an interval that is held, so nobody else would look."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=1)
+    steps = desk.worker("tally")
+    release = desk.until(steps, Commit, of=3)
+
+    def refuse(call: Commit) -> Any:
+        raise OutcomeUnknownError
+
+    desk.simulation.acts[Commit] = refuse
+    with pytest.raises(OutcomeUnknownError):
+        desk.finish(steps, release)
+    assert desk.interval("tally").owner
+
+
+def test_workers_that_died_are_not_held_against_an_interval_that_others_left_alive() -> None:
+    """I, G7: only those in a row make its first record a dead letter."""
+    desk = tally()
+    desk.push(watermark=1)
+    for _ in range(2):
+        desk.simulation.acts[Commit](desk.until(desk.worker("tally"), Commit))
+        desk.wait(16)
+    deaths = desk.interval("tally").deaths
+    assert desk.do(desk.worker("tally")) is Ended.DONE
+
+    assert (deaths, desk.interval("tally").deaths) == (1, 0)
+
+
 # G: wake-ups and queues
 
 
@@ -361,6 +390,24 @@ def test_an_outage_of_a_minute_delays_and_loses_nothing(call: type[Any]) -> None
 
     assert desk.simulation.now_ms > ends_ms
     assert windows(desk) == [[0, 1], [10, 1]]
+
+
+def test_an_outage_before_the_first_row_is_there_is_told_and_not_waited_for() -> None:
+    """H: who pushes tries again, when it likes."""
+    desk = tally()
+    real = desk.simulation.acts[Commit]
+
+    def refuse(call: Commit) -> Any:
+        raise OutcomeUnknownError
+
+    desk.simulation.acts[Commit] = refuse
+    with pytest.raises(ChangedError):
+        desk.push(Came("1", "a", 1))
+    desk.simulation.acts[Commit] = real
+    desk.push(Came("1", "a", 1), watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[0, 1]]
 
 
 @pytest.mark.parametrize("what", ["purged", "late"])
