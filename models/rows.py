@@ -105,15 +105,18 @@ def scan(client: ndb.Client, kind: str, low: str, high: str, limit: int) -> list
     return rows
 
 
-def first_name(client: ndb.Client, kind: str, low: str, high: str, at: Any = None) -> str | None:
-    """Return the first name from `low` on and before `high`, or None.
+def first_names(
+    client: ndb.Client, kind: str, low: str, high: str, limit: int, at: Any = None
+) -> list[str]:
+    """Return the first names, in order, from `low` on and before `high`.
+
+    There may be more than `limit` of them, or than the service sends at once.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
-    for result in _query(client, kind, low, high, 1, keys_only=True, at=at):
-        return str(result.entity.key.path[-1].name)
-    return None
+    found = _query(client, kind, low, high, limit, keys_only=True, at=at)
+    return [str(result.entity.key.path[-1].name) for result in found]
 
 
 def count(client: ndb.Client, kind: str, low: str, high: str, limit: int) -> int:

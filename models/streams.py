@@ -6,16 +6,16 @@ range of the 65,536 slots that keys are hashed to. Rows are read and written by 
 each write names the version that it expects.
 
 StreamHead
-    Name: "<pipeline>". The watermarks, the intervals that each computation is cut into, and the
-    generation that names the next tick. Written by each tick; read by workers, at most every
-    100 ms.
+    Name: "<pipeline>". The watermarks, the intervals that each computation is cut into, the inboxes
+    that were left by those before, the sources that have to wait, and the generation that names the
+    next tick. Written by each tick, split and merge; read by workers, at most every 100 ms.
     Growth: one row for each pipeline.
 
 StreamInterval
     Name: "<pipeline>:<computation>:<first slot>". Who works on a range of keys until when, the
     generation that names the task which wakes it, what each of its slabs has to do and when, which
     rows of ids there are, and counts. Written by each checkpoint: it is what fences them all.
-    Growth: one row for each interval, 4 of a computation unless it says otherwise.
+    Growth: one row for each interval, 4 of a computation unless it says otherwise, at most 64.
 
 StreamSlab
     Name: as of an interval, with the slab's first slot. Keys with their states and timers.
@@ -26,9 +26,10 @@ StreamState
     slab. Growth: one row for each such key; deleted when the state is.
 
 StreamChunk
-    Name: "<interval>:<0: in time, 1: late>:<time of the earliest record>:<id>". Up to 500 records
-    on their way to one interval. Inserted by the commit that produces them, deleted by the one that
-    works on them. Queries: ranges of names: an inbox, in order. Growth: what is in flight.
+    Name: "<interval>:<0: in time, 1: late>:<time of the earliest record>:<id>.<how many records and
+    bytes>"; of an interval that came of a split or merge "<interval>.<birth>:...". Up to 500
+    records on their way to one interval. Inserted by the commit that produces them, deleted by the
+    one that works on them. Queries: ranges of names: an inbox, in order. Growth: what is in flight.
 
 StreamIds
     Name: "<interval>:<number>". Up to 500 ids of pushed records, 12 bytes of hash each.

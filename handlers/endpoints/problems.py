@@ -19,6 +19,6 @@ def problem(status: int, detail: str) -> Response:
         "detail": detail,
     }
     answer = Response(json.dumps(details), status, content_type="application/problem+json")
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         answer.headers["Retry-After"] = str(RETRY_AFTER_S)
     return answer

@@ -18,7 +18,7 @@ from handlers.endpoints.auth import workers_only
 from handlers.endpoints.context import clients, registry
 from handlers.endpoints.json_requests import refuse, typed_body
 from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.errors import BadRecordError, UnknownStreamError
+from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
 from pipelines.tasks import Retry, Unavailable
 
 bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
@@ -64,6 +64,8 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
         refuse(404, f"{error}.")
     except BadRecordError as error:
         refuse(400, f"Nothing was let in: {error}.")
+    except HeldBackError as error:
+        refuse(429, f"Nothing was let in: {error}. Send the same records again.")
     except (Retry, Unavailable):
         refuse(503, "It is not known whether all was let in: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202

@@ -80,12 +80,13 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Return the first name from `low` on and before `high`, or None."""
+    """Return the first names, in order, from `low` on and before `high`: some, or all there are."""
 
     kind: str
     low: str
     high: str
     at: Any = None
+    limit: int = 1
 
 
 class Delivery(NamedTuple):

@@ -47,6 +47,9 @@ class Computation:
             they are only counted. It is written without a declaration in `outputs`.
         ttl: A key that has had no record for so long (by the watermark) is forgotten, with its
             state and its timers. None: it is kept.
+        percentile: How much of what is expected its timers and `ctx.watermark` wait for: 100: all;
+            99: all but about the slowest hundredth. What comes behind that is not `late`, but may
+            find its window closed.
         codec: How a state is written as text.
         max_attempts: How often a hook may raise for one record or timer, before that becomes a dead
             letter.
@@ -58,6 +61,7 @@ class Computation:
     late: Late = "process"
     late_stream: str | None = None
     ttl: timedelta | None = None
+    percentile: float = 100
     codec: Codec = JSON
     max_attempts: int = 3
 
@@ -99,3 +103,7 @@ class Computation:
             raise TypeError(f'{self.name}: `late` is "process" or "drop", not {self.late!r}')
         if self.max_attempts < 1 or (self.ttl is not None and self.ttl <= timedelta(0)):
             raise TypeError(f"{self.name}: `max_attempts` and `ttl` are more than nothing")
+        if not 0 < self.percentile <= 100:
+            raise TypeError(f"{self.name}: `percentile` is up to 100, not {self.percentile}")
+        if self.percentile < 100 and self.ttl is not None:
+            raise TypeError(f"{self.name}: no `ttl` with a `percentile`: it waits for all records")

@@ -11,11 +11,10 @@ from typing import Any
 from pipelines.streams.computation import Computation
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
+from pipelines.streams.limits import MAX_INTERVALS, Limits
 from pipelines.streams.records import check_key
 from pipelines.streams.sink import Sink
 from pipelines.streams.sources import PushSource, Source
-
-MAX_INTERVALS = 64
 
 
 class Graph:
@@ -50,6 +49,15 @@ class Graph:
         }
 
     @cached_property
+    def sources_of(self) -> Mapping[str, Sequence[str]]:
+        """Return by computation the source streams that what it reads follows from."""
+        found: dict[str, Sequence[str]] = {}
+        for name in self.order:
+            streams = {*self.computations[name].inputs} & {*self.source_streams}
+            found[name] = sorted(streams.union(*(found[each] for each in self.upstream[name])))
+        return found
+
+    @cached_property
     def order(self) -> Sequence[str]:
         """Return the computations, each behind those that write for it.
 
@@ -80,6 +88,7 @@ class Declaration:
         sources: Sequence[Source] = (),
         sinks: Sequence[Sink] = (),
         intervals: int = 4,
+        limits: Limits | None = None,
     ) -> None:
         """Declare a pipeline.
 
@@ -91,6 +100,7 @@ class Declaration:
             sinks: Of streams whose records leave the pipeline (pipelines.streams.sinks).
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
                 a time works on a range.
+            limits: How much may wait before the sources have to.
 
         Raises:
             TypeError: there can be no such pipeline; the text says why.
@@ -100,6 +110,7 @@ class Declaration:
         self.name = name
         self.sinks = tuple(sinks)
         self.intervals = intervals
+        self.limits = limits or Limits()
         self.graph = Graph(made)
         self.computations: Mapping[str, Computation] = self.graph.computations
         self._check(made)
@@ -142,6 +153,12 @@ class Declaration:
         """
         if process not in self.source(stream).processes:
             raise UnknownStreamError(f"{stream} has no process {process!r}: name all it has")
+
+    @cached_property
+    def percentiles(self) -> Sequence[float]:
+        """Return the percentiles below 100 that computations ask for."""
+        asked = {each.percentile for each in self.computations.values()}
+        return sorted(asked - {100})
 
     def dedup_ms(self, computation: str) -> int:
         """Return for how long a computation remembers the ids of what is pushed to it."""

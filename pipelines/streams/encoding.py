@@ -22,6 +22,7 @@ from pipelines.streams.rows import (
     IdsPart,
     Interval,
     Letter,
+    Load,
     Slab,
     SlabBody,
     SourceRow,
@@ -81,11 +82,13 @@ def _slab(items: list[Any]) -> SlabBody:
 def _interval(body: dict[str, Any]) -> Interval:
     slabs = tuple(Slab(*each) for each in body.pop("slabs"))
     ids = tuple(IdsPart(*each) for each in body.pop("ids"))
-    return Interval(**_known(Interval, body), slabs=slabs, ids=ids)
+    load = Load(*body.pop("load", ()))
+    return Interval(**_known(Interval, body), slabs=slabs, ids=ids, load=load)
 
 
 def _source(body: dict[str, Any]) -> SourceRow:
-    return SourceRow(**_known(SourceRow, {**body, "last": tuple(body["last"])}))
+    lists = {name: tuple(body.get(name, ())) for name in ("last", "delays")}
+    return SourceRow(**_known(SourceRow, {**body, **lists}))
 
 
 def _dead(body: dict[str, Any]) -> DeadRow:

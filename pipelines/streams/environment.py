@@ -24,6 +24,8 @@ class Pace:
         ring_ms: Who commits again and again wakes its readers once in so long.
         tick_s: Between two looks at the watermarks, while anything moves.
         max_records, max_chunks: Of one batch.
+        cache_bytes: Of states that a worker keeps of its interval; and of those that a process
+            keeps of all intervals that it has worked on.
     """
 
     lease_ms: int = 15_000
@@ -35,6 +37,7 @@ class Pace:
     tick_s: float = 0.25
     max_records: int = 500
     max_chunks: int = 20
+    cache_bytes: int = 32_000_000
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,19 @@ class BadRecordError(StreamError, ValueError):
     """This cannot be a record, a key, a timer or a state; the text says why."""
 
 
+class BadLayoutError(StreamError, ValueError):
+    """Intervals cannot be split or merged so; the text says why."""
+
+
+class HeldBackError(StreamError):
+    """A source has to wait for those who work on its records, or for another source.
+
+    The same may be pushed again after `retry_after_s`.
+    """
+
+    retry_after_s = 1
+
+
 class TooEarlyError(StreamError, ValueError):
     """An output or a timer lies before its input: readers may have closed that time already."""
 

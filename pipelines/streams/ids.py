@@ -17,6 +17,8 @@ from pipelines.streams.rows import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200
+# Numbers of parts that an interval may use before it is split or merged, and never again.
+PARTS_OF_BIRTH = 2**20
 
 
 def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
@@ -39,7 +41,7 @@ class KnownIds:
     lo: int
     horizon_ms: int
     seen: set[str] = field(default_factory=set)
-    parts: dict[int, Found] = field(default_factory=dict)
+    parts: dict[Key, Found] = field(default_factory=dict)
 
     def clear(self) -> None:
         self.seen.clear()
@@ -47,17 +49,17 @@ class KnownIds:
 
     def load(self, interval: Interval, now_ms: int) -> Steps[None]:
         """Read what was accepted within the horizon, as far as it was not read before."""
-        fresh = self._fresh(interval, now_ms)
-        numbers = [part.number for part in fresh if part.number not in self.parts]
-        found = (yield Read([self._key(number) for number in numbers])) if numbers else []
-        for number, row in zip(numbers, found, strict=True):
+        keys = [self._key(part) for part in self._fresh(interval, now_ms)]
+        keys = [key for key in keys if key not in self.parts]
+        found = (yield Read(keys)) if keys else []
+        for key, row in zip(keys, found, strict=True):
             if row is not None:
-                self.parts[number] = row
+                self.parts[key] = row
                 self.seen.update(row.body)
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Forget what is older than the horizon; the next commit with ids deletes its rows."""
-        self._forget({part.number for part in self._fresh(interval, now_ms)})
+        self._forget({self._key(part) for part in self._fresh(interval, now_ms)})
 
     def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
         oldest_s = (now_ms - self.horizon_ms) // 1000
@@ -68,37 +70,49 @@ class KnownIds:
     ) -> tuple[IdsPart, ...]:
         """Add what was accepted to a commit, and delete what has served; return the parts then."""
         parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
-        last = interval.ids[-1] if interval.ids else IdsPart(0, 0, MAX_PART)
-        number = last.number
+        last = self._last(interval)
         # A clock that was put back may count on ids that were forgotten by what it said before.
-        if last in parts and number in self.parts:
+        row = self.parts.get(self._key(last)) if last is not None and last in parts else None
+        if last is not None and row is not None:
             first, accepted = accepted[: MAX_PART - last.size], accepted[MAX_PART - last.size :]
             if first:
-                ids, row = (*self.parts[number].body, *first), self.parts[number]
-                commit.puts.append((self._key(number), ids, row.version))
-                parts[-1] = IdsPart(number, max(now_s, last.last_s), len(ids))
+                ids = (*row.body, *first)
+                commit.puts.append((self._key(last), ids, row.version))
+                parts.remove(last)
+                parts.append(IdsPart(last.number, max(now_s, last.last_s), len(ids)))
+        number = interval.born * PARTS_OF_BIRTH if last is None else last.number
         for start in range(0, len(accepted), MAX_PART):
             new, number = tuple(accepted[start : start + MAX_PART]), number + 1
-            commit.inserts.append((self._key(number), new))
             parts.append(IdsPart(number, now_s, len(new)))
-        kept = {part.number for part in parts[-MAX_PARTS:]}
+            commit.inserts.append((self._key(parts[-1]), new))
+        kept = {self._key(part) for part in parts[-MAX_PARTS:]}
         for part in interval.ids:
-            if part.number not in kept:
-                commit.deletes.append((self._key(part.number), None))
+            if self._key(part) not in kept:
+                commit.deletes.append((self._key(part), None))
         return tuple(parts[-MAX_PARTS:])
+
+    def _last(self, interval: Interval) -> IdsPart | None:
+        """Return the part that can be added to: of this interval, since it is as it is.
+
+        What was there before it was split or merged may be read by others, too.
+        """
+        own = [part for part in interval.ids if part.lo is None]
+        return own[-1] if own else None
 
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
         """Remember what a commit has written; forget what it has deleted."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind == IDS:
-                self.parts[int(key.name.rpartition(":")[2])] = Found(body, version)
+                self.parts[key] = Found(body, version)
                 self.seen.update(body)
-        self._forget({part.number for part in interval.ids})
+        self._forget({self._key(part) for part in interval.ids})
 
-    def _forget(self, kept: Collection[int]) -> None:
-        for number in [each for each in self.parts if each not in kept]:
-            self.seen.difference_update(self.parts.pop(number).body)
+    def _forget(self, kept: Collection[Key]) -> None:
+        for key in [each for each in self.parts if each not in kept]:
+            self.seen.difference_update(self.parts.pop(key).body)
 
-    def _key(self, number: int) -> Key:
-        return self.names.ids(self.computation, self.lo, number)
+    def _key(self, part: IdsPart) -> Key:
+        return self.names.ids(
+            self.computation, self.lo if part.lo is None else part.lo, part.number
+        )

@@ -40,6 +40,11 @@ class Batch:
         repeated = sum(place < (last, letter) for place in self.repeated)
         return repeated, [each for each in self.ids[:count] if each]
 
+    def is_full(self, count: int, max_chunks: int) -> bool:
+        """Return whether more was waiting than the first inputs."""
+        left = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False
+        return left or count < len(self.inputs) or len(self.chunks) >= max_chunks
+
 
 def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
     """Take letters out of chunks, up to a number."""

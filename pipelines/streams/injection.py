@@ -25,8 +25,10 @@ from pipelines.streams.calls import (
     Wake,
 )
 from pipelines.streams.environment import Environment
+from pipelines.streams.errors import HeldBackError
 from pipelines.streams.keys import Target
 from pipelines.streams.mail import Mail, ring
+from pipelines.streams.percentiles import with_delays
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import Head, Interval, Letter, Slab, SourceRow, first_slots
 from pipelines.streams.sources import Pulled, PullSource
@@ -109,21 +111,31 @@ def let_in(
 
     Raises:
         ChangedError: the row is not the expected one, or too many others were faster.
+        HeldBackError: the source has to wait; nothing was let in.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
     for _ in range(MAX_ATTEMPTS):
-        known = environment.memories.pop(key, None)
-        if known is None or (expected is not None and known[1].version != expected.version):
-            known = yield Read([environment.names.head, key])
-        head, found = known
+        head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
+        # What the head says of intervals, and of who has to wait, may be as old as for workers.
+        age_ms = environment.elapsed_ms() - read_ms
+        is_other = expected is not None and found is not None and found.version != expected.version
+        if is_other or not 0 <= age_ms <= environment.pace.watermark_ms:
+            read_ms = environment.elapsed_ms()
+            head, found = yield Read([environment.names.head, key])
         if not is_complete(environment, head):
             yield from read_head(environment)
             continue
+        if found is not None and found.body.layout > head.body.layout:
+            continue  # It was read before the head has changed.
         if plan is not None and found is not None and id_ in found.body.last:
             return plan.injected(found)  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
+        # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
+        is_first = expected is not None and not expected.body.seq
+        if plan is None and offer.arrivals and not is_first:
+            _check_not_held(head.body, offer)
         plan = _Plan(environment, offer, head, found, id_)
         try:
             versions = yield plan.commit
@@ -131,9 +143,15 @@ def let_in(
             continue
         found = Found(plan.row, versions[plan.was.is_out])
         if not plan.was.is_out:
-            environment.memories[key] = head, found
+            environment.memories[key] = head, found, read_ms
         return plan.injected(found)
     raise ChangedError
+
+
+def _check_not_held(head: Head, offer: Offer) -> None:
+    why = head.held.get(f"{offer.stream}:{offer.process}")
+    if why is not None:
+        raise HeldBackError(f"{offer.stream} has to wait: {why}")
 
 
 class _Plan:
@@ -152,7 +170,7 @@ class _Plan:
             floor = max(floor, head.body.sources.get(offer.stream, 0))
             self.commit.puts.append((environment.names.head, head.body, head.version))
         late = self._send(floor)
-        self.row = self._row(floor, late, id_)
+        self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
         key = environment.names.source(offer.stream, offer.process)
         if found is None:
             self.commit.inserts.append((key, self.row))
@@ -192,14 +210,21 @@ class _Plan:
             late=was.late + late,
             dead=was.dead + self.mail.dead,
             position=offer.position,
+            delays=self._delays(),
         )
+
+    def _delays(self) -> tuple[int, ...]:
+        if not self.environment.pipeline.percentiles:
+            return ()
+        times = [each.at for each in self.offer.arrivals]
+        return with_delays(self.was.delays, self.was.latest, times)
 
 
 # Pull
 
 
 def pull(environment: Environment, stream: str) -> Steps[bool]:
-    """Read a pull source for some time; return whether it has ended.
+    """Read a pull source for some time, or until it has to wait; return whether it has ended.
 
     Raises:
         ChangedError: somebody else has read it meanwhile. They may have died since: come again.
@@ -221,6 +246,8 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         except ChangedError:
             yield from bell.ring()
             raise
+        except HeldBackError:
+            break  # The tick that lets it go has it read again.
         found = injected.found
         bell.owe(injected.destinations, tick=True)
         yield from bell.ring_in_time()

@@ -10,7 +10,6 @@ and one that dies is delivered again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from pipelines.streams.calls import Create, Key, Read, Steps, Wake
 from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Production, Target
+from pipelines.streams.layout import birth_of, interval_of
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
@@ -73,18 +73,13 @@ class Mail:
         for (computation, lo, lane), letters in self._letters.items():
             for part in _cut(letters):
                 at = min(letter.at for letter in part)
-                rows.append(
-                    (names.chunk(computation, lo, lane, at, f"{id_}.{len(rows)}"), tuple(part))
-                )
+                name = f"{id_}.{len(rows)}.{len(part)}.{sum(map(_size, part))}"
+                born = birth_of(self._head, computation, lo)
+                key = names.chunk(computation, lo, lane, at, name, born)
+                rows.append((key, tuple(part)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
-
-
-def interval_of(head: Head, computation: str, slot: int) -> int:
-    """Return the first slot of the interval that a slot belongs to."""
-    los = head.intervals[computation]
-    return los[bisect_right(los, slot) - 1]
 
 
 def ring(
@@ -109,6 +104,16 @@ def ring(
         head = found[-1]
         wakes[names.head, head.version] = tick_wake(environment, head.body._replace(still=0))
     yield from _create(environment, wakes)
+    gone = [target for target, row in zip(targets, found, strict=False) if row is None]
+    if gone:
+        yield from _ring_heirs(environment, gone)
+
+
+def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
+    """Wake the intervals that have taken the place of others, by a merge."""
+    [head] = yield Read([environment.names.head])
+    heirs = {(name, interval_of(head.body, name, lo)) for name, lo in gone}
+    yield from ring(environment, sorted(heirs.difference(gone)))
 
 
 def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:
@@ -152,5 +157,9 @@ def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:
             yield part
             part, size = [], 0
         part.append(letter)
-        size += len(letter.text) + len(letter.key) + 50
+        size += _size(letter)
     yield part
+
+
+def _size(letter: Letter) -> int:
+    return len(letter.text) + len(letter.key) + 50

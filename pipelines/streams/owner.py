@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipelines.streams.bells import Bell
 from pipelines.streams.calls import (
@@ -23,15 +24,16 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
+from pipelines.streams.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
 from pipelines.streams.ids import KnownIds
 from pipelines.streams.injection import is_complete, read_head
-from pipelines.streams.mail import wake
+from pipelines.streams.layout import Left, left_within
+from pipelines.streams.mail import ring, wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import CHUNK, MAX_LEASE_MS, Head, Interval
 from pipelines.streams.shelf import Shelf
 
-# Rows of states that a process keeps of one interval.
-MAX_REMEMBERED = 500
+ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
 MIN_WAIT_MS = 1_000
@@ -52,6 +54,21 @@ class Memory:
     version: int
     shelf: Shelf
     ids: KnownIds
+
+    @property
+    def bytes(self) -> int:
+        return self.shelf.rows.bytes + ID_BYTES * len(self.ids.seen)
+
+
+def trim(memories: dict[Any, Any], max_bytes: int) -> None:
+    """Forget what is known of intervals, of those that were left longest ago first."""
+    kept = [(key, each) for key, each in list(memories.items()) if isinstance(each, Memory)]
+    left = sum(memory.bytes for _, memory in kept)
+    for key, memory in kept:
+        if left <= max_bytes:
+            return
+        memories.pop(key, None)
+        left -= memory.bytes
 
 
 @dataclass
@@ -89,30 +106,67 @@ class Owner:
     def watermark(self) -> int:
         return self.head.inputs.get(self.name, 0)
 
+    @property
+    def reached(self) -> int:
+        """The watermark that the hooks and their timers follow."""
+        return self.head.early.get(self.name, self.watermark)
+
     def _refresh(self) -> Steps[None]:
         """Know the watermarks, as another worker of this process has read them, or read them.
 
         They are only read again when they are older than they may be. An old one is only lower.
+        What is sent goes by the layout of the head: never by an older one than was written under.
         """
         now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
-        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms:
+        is_old = self.head.layout < self.interval.layout
+        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms and not is_old:
             return
         head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
-        if not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
+        if is_old or not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms
         self._see_head(head, read_ms)
 
     def _see_head(self, head: Found, read_ms: float) -> None:
-        """Go by a head, unless its watermark is below one that this worker has gone by."""
-        if head.body.inputs.get(self.name, 0) >= self.watermark:
-            self.head = head.body
+        """Go by a head, unless it is older than one that this worker has gone by."""
+        new: Head = head.body
+        if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
+            self.head = new
         self.head_read_ms = read_ms
 
     def _scan(self, limit: int) -> Scan:
-        low, high = self.names.inbox_range(self.name, self.lo, self.watermark)
+        low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
         return Scan(CHUNK, low, high, limit)
+
+    # What was left behind by a split or a merge
+
+    @property
+    def left(self) -> list[Left]:
+        return left_within(self.head, self.name, self.lo, self.interval.hi)
+
+    def ready(self, chunks: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+        """Return those of its chunks that may be worked on."""
+        return ready(chunks, self.watermark) if self.name in self.head.left else chunks
+
+    def forward(self) -> Steps[bool]:
+        """Forward what has come to a left inbox; return False if there was nothing."""
+        for left in self.left:
+            chunks = yield scan_left(self.names, self.name, left, self.watermark, MAX_FORWARDED)
+            if chunks:
+                commit, mail = forwarded(self.environment, self.head, self.name, chunks)
+                lease_ms = self.environment.now_ms() + self.pace.lease_ms
+                noted = self.interval._replace(layout=self.head.layout, lease_ms=lease_ms)
+                yield from self.commit(commit, noted)
+                yield from ring(self.environment, mail.destinations)
+                return True
+        return False
+
+    def _has_mail(self) -> Steps[bool]:
+        for left in self.left:
+            if (yield scan_left(self.names, self.name, left, self.watermark, 1)):
+                return True
+        return bool(self.ready((yield self._scan(1))))
 
     # The lease
 
@@ -163,23 +217,23 @@ class Owner:
     def leave(self) -> Steps[bool]:
         """Give the interval up; return False if it was taken again, for something had come.
 
-        Raises:
-            OutcomeUnknownError: it may not have been given up, so nobody is woken for it: the task
-                has to come again.
+        It is still there if it may not have been given up: then nobody is woken for it.
         """
-        yield from self._release()
-        if self.interval.owner:
-            raise OutcomeUnknownError
-        if (yield self._scan(1)):
+        if not (yield from self._release()):
+            return False
+        if (yield from self._has_mail()):
             return not (yield from self.take())
         return True
 
-    def _release(self) -> Steps[None]:
+    def _release(self) -> Steps[bool]:
         free = self.interval._replace(owner="", lease_ms=0, deaths=0)
         self.inbox.clear()
-        if (yield from self.commit(Commit(), free)) and len(self.shelf.rows) <= MAX_REMEMBERED:
-            memory = Memory(self.version, self.shelf, self.ids)
-            self.environment.memories[self.key] = memory
+        is_free: bool = yield from self.commit(Commit(), free)
+        if is_free:
+            memories = self.environment.memories
+            memories[self.key] = Memory(self.version, self.shelf, self.ids)
+            trim(memories, self.pace.cache_bytes)
+        return is_free
 
     def _hand_on(self) -> Steps[None]:
         """Leave what is left to the next task."""

@@ -16,14 +16,16 @@ from pipelines.streams import reading
 from pipelines.streams.calls import Create, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadRecordError
+from pipelines.streams.errors import BadRecordError, HeldBackError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER, check_time, value_text
+from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
 from pipelines.tasks.declaration import Task
+from pipelines.tasks.errors import Retry
 
 MAX_PUSHED = 500
 MAX_PUSHED_BYTES = 2_000_000
@@ -74,6 +76,7 @@ class Pipeline(Declaration):
         Raises:
             UnknownStreamError: there is no such source, or no such process.
             BadRecordError: nothing was let in, and why.
+            HeldBackError: nothing was let in: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
         self._check_push(stream, process)
@@ -131,6 +134,33 @@ class Pipeline(Declaration):
             raise BadRecordError(f"{stream} is pushed: there is nothing to pull")
         engine = Engine(clients, self)
         engine.run(_begin_pull(engine.environment, stream))
+
+    # How it is cut into intervals
+
+    def split(self, clients: Clients, computation: str, slot: int) -> None:
+        """Cut the interval of a slot in two, of which the second begins there, while all goes on.
+
+        Args:
+            slot: One of 65,536, to which the keys are hashed.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            BadLayoutError: an interval begins there already, or there are 64.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(split(engine.environment, self.computation(computation).name, slot))
+
+    def merge(self, clients: Clients, computation: str, slot: int) -> None:
+        """Make the interval that begins at a slot a part of the one before it.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            BadLayoutError: no interval begins there, or it is the first one.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(merge(engine.environment, self.computation(computation).name, slot))
 
     # What can be read
 
@@ -198,7 +228,10 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
     def push(clients: Clients, args: PushLater) -> None:
         record = Pushed(args.id, args.value, args.at)
-        pipeline.push(clients, args.stream, [record], process=args.process)
+        try:
+            pipeline.push(clients, args.stream, [record], process=args.process)
+        except HeldBackError as error:
+            raise Retry(str(error)) from error
 
     path = f"/tasks/streams/{pipeline.name}/push"
     return Task(path, tasks_of(pipeline).work.queue, PushLater, push)

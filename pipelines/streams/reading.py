@@ -14,7 +14,10 @@ from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.ids import known_for_ms
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.keys import DEAD_TIMERS, Target
-from pipelines.streams.mail import Mail, interval_of, ring
+from pipelines.streams.layout import inboxes_of, interval_of
+from pipelines.streams.load import STALE_MS
+from pipelines.streams.mail import Mail, ring
+from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER, value_text
 from pipelines.streams.rows import (
     CHUNK,
@@ -25,6 +28,7 @@ from pipelines.streams.rows import (
     Head,
     Interval,
     Letter,
+    Load,
     SourceRow,
     slot_of,
 )
@@ -34,23 +38,45 @@ MAX_BACKLOG = 200
 
 
 @dataclass(frozen=True)
+class IntervalStatus:
+    """One range of a computation's keys, and what its worker has measured lately.
+
+    `busy`: the share of the time in which it was at work. `hot_key`: a key that half of its records
+    or more were of, with its share.
+    """
+
+    first_slot: int
+    is_held: bool
+    records: int
+    records_s: float
+    busy: float
+    commit_ms: float
+    hot_key: str = ""
+    hot_share: float = 0
+
+
+@dataclass(frozen=True)
 class ComputationStatus:
     """How far a computation is.
 
     `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
     wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
-    interval. `waiting_timers`: those that have not fired: one for each open window. `known_for_ms`:
-    for how long the id of a record that is pushed is known; less than its sources' `dedup` when
-    more than 100,000 come to an interval in that time. None: nothing is pushed to it. The rest
-    counts since the pipeline began: `records` that were worked on, `late` ones that were dropped,
-    `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired, `produced`
-    records.
+    interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
+    which sources are held back. `waiting_timers`: those that have not fired: one for each open
+    window. `known_for_ms`: for how long the id of a record that is pushed is known; less than its
+    sources' `dedup` when more than 100,000 come to an interval in that time. None: nothing is
+    pushed to it. `early`: the watermark that its timers follow, if it asks for a percentile. The
+    rest counts since the pipeline began: `records` that were worked on, `late` ones that were
+    dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
+    `produced` records.
     """
 
     name: str
     watermark: int
     hold: int | None
     waiting: int
+    waiting_rows: int
+    waiting_bytes: int
     records: int
     late: int
     dead: int
@@ -59,13 +85,16 @@ class ComputationStatus:
     produced: int
     waiting_timers: int = 0
     known_for_ms: int | None = None
+    early: int | None = None
+    intervals: tuple[IntervalStatus, ...] = ()
 
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is: its watermark, and by process what it has brought.
+    """How far a source is: its watermark, and what it has brought.
 
-    `position`: of a pull source, where its next read begins; None: at the beginning.
+    `silent`: the processes that are left out; `held`: those that have to wait, and why. `position`:
+    of a pull source, where its next read begins; None: at the beginning.
     """
 
     stream: str
@@ -74,6 +103,7 @@ class SourceStatus:
     late: int
     silent: tuple[str, ...] = ()
     position: Any = None
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,12 +190,14 @@ def _interval_of(
     """Return the interval of a slot; None: nothing has ever come for the computation."""
     environment.pipeline.computation(computation)
     shelf = Shelf(environment.names, computation)
-    head = yield from _look_at_head(environment)
-    if computation not in head.intervals:
-        return None, shelf
-    lo = interval_of(head, computation, slot)
-    [found] = yield Read([environment.names.interval(computation, lo)])
-    return found.body, shelf
+    while True:
+        head = yield from _look_at_head(environment)
+        if computation not in head.intervals:
+            return None, shelf
+        lo = interval_of(head, computation, slot)
+        [found] = yield Read([environment.names.interval(computation, lo)])
+        if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.
+            return found.body, shelf
 
 
 def _look_at_head(environment: Environment) -> Steps[Head]:
@@ -195,6 +227,11 @@ def status(environment: Environment) -> Steps[Status]:
             sum(row.late for row in known.values()),
             tuple(process for process, row in known.items() if row.is_out),
             known[""].position if "" in known else None,
+            {
+                process: head.held[held_name(stream, process)]
+                for process in source.processes
+                if held_name(stream, process) in head.held
+            },
         )
     return Status(computations, sources)
 
@@ -204,15 +241,17 @@ def _computation_status(
 ) -> Steps[ComputationStatus]:
     names, waiting = environment.names, 0
     los = head.intervals.get(name, ())
-    for lo in los:
-        inbox = names.inbox(name, lo)
+    for born, lo in inboxes_of(head, name):
+        inbox = names.inbox(name, lo, born)
         chunks = yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
         waiting += sum(len(found.body) for _, found in chunks)
     rows = yield Read([names.interval(name, lo) for lo in los])
-    found = [row.body for row in rows]
+    by_lo = {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
+    found = list(by_lo.values())
     hold = min((each.hold for each in found), default=NEVER)
+    rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
     return ComputationStatus(
-        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting,
+        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting, rows_, bytes_,
         records=sum(each.records for each in found),
         late=sum(each.late for each in found),
         dead=sum(each.dead for each in found),
@@ -221,6 +260,20 @@ def _computation_status(
         produced=sum(each.produced for each in found),
         waiting_timers=sum(each.timers for each in found),
         known_for_ms=known_for(environment, name, found),
+        early=head.early.get(name),
+        intervals=tuple(
+            _interval_status(environment, lo, each) for lo, each in by_lo.items()
+        ),
+    )  # fmt: skip
+
+
+def _interval_status(environment: Environment, lo: int, interval: Interval) -> IntervalStatus:
+    load, now_ms = interval.load, environment.now_ms()
+    if load.at_ms < now_ms - STALE_MS:
+        load = Load()
+    return IntervalStatus(
+        lo, interval.is_held(now_ms), interval.records, load.records_s, load.busy, load.commit_ms,
+        load.hot_key, load.hot_share,
     )  # fmt: skip
 
 
@@ -310,7 +363,12 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         mail = Mail(environment, head.body)
         _send_again(environment, found.body, mail)
         try:
-            yield Commit(inserts=mail.inserts(), deletes=[(key, found.version)])
+            # The intervals are to be those that it is sent to, so it names the head, too.
+            yield Commit(
+                puts=[(environment.names.head, head.body, head.version)],
+                inserts=mail.inserts(),
+                deletes=[(key, found.version)],
+            )
         except ChangedError:
             continue
         except OutcomeUnknownError:

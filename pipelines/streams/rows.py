@@ -45,6 +45,22 @@ class IdsPart(NamedTuple):
     number: int
     last_s: int
     size: int
+    lo: int | None = None  # In its name; None: that of its interval.
+
+
+class Load(NamedTuple):
+    """What an interval had to do lately, as its owner has measured it.
+
+    `busy`: the share of the time in which it worked. `hot_key`: the most frequent key, if it has a
+    large share.
+    """
+
+    at_ms: int = 0
+    records_s: float = 0
+    busy: float = 0
+    commit_ms: float = 0
+    hot_key: str = ""
+    hot_share: float = 0
 
 
 class Interval(NamedTuple):
@@ -65,6 +81,9 @@ class Interval(NamedTuple):
     fired: int = 0
     produced: int = 0
     unkeyed: int = 0
+    born: int = 0  # The layout that it came with: names its inbox.
+    layout: int = 0  # The latest one that an owner of it has written under.
+    load: Load = Load()
 
     @property
     def hold(self) -> int:
@@ -94,7 +113,14 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
+    early: Mapping[str, int] = {}  # Of computations that ask for a percentile: that watermark.
     still: int = 0  # How many ticks in a row have moved nothing.
+    waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
+    layout: int = 0  # How often intervals were split or merged; layout.py has what follows of it.
+    births: Mapping[str, int] = {}  # "<computation>:<first slot>": the layout that it came with.
+    left: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
+    held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
+    held_ms: Mapping[str, int] = {}  # When it had to last.
 
 
 class SourceRow(NamedTuple):
@@ -110,6 +136,8 @@ class SourceRow(NamedTuple):
     late: int = 0
     dead: int = 0
     position: Any = None
+    layout: int = 0  # The latest one that it has written under.
+    delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
 
 
 class Letter(NamedTuple):
@@ -188,23 +216,38 @@ class Names:
     def dead(self, computation: str, id_: str) -> Key:
         return Key(DEAD, f"{self.pipeline}:{computation}:{id_}")
 
-    def chunk(self, computation: str, lo: int, lane: int, at: int, id_: str) -> Key:
-        """Name a chunk: in an inbox those in time come first, the oldest of them before all."""
-        return Key(CHUNK, f"{self.inbox(computation, lo)}{lane}:{at:015d}:{id_}")
+    def chunk(self, computation: str, lo: int, lane: int, at: int, id_: str, born: int = 0) -> Key:
+        """Name a chunk: in an inbox those in time come first, the oldest of them before all.
 
-    def inbox(self, computation: str, lo: int) -> str:
+        Args:
+            id_: Ends in how many letters and bytes it has: ".<letters>.<bytes>".
+        """
+        return Key(CHUNK, f"{self.inbox(computation, lo, born)}{lane}:{at:015d}:{id_}")
+
+    def inbox(self, computation: str, lo: int, born: int = 0) -> str:
         """Return what the names of an interval's chunks begin with."""
-        return f"{self.pipeline}:{computation}:{lo:04x}:"
+        birth = f".{born}" if born else ""
+        return f"{self.pipeline}:{computation}:{lo:04x}{birth}:"
 
-    def inbox_range(self, computation: str, lo: int, watermark: int) -> tuple[str, str]:
+    def inbox_range(
+        self, computation: str, lo: int, watermark: int, born: int = 0
+    ) -> tuple[str, str]:
         """Return where the names of an inbox begin and end: below the watermark is nothing."""
-        inbox = self.inbox(computation, lo)
+        inbox = self.inbox(computation, lo, born)
         return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}", f"{inbox}{LATE + 1}"
 
 
-def oldest(name: str | None) -> int:
+def oldest(name: str) -> int:
     """Return the time that the first name of an inbox stands for; late ones hold nothing back."""
-    if name is None:
-        return NEVER
     _, lane, at, _ = name.rsplit(":", 3)
     return int(at) if lane == str(ON_TIME) else NEVER
+
+
+def chunk_size(name: str) -> tuple[int, int]:
+    """Return how many letters and bytes a chunk had when it was sent.
+
+    >>> chunk_size("p:c:0000:0:000000000001000:a7.0.12.840")
+    (12, 840)
+    """
+    _, letters, size = name.rsplit(".", 2)
+    return int(letters), int(size)

@@ -192,8 +192,10 @@ class Engine:
         found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
-    def _peek(self, call: Peek) -> str | None:
-        return rows.first_name(self._clients.datastore, call.kind, call.low, call.high, call.at)
+    def _peek(self, call: Peek) -> list[str]:
+        return rows.first_names(
+            self._clients.datastore, call.kind, call.low, call.high, call.limit, call.at
+        )
 
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:

@@ -19,6 +19,7 @@ from typing import Any
 from pipelines.streams.calls import Commit, Found, Key, Read, Steps
 from pipelines.streams.keys import NOTHING, KeyState
 from pipelines.streams.records import NEVER
+from pipelines.streams.row_cache import RowCache, size_of
 from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, SlabBody, slot_of
 
 MAX_SLAB_BYTES = 32_000
@@ -33,10 +34,21 @@ class Shelf:
 
     names: Names
     computation: str
-    rows: dict[Key, Found] = field(default_factory=dict)
+    rows: RowCache = field(default_factory=RowCache)
 
     def clear(self) -> None:
         self.rows.clear()
+
+    def evict(self, interval: Interval, max_bytes: int) -> None:
+        """Forget rows, those of the latest next use first, if all of them are too large."""
+        due = {slab.lo: min(slab.due, slab.wall) for slab in interval.slabs}
+
+        def next_use(key: Key) -> int:
+            _, _, slot, *_ = key.name.split(":", 3)
+            lo = interval.slabs[bisect_right(interval.slabs, (int(slot, 16), BEHIND_ALL)) - 1].lo
+            return due[lo]
+
+        self.rows.evict(max_bytes, next_use)
 
     def load(self, interval: Interval, keys: Iterable[str], slabs: Iterable[int]) -> Steps[None]:
         """Read the slabs of some keys, and further ones, as far as they were not read before.
@@ -91,7 +103,7 @@ class Shelf:
             body = self._changed(self._slab(lo), changed, commit)
             for part_lo, part in _cut(lo, body):
                 self._write(self.names.slab(self.computation, part_lo), part, commit)
-                slabs[part_lo] = _summary(part_lo, part)
+                slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
 
     def committed(self, commit: Commit, versions: list[int]) -> None:
@@ -101,14 +113,16 @@ class Shelf:
             if key.kind in (SLAB, LARGE):
                 self.rows[key] = Found(body, version)
         for key, _ in commit.deletes:
-            self.rows.pop(key, None)
+            self.rows.drop(key)
 
     def slab_of(self, interval: Interval, key: str) -> int:
         """Return the first slot of a key's slab."""
         return interval.slabs[bisect_right(interval.slabs, (slot_of(key), BEHIND_ALL)) - 1].lo
 
     def _read(self, keys: Iterable[Key]) -> Steps[None]:
-        missing = [key for key in keys if key not in self.rows]
+        wanted = list(keys)
+        self.rows.touch(wanted)
+        missing = [key for key in wanted if key not in self.rows]
         if missing:
             found = yield Read(missing)
             for key, row in zip(missing, found, strict=True):
@@ -147,7 +161,7 @@ class Shelf:
 
 def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
     """Return a slab, or the parts that it is cut into, each with its first slot."""
-    slots = {key: slot_of(key) for key in body.keys} if _size(body) > MAX_SLAB_BYTES else {}
+    slots = {key: slot_of(key) for key in body.keys} if size_of(body) > MAX_SLAB_BYTES else {}
     different = sorted(set(slots.values()))
     if len(different) < 2:
         yield lo, body
@@ -158,11 +172,7 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
         yield part_lo, SlabBody(keys, body.large & frozenset(keys))
 
 
-def _size(body: SlabBody) -> int:
-    return sum(map(len, body.keys)) + sum(state.size for state in body.keys.values())
-
-
-def _summary(lo: int, body: SlabBody) -> Slab:
+def summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab."""
     times = [NOTHING.times, *(each.times for each in body.keys.values())]
     hold, due, wall = map(min, zip(*times, strict=True))

@@ -12,6 +12,7 @@ from pipelines.streams.calls import Create, Read, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.injection import pull_wake
+from pipelines.streams.pressure import held_name
 from pipelines.streams.records import FOREVER
 from pipelines.streams.service import Engine
 from pipelines.streams.sources import PullSource
@@ -49,17 +50,23 @@ def wake_sources(environment: Environment) -> Steps[int]:
 
 def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
     """Have a source read that was read before and has not ended; return 1 if so."""
-    [found] = yield Read([environment.names.source(stream, "")])
+    names = environment.names
+    found, head = yield Read([names.source(stream, ""), names.head])
     if found is None or not found.body.seq or found.body.watermark >= FOREVER:
         return 0
-    silent_ms = environment.now_ms() - found.body.seen_ms
-    if source.poll is None:
+    if held_name(stream, "") in head.body.held:
+        return 0
+    # Who let it go may have died before it was read again.
+    held_ms = head.body.held_ms.get(held_name(stream, ""), 0)
+    silent_ms = environment.now_ms() - max(found.body.seen_ms, held_ms)
+    if source.poll is None and held_ms < found.body.seen_ms:
         # It may have no more for now, or its task was purged: look once, while that is news.
         why: tuple[str | int, ...] = ("sweep",)
         is_due = STALE_MS <= silent_ms < NEWS_MS
     else:
+        poll_s = source.poll.total_seconds() if source.poll else 0
         why = why_now(environment)
-        is_due = silent_ms >= STALE_MS + 1000 * source.poll.total_seconds()
+        is_due = silent_ms >= STALE_MS + 1000 * poll_s
     if is_due:
         yield Create([pull_wake(environment, stream, found.body.seq, *why)])
     return int(is_due)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.streams.balancing import merge_idle
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -30,9 +31,20 @@ from pipelines.streams.calls import (
     Steps,
 )
 from pipelines.streams.environment import Environment
+from pipelines.streams.layout import Inbox, Left, inboxes_of, interval_of
 from pipelines.streams.mail import tick_wake, wake
+from pipelines.streams.percentiles import Early
+from pipelines.streams.pressure import (
+    Place,
+    Waiting,
+    held_back,
+    held_name,
+    let_go,
+    waiting_in,
+)
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
+from pipelines.streams.shutting import Row, still_left, to_note
 
 MAX_ROUNDS = 5
 
@@ -43,19 +55,33 @@ class Cut:
 
     head: Found
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
+    filled: set[tuple[str, Inbox]] = field(default_factory=set)
+    left: dict[str, list[Left]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     silent: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
+    rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
+    early: dict[str, int] = field(default_factory=dict)
 
     @property
     def has_moved(self) -> bool:
         head = self.head.body
         return bool(
             self.silent
+            or self.early != head.early
             or {**head.inputs, **self.inputs} != head.inputs
             or {**head.sources, **self.sources} != head.sources
         )
+
+    def hold(self, name: str) -> int:
+        """Return the time at which a computation's timers hold back what it writes."""
+        holds = (interval.hold for (each, _), interval in self.intervals.items() if each == name)
+        return min(holds, default=NEVER)
 
     def to_wake(self, now_ms: int) -> list[tuple[str, int]]:
         """Return the intervals that have something to do and no worker."""
@@ -67,13 +93,22 @@ class Cut:
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
         interval = self.intervals[name, lo]
-        is_due = interval.due <= self.inputs[name] or interval.wall <= now_ms
+        reached = self.early.get(name, self.inputs[name])
+        is_due = interval.due <= reached or interval.wall <= now_ms
         return is_due or (name, lo) in self.pending
 
+    def resting(self, now_ms: int) -> dict[tuple[str, int], Interval]:
+        """Return the intervals that nobody works on, and that have no work."""
+        return {
+            (name, lo): interval
+            for (name, lo), interval in self.intervals.items()
+            if not interval.is_held(now_ms) and not self.has_work(name, lo, now_ms)
+        }
+
     def is_at_rest(self, now_ms: int) -> bool:
-        return not self.has_moved and not any(
-            self.has_work(name, lo, now_ms) for name, lo in self.intervals
-        )
+        if self.has_moved or any(name in self.inputs for name in self.left):
+            return False
+        return not any(self.has_work(name, lo, now_ms) for name, lo in self.intervals)
 
 
 def tick(environment: Environment, *why: str | int) -> Steps[int]:
@@ -105,6 +140,8 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
                 return woken  # By another tick, which looks after that.
             continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms, why)
+        yield from let_go(environment, cut.head.body, cut.held, cut.rows)
+        yield from merge_idle(environment, published, cut.resting(now_ms))
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -130,58 +167,76 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
         return None
     cut = Cut(found[0])
     rows = {place: row for place, row in zip(processes, found[1:], strict=True) if row is not None}
+    cut.rows = {place: row.body for place, row in rows.items()}
+    cut.versions.update(rows)
     for stream in pipeline.sources:
         mine = {process: row for (each, process), row in rows.items() if each == stream}
         _see_source(environment, cut, stream, mine)
     out: dict[str, int] = {}
+    early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
     for name in pipeline.graph.order:
-        yield from _see_computation(environment, cut, name, out, moment)
+        waiting = yield from _see_computation(environment, cut, name, out, moment)
+        cut.waiting[name] = waiting_in(waiting)
+        early.see(name, cut.inputs[name], waiting, cut.hold(name))
+    cut.early = early.inputs
+    cut.left = still_left(environment, cut.head.body, cut.versions, cut.filled)
+    cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
     return cut
 
 
 def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[str, Found]) -> None:
     """Find the watermark of a source: that of the slowest of its processes that is not silent."""
-    published = cut.head.body.sources.get(stream, 0)
+    head: Head = cut.head.body
+    published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
     idle_ms = environment.pipeline.idle_ms(stream)
     since_ms = environment.now_ms() - idle_ms
     silent = {
         process: row
         for process, row in inside.items()
-        if row.body.seen_ms < since_ms and row.body.watermark < FOREVER
+        if max(row.body.seen_ms, head.held_ms.get(held_name(stream, process), 0)) < since_ms
+        and row.body.watermark < FOREVER
     }
     if len(silent) == len(inside):
         silent = {}  # The last ones keep their watermark: nobody is there who knows more.
     for process, row in silent.items():
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))
-    heard = [row.body.watermark for process, row in inside.items() if process not in silent]
+    cut.heard[stream] = [row.body for process, row in inside.items() if process not in silent]
+    heard = [row.watermark for row in cut.heard[stream]]
     cut.sources[stream] = max(published, min(heard, default=published))
 
 
 def _see_computation(
     environment: Environment, cut: Cut, name: str, out: dict[str, int], moment: Any
-) -> Steps[None]:
-    """Find the watermarks of a computation: its inbox is read before its timers."""
+) -> Steps[list[str]]:
+    """Find the watermarks of a computation: its inbox is read before its timers.
+
+    Returns:
+        The names of the chunks that wait for it.
+    """
     pipeline, names, head = environment.pipeline, environment.names, cut.head.body
-    before, first = head.inputs.get(name, 0), NEVER
+    before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
     los = head.intervals.get(name, ())
-    for lo in los:
-        low, high = names.inbox_range(name, lo, before)
-        found = yield Peek(CHUNK, low, high, moment)
-        if found is not None:
-            cut.pending.add((name, lo))
-            first = min(first, oldest(found))
+    for inbox in inboxes_of(head, name):
+        low, high = names.inbox_range(name, inbox.lo, before, inbox.born)
+        found = yield Peek(CHUNK, low, high, moment, pipeline.limits.waiting_rows + 1)
+        waiting += found
+        if found:
+            cut.filled.add((name, inbox))
+            cut.pending.add((name, interval_of(head, name, inbox.lo)))
+            first = min(first, oldest(found[0]))
     rows = yield Read([names.interval(name, lo) for lo in los], moment)
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
             cut.intervals[name, lo] = row.body
+            cut.versions[name, lo] = row
     streams = pipeline.computations[name].inputs
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
     feeds += [out[each] for each in pipeline.graph.upstream[name]]
     cut.inputs[name] = max(before, min([first, *feeds]))
-    holds = [cut.intervals[name, lo].hold for lo in los if (name, lo) in cut.intervals]
-    out[name] = min([first, *feeds, *holds])
+    out[name] = min([first, *feeds, cut.hold(name)])
+    return waiting
 
 
 def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
@@ -192,15 +247,21 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         OutcomeUnknownError: the task comes again, and looks again.
     """
     head: Head = cut.head.body
+    noted = to_note(environment, head, cut.versions, environment.now_ms())
     # Another version of the code may have computations and sources that this one does not know.
     new = head._replace(
         gen=head.gen + 1,
         inputs={**head.inputs, **cut.inputs},
+        early={**head.early, **cut.early},
         sources={**head.sources, **cut.sources},
         still=0 if cut.has_moved else head.still + 1,
+        left=cut.left,
+        waiting=cut.waiting,
+        held=cut.held,
+        held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
     )
-    commit = Commit(puts=[(environment.names.head, new, cut.head.version), *cut.silent])
-    yield commit
+    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
+    yield Commit(puts=[(environment.names.head, new, cut.head.version), *puts.values()])
     return new
 
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from pipelines.streams.balancing import split_if_full
 from pipelines.streams.batch import MAX_FIRED, run_batch
 from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
 from pipelines.streams.giving_up import MAX_DEATHS, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
-from pipelines.streams.mail import Mail, ring_at
-from pipelines.streams.owner import MAX_REMEMBERED, GoneError, LostLeaseError, Owner
+from pipelines.streams.load import LoadMeter
+from pipelines.streams.mail import Mail, ring, ring_at
+from pipelines.streams.owner import GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import DeadRow, Interval, Letter
 
@@ -31,6 +33,11 @@ class Ended(Enum):
 
 class Worker(Owner):
     """One run of one interval of a computation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.meter = LoadMeter(self.environment.elapsed_ms)
+        self.round_ms = 0.0
 
     # A run
 
@@ -46,6 +53,7 @@ class Worker(Owner):
             yield from self._look_after()
             ended = Ended.LEASED
         except GoneError:
+            yield from ring(self.environment, [(self.name, self.lo)])
             return Ended.DONE
         except Exception:
             yield from self._give_back()
@@ -57,8 +65,10 @@ class Worker(Owner):
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
         while True:
+            self.round_ms = self.environment.elapsed_ms()
             if (yield from self.step()):
                 idle = 0
+                yield from self._balance()
             else:
                 yield from self.bell.ring()
                 if idle < len(self.pace.linger):
@@ -70,6 +80,13 @@ class Worker(Owner):
                 yield from self._hand_on()
                 return
 
+    def _balance(self) -> Steps[None]:
+        """Split the interval, if it has had too much to do for a while."""
+        if not self.meter.end_period(self.environment.now_ms()):
+            return
+        if (yield from split_if_full(self.environment, self.head, self.name, self.meter)):
+            yield from self._look_again()
+
     # A round
 
     def step(self) -> Steps[bool]:
@@ -78,25 +95,27 @@ class Worker(Owner):
         The watermark is read before the inbox: so what is in there can only be in time for it.
         """
         yield from self._refresh()
+        if (yield from self.forward()):
+            return True
         now_ms = self.environment.now_ms()
         slabs = [
             slab.lo
             for slab in self.interval.slabs
-            if slab.due <= self.watermark or slab.wall <= now_ms
+            if slab.due <= self.reached or slab.wall <= now_ms
         ]
-        if not self.inbox:
+        chunks = self.ready(list(self.inbox.items()))
+        if not chunks:
             self.inbox = dict((yield self._scan(self.pace.max_chunks)))
-        chunks = list(self.inbox.items())
+            chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
-        if len(self.shelf.rows) > MAX_REMEMBERED:
-            self.shelf.clear()
+        self.shelf.evict(self.interval, self.pace.cache_bytes)
         if has_ids(chunks):
             yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
-        due = self.shelf.due(slabs, self.watermark, now_ms)
+        due = self.shelf.due(slabs, self.reached, now_ms)
         yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
         effects = self._worked(batch.inputs, due, now_ms)
         try:
@@ -128,7 +147,7 @@ class Worker(Owner):
             self.computation,
             {key: self.shelf.state(self.interval, key) for key in keys},
             inputs,
-            watermark=self.watermark,
+            watermark=self.reached,
             now=now_ms,
             due=due,
             route=self.environment.pipeline.graph.route,
@@ -141,9 +160,14 @@ class Worker(Owner):
         commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
         interval = self._outcome(batch, effects, commit, mail)
         commit.inserts += mail.inserts()
+        commit_ms = self.environment.elapsed_ms()
         # Also when it is not known whether the commit was applied: a ring can do no harm.
         self.bell.owe(mail.destinations)
         yield from self.commit(commit, interval)
+        now_ms = self.environment.elapsed_ms()
+        keys = [each.key for each in batch.inputs[: effects.taken]]
+        is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
+        self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         yield from self.bell.ring_in_time()
         if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
@@ -161,6 +185,8 @@ class Worker(Owner):
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
             lease_ms=now_ms + self.pace.lease_ms,
+            layout=self.head.layout,
+            load=self.meter.load,
             deaths=0,
             slabs=slabs,
             ids=ids,

@@ -389,8 +389,8 @@ class Simulation:
         names = self.store.names(call.kind, call.low, call.high)[: call.limit]
         return [(name, self.store.rows[Key(call.kind, name)]) for name in names]
 
-    def _peek(self, call: Peek) -> str | None:
-        return next(iter(self.store.names(call.kind, call.low, call.high, call.at)), None)
+    def _peek(self, call: Peek) -> list[str]:
+        return self.store.names(call.kind, call.low, call.high, call.at)[: call.limit]
 
     def _create(self, call: Create) -> None:
         for wake in call.wakes:

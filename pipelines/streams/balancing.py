@@ -1,0 +1,61 @@
+"""Splits an interval that has too much to do, and merges neighbours that have little.
+
+The owner of an interval splits it itself: it knows its load, and nobody else writes to its row. The
+tick merges, for it sees the intervals that nobody works on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipelines.streams.calls import ChangedError, OutcomeUnknownError, Steps
+from pipelines.streams.environment import Environment
+from pipelines.streams.errors import BadLayoutError
+from pipelines.streams.load import LoadMeter, to_merge
+from pipelines.streams.reshaping import merge, split
+from pipelines.streams.rows import Head, Interval
+
+# Others were faster; if it is still needed, it is tried again.
+FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError)
+
+
+def split_if_full(
+    environment: Environment, head: Head, computation: str, meter: LoadMeter
+) -> Steps[bool]:
+    """Split an interval by what its owner has measured; return whether that was tried."""
+    load, limit = meter.load, environment.pipeline.limits.intervals
+    if load.hot_key and meter.split_slot is not None:
+        share = f"{load.hot_share:.0%} of {computation}"
+        environment.complain(
+            f"{environment.pipeline.name}: {load.hot_key!r} is {share}, which one worker at a time "
+            "works on: combine its records by parts first (pipelines.streams.two_phase)"
+        )
+    if meter.split_slot is None or limit is None or len(head.intervals[computation]) >= limit:
+        return False
+    try:
+        yield from split(environment, computation, meter.split_slot)
+    except FAILED as error:
+        environment.complain(f"{environment.pipeline.name}: {computation} was not split: {error}")
+    return True
+
+
+def merge_idle(
+    environment: Environment, head: Head, resting: Mapping[tuple[str, int], Interval]
+) -> Steps[None]:
+    """Merge one pair of neighbours of each computation that was split and has little to do now.
+
+    Args:
+        resting: The intervals that nobody works on, and that have no work.
+    """
+    pipeline, now_ms = environment.pipeline, environment.now_ms()
+    if pipeline.limits.intervals is None:
+        return
+    for name in pipeline.computations:
+        loads = {lo: row.load for (each, lo), row in resting.items() if each == name}
+        slot = to_merge(head.intervals[name], loads, now_ms)
+        if slot is None or len(head.intervals[name]) <= pipeline.intervals:
+            continue
+        try:
+            yield from merge(environment, name, slot)
+        except FAILED as error:
+            environment.complain(f"{pipeline.name}: {name} was not merged: {error}")

@@ -1,0 +1,50 @@
+"""What comes to an inbox that was left behind goes on to those that its keys have now."""
+
+from __future__ import annotations
+
+from pipelines.streams.calls import Commit, Found, Key, Scan
+from pipelines.streams.environment import Environment
+from pipelines.streams.keys import Target
+from pipelines.streams.layout import Left
+from pipelines.streams.mail import Mail
+from pipelines.streams.rows import CHUNK, LATE, Head, Names
+
+# Of at most 256 KB each, in one commit.
+MAX_FORWARDED = 8
+
+
+def scan_left(names: Names, computation: str, left: Left, watermark: int, limit: int) -> Scan:
+    """Return the call that reads a left inbox."""
+    low, high = names.inbox_range(computation, left.lo, watermark, left.born)
+    return Scan(CHUNK, low, high, limit)
+
+
+def forwarded(
+    environment: Environment, head: Head, computation: str, chunks: list[tuple[str, Found]]
+) -> tuple[Commit, Mail]:
+    """Return the commit that forwards chunks, each in the lane that it came in."""
+    commit, mail = Commit(), Mail(environment, head)
+    for name, found in chunks:
+        commit.deletes.append((Key(CHUNK, name), found.version))
+        for letter in found.body:
+            mail.send(Target(computation, letter.key), letter, is_late=is_late(name))
+    commit.inserts += mail.inserts()
+    return commit, mail
+
+
+def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Found]]:
+    """Return the chunks that may be worked on while something may be on its way from a left inbox.
+
+    A record that came late may be one that was sent before, in time, and is on that way: so what is
+    late waits until the watermark says that nothing in time of before it is under way.
+    """
+    return [
+        (name, found)
+        for name, found in chunks
+        if not is_late(name) or all(letter.at < watermark for letter in found.body)
+    ]
+
+
+def is_late(name: str) -> bool:
+    """Return whether the chunk of a name is of the lane for late ones."""
+    return name.rsplit(":", 3)[1] == str(LATE)

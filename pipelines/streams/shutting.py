@@ -1,0 +1,92 @@
+"""When an inbox that was left behind can be forgotten: nobody writes to it, and it is empty.
+
+A sender writes under the layout that it has read, and notes it in its own row, in the same commit.
+Once all who write for a computation have noted the layout with which an inbox was left, no commit
+under an older one can succeed: it names a version of the sender's row that is gone. Senders that
+are at rest have theirs noted by the tick. What was shut when a tick began, and is empty then,
+stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.streams.calls import Key
+from pipelines.streams.environment import Environment
+from pipelines.streams.layout import Inbox, Left, left_of
+from pipelines.streams.rows import Head, Interval, SourceRow
+
+# Of senders at rest, by one tick.
+MAX_NOTED = 50
+# A source that has written within this time will again, and notes the layout itself.
+BUSY_MS = 1_000
+
+# A computation and a first slot, or a stream and a process.
+Sender = tuple[str, int] | tuple[str, str]
+Row = tuple[Any, int]  # With its version.
+
+
+def still_left(
+    environment: Environment, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
+) -> dict[str, list[Left]]:
+    """Return the left inboxes that cannot be forgotten yet.
+
+    Args:
+        rows: Of intervals and sources.
+        filled: The inboxes that are not empty.
+    """
+    found: dict[str, list[Left]] = {}
+    for name in head.left:
+        if name not in environment.pipeline.computations:
+            found[name] = left_of(head, name)  # Of another version of the code, which looks at it.
+            continue
+        noted = min((row.layout for _, row, _ in _senders(environment, name, rows)), default=0)
+        kept = [
+            left._replace(is_shut=left.is_shut or noted >= left.died)
+            for left in left_of(head, name)
+            if not left.is_shut or (name, Inbox(left.born, left.lo)) in filled
+        ]
+        if kept:
+            found[name] = kept
+    return found
+
+
+def to_note(
+    environment: Environment, head: Head, rows: Mapping[Sender, Row], now_ms: int
+) -> list[tuple[Key, Any, int]]:
+    """Return the writes that note the layout for senders that are at rest."""
+    found: dict[Key, tuple[Key, Any, int]] = {}
+    for name in head.left:
+        for sender, row, version in _senders(environment, name, rows):
+            if row.layout < head.layout and _rests(row, now_ms):
+                key = _key(environment, sender)
+                found[key] = (key, row._replace(layout=head.layout), version)
+    return list(found.values())[:MAX_NOTED]
+
+
+def _senders(
+    environment: Environment, computation: str, rows: Mapping[Sender, Row]
+) -> Iterator[tuple[Sender, Any, int]]:
+    """Yield who writes to inboxes of a computation: its own intervals do, too: they forward."""
+    pipeline = environment.pipeline
+    if computation not in pipeline.computations:
+        return
+    names = {computation, *pipeline.graph.upstream[computation]}
+    names |= set(pipeline.computations[computation].inputs) & set(pipeline.sources)
+    for sender, (row, version) in rows.items():
+        if sender[0] in names:
+            yield sender, row, version
+
+
+def _rests(row: Interval | SourceRow, now_ms: int) -> bool:
+    if isinstance(row, Interval):
+        return not row.is_held(now_ms)
+    return row.seen_ms < now_ms - BUSY_MS
+
+
+def _key(environment: Environment, sender: Sender) -> Key:
+    name, part = sender
+    if isinstance(part, int):
+        return environment.names.interval(name, part)
+    return environment.names.source(name, part)

@@ -1,0 +1,65 @@
+"""Intervals that are split and merged, and sources that have to wait, under many schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.pipelines.streams import broken_growth
+from tests.pipelines.streams.growing import Early, Held, Reshaped
+from tests.pipelines.streams.schedules import Schedule
+from tests.pipelines.streams.store import Violation
+from tests.soak import BUDGET, IS_SOAK
+
+SCHEDULES = 30_000 if IS_SOAK else 60
+MAX_SEARCHED = 3_000
+Variant = Callable[[Reshaped, pytest.MonkeyPatch], None]
+# Each with the seed from which on it is searched, for the time's sake.
+VARIANTS: list[tuple[Variant, int]] = [
+    (broken_growth.heirs_sleep, 115),
+    (broken_growth.generation_begins_again, 100),
+    (broken_growth.ids_stay_behind, 45),
+    (broken_growth.left_is_forgotten, 50),
+    (broken_growth.late_overtakes, 80),
+    (broken_growth.newest_inbox_first, 300),
+]
+
+
+@pytest.mark.parametrize("kind", [Reshaped, Held, Early], ids=lambda kind: kind.__name__)
+def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
+    """G1, G2, G3, G4, G5, G10, G11, G12, G13."""
+    for seed in BUDGET.drawn(range(SCHEDULES)):
+        if BUDGET.is_over():
+            break
+        try:
+            kind(seed).run()
+        except Violation as violation:
+            raise AssertionError(f"{kind.__name__}({seed}): {violation}") from violation
+        BUDGET.played()
+
+
+def test_no_wake_is_lost_without_faults_when_intervals_are_split_and_merged() -> None:
+    """G10: the sweep makes up for crashes alone."""
+    assert found(broken_growth.calm, range(SCHEDULES // 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "first"), VARIANTS, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_a_broken_split_is_noticed(variant: Variant, first: int) -> None:
+    """G10: what a part of the protocol is for: without it some schedule breaks an invariant."""
+    assert found(variant, range(first, first + MAX_SEARCHED)) is not None
+
+
+def found(variant: Variant, seeds: Iterable[int]) -> int | None:
+    """Return the first seed that notices a variant."""
+    for seed in seeds:
+        schedule = Reshaped(seed)
+        with pytest.MonkeyPatch.context() as patch:
+            variant(schedule, patch)
+            try:
+                schedule.run()
+            except Violation:
+                return seed
+    return None

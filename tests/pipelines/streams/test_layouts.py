@@ -1,0 +1,182 @@
+"""Intervals that are split and merged on the services, by hand and by their load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from models.streams import StreamHead, StreamInterval
+from pipelines.streams import Pipeline, StreamTest, load
+from pipelines.streams.combine import top
+from pipelines.streams.errors import BadLayoutError
+from pipelines.streams.limits import Limits
+from pipelines.streams.load import LoadMeter, middle, to_merge
+from pipelines.streams.rows import Load, slot_of
+from pipelines.streams.two_phase import two_phase
+from pipelines.streams.windows import Session, Tumbling, Windowed
+from tests.pipelines.streams.harness import (
+    PACE,
+    WEBLOG,
+    hits,
+    is_drained,
+    stream_world,
+    windows,
+)
+from tests.world import Services, World
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+PATHS = [f"/{n}" for n in range(12)]
+MIDDLE = 2**15
+
+
+def push_all(world: World, pipeline: Pipeline, name: str, minute: int) -> None:
+    requests = [(f"{name} {path}", path, minute * 60_000 + 1) for path in PATHS]
+    with world.context():
+        pipeline.push(world.clients, "requests", hits(*requests))
+
+
+def first_slots(world: World, pipeline: Pipeline = WEBLOG) -> list[int]:
+    with world.context():
+        found = pipeline.status(world.clients).computations["hits"]
+    return [each.first_slot for each in found.intervals]
+
+
+@one_emulator
+def test_the_results_are_those_of_one_interval_whatever_is_split_or_merged(
+    services: Services,
+) -> None:
+    """G10: each record counts once; what comes again is known to all that an interval became."""
+    world = stream_world(services)
+    clients = world.clients
+    push_all(world, WEBLOG, "a", 0)
+    world.settle()
+    with world.context():
+        for slot in (MIDDLE, 2**14, slot_of(PATHS[0])):
+            WEBLOG.split(clients, "hits", slot)
+    push_all(world, WEBLOG, "b", 0)
+    assert len(first_slots(world)) == 4
+    with world.context():
+        WEBLOG.merge(clients, "hits", MIDDLE)
+        for slot in (0, MIDDLE):
+            with pytest.raises(BadLayoutError):
+                WEBLOG.merge(clients, "hits", slot)
+        with pytest.raises(BadLayoutError):
+            WEBLOG.split(clients, "hits", 2**14)
+    world.settle()
+    push_all(world, WEBLOG, "a", 0)
+    with world.context():
+        WEBLOG.close(clients, "requests")
+    world.settle()
+
+    assert windows(world) == {"0": [[path, 2] for path in sorted(PATHS)]}
+    with world.context():
+        assert is_drained()
+        status = WEBLOG.status(clients).computations["hits"]
+        assert (status.records, status.repeated) == (24, 12)
+        assert dict(WEBLOG.states(clients, "hits")).keys() <= {*PATHS}
+        assert StreamHead.query().get().body["left"] == {}
+
+
+@one_emulator
+def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_little(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: its worker was busy for a whole period, and had more waiting each time."""
+    monkeypatch.setattr(load, "PERIOD_MS", 0)
+    monkeypatch.setattr(load, "SPLIT_BUSY", 0.0)
+    monkeypatch.setattr(load, "MERGE_BUSY", 0.0)
+    growing = Pipeline(
+        "growing", *WEBLOG.computations.values(), intervals=1, limits=Limits(intervals=3)
+    )
+    world = stream_world(services, growing)
+    small = replace(PACE, max_records=4)
+    monkeypatch.setattr("pipelines.streams.service.Pace", lambda: small)
+    world.clients.process_state.clear()
+    push_all(world, growing, "a", 0)
+    world.settle()
+    assert len(first_slots(world, growing)) == 3
+
+    monkeypatch.setattr(load, "MERGE_BUSY", 0.3)
+    with world.context():
+        growing.close(world.clients, "requests")
+    world.settle()
+    for _ in range(2):  # What was just measured says that it was busy.
+        world.clock.sleep(load.STALE_MS / 1000 + 1)
+        world.sweep()
+        world.settle()
+    assert len(first_slots(world, growing)) == 1
+    assert windows(world, growing) == {"0": [[path, 1] for path in sorted(PATHS)]}
+    with world.context():
+        assert len(StreamInterval.query().fetch(keys_only=True)) == 2
+
+
+def test_a_split_halves_the_records() -> None:
+    counts = Counter({f"k{n}": 1 + n for n in range(20)})
+    slot = middle(counts)
+    assert slot is not None
+    below = sum(count for key, count in counts.items() if slot_of(key) < slot)
+    assert abs(below - counts.total() / 2) <= 20
+    assert middle({"one": 9}) is None
+    assert middle({}) is None
+
+
+def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
+    now_ms = 10 * load.STALE_MS
+    idle, busy, old = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
+    los = [0, 100, 200, 300]
+    assert to_merge(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
+    assert to_merge(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
+    assert to_merge(los, {0: old, 100: old}, now_ms) == 100
+    assert to_merge(los, {0: idle, 200: idle}, now_ms) is None  # Somebody works between them.
+    half = load.halved(Load(1, busy=0), now_ms)
+    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS - 1) is None
+    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS) == 100
+
+
+def test_a_worker_measures_itself_period_by_period() -> None:
+    """Records and commits, how busy it was, and the key that has half of its records."""
+    now = [0.0]
+    meter = LoadMeter(lambda: now[0])
+    for _ in range(10):
+        now[0] += 100
+        meter.round(90, 5, ["hot", "hot", "a"], behind=True)
+    assert meter.end_period(7)
+    load_ = Load(7, records_s=30, busy=0.9, commit_ms=5, hot_key="hot", hot_share=0.667)
+    assert meter.load == load_
+    assert meter.split_slot == max(slot_of("hot"), slot_of("a"))
+
+    now[0] += 999
+    assert not meter.end_period(8)
+    now[0] += 1
+    meter.round(900, 5, ["a", "b", "c"], behind=False)
+    assert meter.end_period(9)
+    assert meter.split_slot is None  # It has caught up.
+    assert meter.load.hot_key == ""
+
+
+def test_windows_in_two_phases_have_the_results_of_one() -> None:
+    def path(request: dict[str, Any]) -> str:
+        return str(request["path"])
+
+    def of() -> Any:
+        return top(2, of=lambda request: str(request["n"] % 3))
+
+    minute = Tumbling(timedelta(minutes=1))
+    one = Windowed("one", minute, inputs={"requests": path}, output="hits", combine=of())
+    two = two_phase("two", minute, inputs={"requests": path}, output="hits", combine=of(), parts=4)
+    found = []
+    for pipeline in (Pipeline("one", one), Pipeline("two", *two)):
+        test = StreamTest(pipeline)
+        for n in range(60):
+            test.push("requests", {"path": "hot" if n % 5 else "cold", "n": n}, at=n * 2_000)
+        test.close()
+        results = [output.value for output in test.read("hits")]
+        found.append(sorted(results, key=lambda each: (each["key"], each["start"])))
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+    with pytest.raises(TypeError):
+        two_phase("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")

@@ -1,0 +1,128 @@
+"""Sources that have to wait: for who works on their records, and for their siblings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pipelines.runtime import Clients
+from pipelines.streams import FOREVER, Pipeline, Pulled, PullSource, PushSource
+from pipelines.streams.errors import HeldBackError
+from pipelines.streams.limits import Limits
+from pipelines.streams.pressure import Waiting, held_back
+from pipelines.streams.rows import Head, SourceRow
+from pipelines.streams.service import Engine
+from pipelines.streams.watermarks import tick
+from tests.pipelines.streams.harness import WEBLOG, hits, stream_world, windows
+from tests.world import ACCOUNT, BASE_URL, Services, World
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+STAGES = WEBLOG.computations.values()
+NARROW = Pipeline("narrow", *STAGES, intervals=1, limits=Limits(waiting_rows=2))
+
+
+def look(clients: Clients, pipeline: Pipeline) -> None:
+    """Have the watermarks looked at, while nobody works."""
+    engine = Engine(clients, pipeline)
+    engine.run(tick(engine.environment))
+
+
+@one_emulator
+def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) -> None:
+    """G11: it is refused with 429 before anything is let in, and goes through later."""
+    world = stream_world(services, NARROW)
+    with world.context():
+        for n in range(3):
+            NARROW.push(world.clients, "requests", hits((f"a{n}", "/", n)))
+        look(world.clients, NARROW)
+        with pytest.raises(HeldBackError, match="hits has over 2 rows waiting"):
+            NARROW.push(world.clients, "requests", hits(("b", "/", 4)))
+        status = NARROW.status(world.clients)
+        assert status.sources["requests"].held == {"": "hits has over 2 rows waiting"}
+        assert (status.computations["hits"].waiting_rows, status.sources["requests"].records) == (
+            3,
+            3,
+        )
+    answer = post(world, [{"id": "b", "value": {"path": "/"}, "at": 4}])
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    shown = get(world, "narrow").json
+    assert shown["sources"]["requests"]["held"] == {"": "hits has over 2 rows waiting"}
+    assert get(world, "none").status_code == 404
+
+    world.settle()
+    assert post(world, [{"id": "b", "value": {"path": "/"}, "at": 4}]).status_code == 202
+    with world.context():
+        NARROW.close(world.clients, "requests")
+    world.settle()
+    assert windows(world, NARROW) == {"0": [["/", 4]]}
+
+
+def post(world: World, records: list[dict[str, Any]]) -> Any:
+    return world.app.test_client().post(
+        "/api/v1/streams/narrow/requests", json={"records": records}, headers=proof(world)
+    )
+
+
+def get(world: World, name: str) -> Any:
+    return world.app.test_client().get(f"/api/v1/streams/{name}", headers=proof(world))
+
+
+def proof(world: World) -> dict[str, str]:
+    return {"Authorization": f"Bearer {world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)}"}
+
+
+@one_emulator
+def test_a_pull_stops_while_much_waits_and_goes_on_by_itself(services: Services) -> None:
+    """G11: nothing is read twice."""
+    reads = []
+
+    def read(clients: Clients, position: Any, limit: int) -> Pulled:
+        first = position or 0
+        reads.append(first)
+        look(clients, narrow)
+        lines = [({"path": f"/{n % 3}"}, n * 1_000) for n in range(first, min(first + 10, 60))]
+        return Pulled(lines, first + len(lines), is_over=first + len(lines) == 60)
+
+    narrow = Pipeline(
+        "narrow", *STAGES, intervals=1, limits=Limits(waiting_rows=1),
+        sources=[PullSource("requests", read)],
+    )  # fmt: skip
+    world = stream_world(services, narrow)
+    with world.context():
+        narrow.pull(world.clients, "requests")
+    world.settle()
+    assert windows(world, narrow) == {"0": [[f"/{n}", 20] for n in range(3)]}
+    assert len(reads) > len(set(reads)) == 6  # It was stopped, and read on from where it was.
+
+
+def row(watermark: int, **more: Any) -> SourceRow:
+    return SourceRow(watermark=watermark, seq=1, **more)
+
+
+def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
+    """G11: what is silent, has ended or has never begun is no measure."""
+    pipeline = Pipeline(
+        "skewed", *STAGES, limits=Limits(skew=timedelta(seconds=10)),
+        sources=[PushSource("requests", processes=("a", "b", "c", "d", "e"))],
+    )  # fmt: skip
+    silent, over = row(0, is_out=True), row(FOREVER)
+
+    def held(ahead: int, **before: str) -> dict[str, str]:
+        rows = dict(zip("abcde", [row(ahead), row(1), silent, over, SourceRow()], strict=True))
+        head = Head(held={f"requests:{name}": why for name, why in before.items()})
+        places = {("requests", name): each for name, each in rows.items()}
+        return held_back(pipeline, head, {}, places)
+
+    assert held(10_001) == {}
+    assert held(10_002) == {"requests:a": "it is over 0:00:10 ahead of requests:b"}
+    assert list(held(5_002, a="why")) == ["requests:a"]
+    assert held(5_001, a="why") == {}
+
+
+def test_bytes_count_as_rows_do() -> None:
+    pipeline = Pipeline("full", *STAGES, limits=Limits(waiting_bytes=1_000))
+    assert held_back(pipeline, Head(), {"minutes": Waiting(1, 1, 1_000)}, {}) == {}
+    held = held_back(pipeline, Head(), {"minutes": Waiting(1, 1, 1_001)}, {})
+    assert held == {"requests:": "minutes has over 1000 bytes waiting"}
