@@ -237,7 +237,7 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     bell = Bell(environment)
     while found.body.watermark < FOREVER:
         pulled = yield Fetch(stream, found.body.position, MAX_PULLED)
-        is_idle = not pulled.records and not pulled.is_over
+        is_idle = not _has_more(pulled, found)
         if is_idle and source.poll is None:
             break
         try:
@@ -257,6 +257,12 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             break
     yield from bell.ring()
     return found.body.watermark >= FOREVER  # type: ignore[no-any-return]
+
+
+def _has_more(pulled: Pulled, found: Found) -> bool:
+    """Return whether a read has come further, if only over what is no record."""
+    has_moved = value_text(pulled.position) != value_text(found.body.position)
+    return bool(pulled.records) or pulled.is_over or has_moved
 
 
 def pull_wake(

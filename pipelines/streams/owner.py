@@ -217,10 +217,12 @@ class Owner:
     def leave(self) -> Steps[bool]:
         """Give the interval up; return False if it was taken again, for something had come.
 
-        It is still there if it may not have been given up: then nobody is woken for it.
+        Raises:
+            OutcomeUnknownError: it may not have been given up, so nobody is woken for it: the task
+                has to come again.
         """
         if not (yield from self._release()):
-            return False
+            raise OutcomeUnknownError
         if (yield from self._has_mail()):
             return not (yield from self.take())
         return True

@@ -49,7 +49,8 @@ class Pulled:
 
     Attributes:
         records: Values, each with its time.
-        position: Where the next read begins: anything that JSON knows.
+        position: Where the next read begins: anything that JSON knows. If it stays, and there is
+            no record, there is no more for now.
         watermark: No later record is expected before this time; None: it follows the latest record,
             at the source's `disorder`.
         is_over: There will be no more.

@@ -229,7 +229,7 @@ def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
     """A timer of the clock does not hold the watermark back."""
-    real = shelf._summary
+    real = shelf.summary
 
     def unheld(lo: int, body: SlabBody) -> Slab:
         keys = {
@@ -243,7 +243,7 @@ def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
         }
         return real(lo, SlabBody(keys, body.large))
 
-    patch.setattr(shelf, "_summary", unheld)
+    patch.setattr(shelf, "summary", unheld)
 
 
 def short_horizon(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:

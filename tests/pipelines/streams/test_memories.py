@@ -48,3 +48,21 @@ def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
         seen = {key: Counted.codec.load(state.text)["seen"] for key, state in slab.keys.items()}
         assert seen == {"k0": 4, "k1": 4, "k2": 4}, seed
         assert rows[environment.names.head].body.inputs == {"counted": FOREVER}, seed
+
+
+def skip(clients: Any, position: int | None, limit: int) -> Pulled:
+    at = position or 0
+    records = [({"k": "k"}, at)] if at % 2 else []
+    return Pulled(records, at + 1, watermark=at, is_over=at + 1 == LINES)
+
+
+def test_a_read_that_comes_over_what_is_no_record_goes_on() -> None:
+    """G1: only one that finds nothing and stays where it is has come to the end for now."""
+    pipeline = Pipeline("skipping", Counted, sources=[PullSource("lines", skip)], intervals=1)
+    simulation = Simulation(pipeline, 0, NO_FAULTS)
+    environment = simulation.environment(simulation.machines[0])
+    simulation.wakes.append((simulation.now_ms, pull_wake(environment, "lines", 0)))
+    simulation.run()
+
+    [slab] = [found.body for key, found in simulation.store.rows.items() if key.kind == SLAB]
+    assert Counted.codec.load(slab.keys["k"].text) == {"seen": LINES // 2}
