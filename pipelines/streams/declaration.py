@@ -134,6 +134,11 @@ class Declaration:
             raise UnknownStreamError(f"{self.name} has no computation {name!r}")
         return self.computations[name]
 
+    def intervals_of(self, computation: str) -> int:
+        """Return into how many ranges of keys a computation is cut."""
+        made = self.computations[computation]
+        return 1 if isinstance(made, Sink) and not made.is_spread else self.intervals
+
     def source(self, stream: str) -> Source:
         """Return the source of a stream.
 

@@ -299,10 +299,10 @@ def read_head(environment: Environment) -> Steps[Found]:
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
         new = [name for name in pipeline.computations if name not in body.intervals]
-        los = first_slots(pipeline.intervals)
-        after = body._replace(intervals={**body.intervals, **dict.fromkeys(new, los)})
+        slots = {name: first_slots(pipeline.intervals_of(name)) for name in new}
+        after = body._replace(intervals={**body.intervals, **slots})
         commit = Commit()
-        for name in new:
+        for name, los in slots.items():
             for lo, hi in zip(los, [*los[1:], 2**16], strict=True):
                 commit.inserts.append((names.interval(name, lo), Interval(hi, slabs=(Slab(lo),))))
         if head is None:

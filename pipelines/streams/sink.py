@@ -49,11 +49,12 @@ class Sink(Computation):
             stream: The one that it reads.
             name: Stands in keys and routes; by default that of the stream with "-sink".
             key: Spreads records over the pipeline's intervals, on each of which one worker at a
-                time writes. None: they share one.
+                time writes. None: there is one for all of them.
         """
         self.name = name or f"{stream}-sink"
         self.stream = stream
         self.inputs = {stream: key or _one}
+        self.is_spread = key is not None
         self.pipeline = ""
 
     def make(self, record: SinkRecord) -> Any:

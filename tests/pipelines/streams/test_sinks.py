@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.streams import StreamChunk
+from models.streams import StreamChunk, StreamInterval
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 from pipelines.streams import Pipeline, Pushed, StreamTest
@@ -183,7 +183,7 @@ class Lines(Sink):
             SunkLine(id=record.id, text=record.value).put()
 
 
-LINES = Pipeline("lines", sinks=[Lines("lines")], intervals=1)
+LINES = Pipeline("lines", sinks=[Lines("lines")])
 
 
 @one_emulator
@@ -197,6 +197,7 @@ def test_a_sink_of_ones_own_writes_its_entities_with_the_transaction(services: S
     world.settle()
     with world.context():
         assert StreamChunk.query().get() is None
+        assert len(StreamInterval.query().fetch(keys_only=True)) == 1  # It has no key.
         written = Counter(row.text for row in SunkLine.query().fetch())
         [letter] = LINES.dead_letters(world.clients)
     assert written == Counter(text for text in texts if text != "bad")
