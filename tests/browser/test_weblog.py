@@ -58,7 +58,8 @@ def expect_counts(page: Page, plain: Counts, requests: int) -> None:
     assert written["error-rates"] == number(len(plain.rates))
     assert written["top-paths"] == number(len(plain.tops))
     page.get_by_role("link", name="Newest results").click()
-    expect(page.get_by_role("heading", name="Top paths of an hour")).to_be_visible()
+    top = page.get_by_role("heading", name="Top paths of an hour")
+    expect(top).to_be_visible(timeout=TIMEOUT_MS)
     cells = page.locator("section[aria-labelledby=tops] td").all_inner_texts()
     newest = [plain.tops[hour] for hour in sorted(plain.tops, reverse=True)[:4]]
     assert cells == [

@@ -55,8 +55,8 @@ def test_rows_are_found_in_order_of_their_names(world: World) -> None:
     assert [(row.name, row.body) for row in found] == [("p:a", b"1"), ("p:b", b"2")]
     [versioned] = rows.scan(client, "StreamSlab", "p:b", "p:z", 1)
     rows.commit(client, puts=[(B, b"4", versioned.version)])  # A scan tells versions, too.
-    assert rows.first_name(client, "StreamSlab", "p:b", "p:z") == "p:b"
-    assert rows.first_name(client, "StreamSlab", "p:d", "p:z") is None
+    assert rows.first_names(client, "StreamSlab", "p:b", "p:z", 9) == ["p:b", "p:c"]
+    assert rows.first_names(client, "StreamSlab", "p:d", "p:z", 9) == []
 
 
 def test_a_moment_is_seen_as_it_was_where_the_service_has_snapshots(world: World) -> None:
@@ -68,7 +68,7 @@ def test_a_moment_is_seen_as_it_was_where_the_service_has_snapshots(world: World
     assert (moment is None) == (world.services.datastore_kind == "datastore")
     if moment is not None:
         assert rows.read(client, [A, B], moment)[0] == [before, None]
-        assert rows.first_name(client, "StreamSlab", "p:b", "p:z", moment) is None
+        assert rows.first_names(client, "StreamSlab", "p:b", "p:z", 9, moment) == []
     assert bodies(world) == [b"2", b"3", None]
 
 
