@@ -15,6 +15,8 @@ from typing import TextIO
 from devserver.log_tail import LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
+# The emulators' word on a caller who has hung up, as all do when the platform stops.
+_HUNG_UP = "WARNING: Failed to complete operation"
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
 _PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a column.
@@ -30,7 +32,7 @@ class LevelFilter:
         """Return whether this line is a warning or belongs to one."""
         level = level_of(line)
         if level is not None:
-            self._loud = level in _LOUD
+            self._loud = level in _LOUD and line != _HUNG_UP
         elif line.startswith("Traceback (most recent call last)"):
             self._loud = True
         return self._loud

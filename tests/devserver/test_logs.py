@@ -24,6 +24,7 @@ TRACEBACK = [
         (['{"severity": "WARNING", "message": "x"}'], 1),
         (["WARNING handlers: slow", "INFO handlers: fast"], 1),
         (["SEVERE: cannot bind"], 1),
+        (["WARNING: Failed to complete operation", "io.netty.ClosedChannelException"], 0),
         (["API endpoint: http://127.0.0.1:8081"], 0),
         (["{not json", "WARNINGS_TOTAL 5"], 0),
     ],
