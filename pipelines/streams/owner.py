@@ -30,13 +30,12 @@ from pipelines.streams.injection import is_complete, read_head
 from pipelines.streams.layout import Left, left_within
 from pipelines.streams.mail import ring, wake
 from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import CHUNK, MAX_LEASE_MS, Head, Interval
+from pipelines.streams.rows import CHUNK, Head, Interval
 from pipelines.streams.shelf import Shelf
 
 ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
-MIN_WAIT_MS = 1_000
 
 
 class LostLeaseError(Exception):
@@ -201,18 +200,6 @@ class Owner:
         self.interval, self.version = found.body, found.version
         yield from self.commit(Commit(), taken)
         return self.interval.owner == self.owner
-
-    def _look_after(self) -> Steps[None]:
-        """Have a task look at the interval when the lease of its worker ends: that one may be dead.
-
-        It is a task of its own: if this one failed, to be tried again, its queue would be slowed.
-        Those that look in the same second share one, and it looks in another second than they do.
-        """
-        now_ms = self.environment.now_ms()
-        left_s = min(max(self.held_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
-        why = "held", self.held_ms, now_ms // 1000
-        next_ = wake(self.environment, (self.name, self.lo), self.interval.gen, *why)
-        yield Create([next_._replace(delay_s=left_s)])
 
     def leave(self) -> Steps[bool]:
         """Give the interval up; return False if it was taken again, for something had come.

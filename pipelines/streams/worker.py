@@ -13,15 +13,17 @@ from enum import Enum
 
 from pipelines.streams.balancing import split_if_full
 from pipelines.streams.batch import MAX_FIRED, run_batch
-from pipelines.streams.calls import Commit, Pause, Steps, TooLargeError
+from pipelines.streams.calls import Commit, Create, Pause, Steps, TooLargeError
 from pipelines.streams.giving_up import MAX_DEATHS, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.load import LoadMeter
-from pipelines.streams.mail import Mail, ring, ring_at
+from pipelines.streams.mail import Mail, ring, ring_at, wake
 from pipelines.streams.owner import GoneError, LostLeaseError, Owner
 from pipelines.streams.records import value_text
-from pipelines.streams.rows import DeadRow, Interval, Letter
+from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
+
+MIN_WAIT_MS = 1_000
 
 
 class Ended(Enum):
@@ -86,6 +88,18 @@ class Worker(Owner):
             return
         if (yield from split_if_full(self.environment, self.head, self.name, self.meter)):
             yield from self._look_again()
+
+    def _look_after(self) -> Steps[None]:
+        """Have a task look at the interval when the lease of its worker ends: that one may be dead.
+
+        It is a task of its own: if this one failed, to be tried again, its queue would be slowed.
+        Those that look in the same second share one, and it looks in another second than they do.
+        """
+        now_ms = self.environment.now_ms()
+        left_s = min(max(self.held_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
+        why = "held", self.held_ms, now_ms // 1000
+        next_ = wake(self.environment, (self.name, self.lo), self.interval.gen, *why)
+        yield Create([next_._replace(delay_s=left_s)])
 
     # A round
 

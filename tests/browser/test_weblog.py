@@ -48,6 +48,7 @@ def expect_counts(page: Page, plain: Counts, requests: int) -> None:
     closing = f"{plural(requests, 'record')} in = {number(requests)} in windows + 0 late + 0 dead"
     expect(page.locator(".closing")).to_contain_text(closing, timeout=TIMEOUT_MS)
     page.get_by_role("link", name="Stage by stage").click()
+    page.wait_for_url("**/streams/weblog#tabs")
     expect(page.locator(".books-table").get_by_text("Adds up")).to_have_count(3)
     written = {
         row.locator("th").inner_text(): row.locator("[data-label=Written]").inner_text()
