@@ -69,8 +69,7 @@ class Position:
 def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
     """Read up to `limit` requests of the log at a position.
 
-    What cannot be read behind them goes with them, and so does the log's end: a read without any
-    request is one that waits for the next log, and its position is not kept.
+    What cannot be read behind them goes with them, and so does the log's end.
     """
     here = position_of(position)
     log = log_at(here.log)

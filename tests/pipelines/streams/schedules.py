@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -194,3 +194,20 @@ class Schedule:
         )
         if truth != Counter({(key, start): count for key, start, count in got}):
             raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")
+
+
+def found(
+    kind: Callable[[int], Any],
+    variant: Callable[[Any, pytest.MonkeyPatch], None],
+    seeds: Iterable[int],
+) -> int | None:
+    """Return the first seed whose schedule notices a broken variant of the protocol."""
+    for seed in seeds:
+        schedule = kind(seed)
+        with pytest.MonkeyPatch.context() as patch:
+            variant(schedule, patch)
+            try:
+                schedule.run()
+            except Violation:
+                return seed
+    return None

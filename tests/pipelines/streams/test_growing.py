@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
 from tests.pipelines.streams import broken_growth
 from tests.pipelines.streams.growing import Early, Held, Reshaped
-from tests.pipelines.streams.schedules import Schedule
+from tests.pipelines.streams.schedules import Schedule, found
 from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
 
@@ -41,7 +41,7 @@ def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
 
 def test_no_wake_is_lost_without_faults_when_intervals_are_split_and_merged() -> None:
     """G10: the sweep makes up for crashes alone."""
-    assert found(broken_growth.calm, range(SCHEDULES // 2)) is None
+    assert found(Reshaped, broken_growth.calm, range(SCHEDULES // 2)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,4 @@ def test_no_wake_is_lost_without_faults_when_intervals_are_split_and_merged() ->
 )
 def test_a_broken_split_is_noticed(variant: Variant, first: int) -> None:
     """G10: what a part of the protocol is for: without it some schedule breaks an invariant."""
-    assert found(variant, range(first, first + MAX_SEARCHED)) is not None
-
-
-def found(variant: Variant, seeds: Iterable[int]) -> int | None:
-    """Return the first seed that notices a variant."""
-    for seed in seeds:
-        schedule = Reshaped(seed)
-        with pytest.MonkeyPatch.context() as patch:
-            variant(schedule, patch)
-            try:
-                schedule.run()
-            except Violation:
-                return seed
-    return None
+    assert found(Reshaped, variant, range(first, first + MAX_SEARCHED)) is not None

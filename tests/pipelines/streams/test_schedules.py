@@ -5,14 +5,14 @@ What a schedule has found is found again by its seed: `play_of(seed).run()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.pipelines.streams import broken
 from tests.pipelines.streams.mixed import Mixed
-from tests.pipelines.streams.schedules import Schedule
+from tests.pipelines.streams.schedules import Schedule, found
 from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK, SEED
 
@@ -61,16 +61,3 @@ def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Var
 def play_of(seed: int) -> Play:
     """Return a schedule: one in three has all kinds of sources and timers."""
     return Mixed(seed // 3) if seed % 3 == 2 else Schedule(seed)
-
-
-def found(kind: type[Play], variant: Variant, seeds: Iterable[int]) -> int | None:
-    """Return the first seed that notices a variant."""
-    for seed in seeds:
-        schedule = kind(seed)
-        with pytest.MonkeyPatch.context() as patch:
-            variant(schedule, patch)
-            try:
-                schedule.run()
-            except Violation:
-                return seed
-    return None
