@@ -11,6 +11,9 @@ many callers as there are threads, each with a byte now and then, stop such an a
 4. A connection that ends is closed when its caller has hung up, or two seconds later, by the event
    loop too.
 
+A connection goes to the worker that has the fewest: the kernel would give it to any, and callers
+who keep theirs would stay where they are.
+
 What remains: a thousand callers at once (`worker_connections`) still keep others out for ten
 seconds. A front end that holds requests until they are whole, as those of App Engine and of most
 load balancers do, keeps such callers away altogether.
@@ -22,9 +25,11 @@ this file once and never again.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import socket
+import struct
 import time
 from collections import deque
 from functools import partial
@@ -40,11 +45,35 @@ MAX_WAITING_BYTES = 64 * 1024
 MIN_BYTES_PER_S = 64 * 1024
 ANSWER_TAKEN_WITHIN_S = 20.0
 HANGS_UP_WITHIN_S = 2.0
+# How long a worker leaves a connection to one that has fewer, and how old its word may be.
+YIELDS_FOR_S = 0.001
+HEARD_WITHIN_S = 3.0
 _LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]{1,18})[ \t]*\r?$", re.MULTILINE)
 
 
 class TooSlowError(NoMoreData):  # type: ignore[misc]
     """The rest of a request did not come in time, or nobody takes the answer."""
+
+
+class Loads:
+    """How many connections each worker has: in memory that the master's children share."""
+
+    _SLOT = struct.Struct("dq")  # When it was written, and the connections.
+    _SLOTS = 64
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, self._SLOT.size * self._SLOTS)
+
+    def tell(self, worker: int, connections: int) -> None:
+        """Write down how many connections a worker has; workers are numbered as they start."""
+        at = worker % self._SLOTS * self._SLOT.size
+        self._SLOT.pack_into(self._memory, at, time.monotonic(), connections)
+
+    def has_fewer(self, connections: int) -> bool:
+        """Return whether some worker has fewer connections than that, as far as is known."""
+        since = time.monotonic() - HEARD_WITHIN_S
+        told = self._SLOT.iter_unpack(self._memory[:])
+        return any(at > since and fewer < connections for at, fewer in told)
 
 
 class PatientWorker(ThreadWorker):  # type: ignore[misc]
@@ -54,6 +83,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     """
 
     pending_conns: deque[Any]
+    loads = Loads()  # Made by the master, before it forks.
 
     def init_process(self) -> None:
         self.most_long = max(1, self.cfg.threads // 2)
@@ -61,6 +91,17 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self.long_in_line: deque[Any] = deque()
         self.ending: set[Any] = set()
         super().init_process()
+
+    def notify(self) -> None:
+        """Say that this worker is alive, as it does in each turn of its loop."""
+        super().notify()
+        self.loads.tell(self.age, self.nr_conns)
+
+    def accept(self, listener: Any) -> None:
+        """Take a connection, unless another worker that has fewer takes it first."""
+        if self.loads.has_fewer(self.nr_conns):
+            time.sleep(YIELDS_FOR_S)
+        super().accept(listener)
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a connection a thread when its request is here, and not before."""
