@@ -30,6 +30,9 @@ from devserver.worker_deaths import WorkerDeaths
 
 # As many threads as are deployed (app.yaml).
 WORKERS, THREADS = 2, 32
+MAX_WORKERS = 8
+# gunicorn takes one signal for one more or one fewer; two at once could be taken for one.
+_BETWEEN_SIGNALS_S = 0.2
 _READY_S = 90.0
 # Of workers, before one has loaded the app: then no other will.
 _MAX_DEATHS = 6
@@ -54,6 +57,7 @@ class AppServer:
         log_dir: Path | None = None,
         on_line: LineSink | None = None,
         target: str = target.DEFAULT,
+        workers: int = WORKERS,
         threads: int = THREADS,
         grace_s: int = GRACE_S,
     ) -> None:
@@ -66,6 +70,7 @@ class AppServer:
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
             target: What is served, `module:callable`.
+            workers: How many processes serve.
             threads: Of each worker.
             grace_s: What requests under way may still take when the app is stopped.
         """
@@ -76,10 +81,13 @@ class AppServer:
         self.reports = LoadReports(on_line)
         self.deaths = WorkerDeaths(self.reports.take)
         self.target = target
+        self.processes = workers
         self.threads = threads
         self.grace_s = grace_s
         self.process: GuardedProcess | None = None
         self.restarts = 0
+        self.wanted = WORKERS
+        self._resizing = asyncio.Lock()
 
     @property
     def address(self) -> str:
@@ -158,6 +166,7 @@ class AppServer:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
         self.reports.reloading()
         self.deaths.reloading()
+        self.wanted = WORKERS  # As gunicorn reads it again.
         if self.process is None or not self.process.running:
             self._spawn()
             return
@@ -186,10 +195,33 @@ class AppServer:
             psutil.Process(victim).send_signal(signal.SIGKILL)
         return victim
 
+    async def resize(self, count: int) -> None:
+        """Have so many workers, until the app is loaded again.
+
+        gunicorn starts a fresh one at once; one too many ends its requests first.
+
+        Raises:
+            ValueError: too few, or too many.
+        """
+        if not 1 <= count <= MAX_WORKERS:
+            raise ValueError(f"an app has 1 to {MAX_WORKERS} workers")
+        async with self._resizing:
+            with contextlib.suppress(ServiceFailedError, psutil.Error):  # It has ended.
+                await self._resize(count)
+
+    async def _resize(self, count: int) -> None:
+        if self.process is not None:
+            while self.wanted != count:
+                step = 1 if count > self.wanted else -1
+                self.process.process().send_signal(signal.SIGTTIN if step > 0 else signal.SIGTTOU)
+                self.wanted += step
+                await asyncio.sleep(_BETWEEN_SIGNALS_S)
+
     def _spawn(self) -> None:
+        self.wanted = WORKERS
         command = [sys.executable, "-m", "gunicorn", f"devserver.wsgi:load({self.target!r})"]
         command += ["--config", str(_REPOSITORY / "gunicorn.conf.py"), "--bind", self.address]
-        command += ["--workers", str(WORKERS), "--threads", str(self.threads)]
+        command += ["--workers", str(self.processes), "--threads", str(self.threads)]
         command += ["--graceful-timeout", str(self.grace_s), "--timeout", "120"]
         command += ["--no-control-socket"]
         folders = [str(self.root), str(_REPOSITORY), self.env.get("PYTHONPATH", "")]

@@ -258,6 +258,20 @@ class Stack:
             self.tasks.engine.incidents.mark("kill", str(victim))
         return victim
 
+    def workers(self) -> int:
+        """Return how many workers the app has."""
+        return len(self.app.workers())
+
+    async def resize(self, count: int) -> None:
+        """Let the app have so many workers.
+
+        Raises:
+            ValueError: too few, or too many.
+        """
+        await self.app.resize(count)
+        self.terminal.say("app", f"{count} workers on request")
+        self.tasks.engine.incidents.mark("resize", str(count))
+
     async def _kill_worker(self, attempt: Attempt) -> None:
         """Kill a worker for a fault rule; which of them has the attempt, nobody knows."""
         self.kill_worker()

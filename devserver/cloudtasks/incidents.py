@@ -1,7 +1,7 @@
 """What happened to deliveries on their way, for whoever shows a run: struck, lost, sent again.
 
 A delivery is an incident when a fault rule touched it, when it is a copy, or when it failed. Marks
-are what people did to the app meanwhile: a worker killed, memcached flushed.
+are what people did to the app meanwhile: a worker killed, more or fewer workers, memcached flushed.
 
     GET  /api/v1/incidents?since=&until=&path=&text=   seconds since 1970; all optional
     POST /api/v1/marks                                 {kind, text}
@@ -23,7 +23,7 @@ MAX_INCIDENTS = 1000
 MAX_MARKS = 500
 MAX_MARK_CHARS = 200
 MAX_BODY_SHOWN_BYTES = 1000
-MARK_KINDS = ("kill", "flush")
+MARK_KINDS = ("kill", "flush", "resize")
 
 
 @dataclass(frozen=True)

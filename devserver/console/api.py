@@ -1,5 +1,7 @@
 """JSON of the console itself, next to the Cloud Tasks emulator's control API.
 
+GET  /api/v1/workers                  {count} of the app's workers, {max}
+POST /api/v1/workers                  {count}: as many, until the app is loaded again
 POST /api/v1/workers/kill             {pid} of the worker that was killed; {after_s}: not yet
 GET  /api/v1/mail?text=&before=       newest first, and how many there are
 GET  /api/v1/mail/repeats?text=&since=&until=   how many messages came more than once
@@ -21,6 +23,7 @@ from typing import Any
 
 from aiohttp import web
 
+from devserver.app import MAX_WORKERS
 from devserver.console.pages.frame import whole
 from devserver.console.pages.logs import filter_of
 from devserver.console.platform import Platform
@@ -45,6 +48,8 @@ class Api:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
+            web.get("/api/v1/workers", self.count_workers),
+            web.post("/api/v1/workers", self.resize),
             web.post("/api/v1/workers/kill", self.kill_worker),
             web.get("/api/v1/mail", self.list_mail),
             web.get("/api/v1/mail/repeats", self.count_repeats),
@@ -59,6 +64,19 @@ class Api:
             web.get("/api/v1/shell", self.show_shell),
             web.get("/api/v1/logs", self.list_logs),
         ]
+
+    async def count_workers(self, request: web.Request) -> web.Response:
+        """Answer how many workers the app has, and may have."""
+        return web.json_response({"count": self.platform.workers(), "max": MAX_WORKERS})
+
+    async def resize(self, request: web.Request) -> web.Response:
+        """Let the app have more workers, or fewer."""
+        try:
+            count = (await _fields(request, {"count"})).get("count")
+            await self.platform.resize(count if type(count) is int else 0)
+        except ValueError as error:
+            return _problem(400, str(error))
+        return web.json_response({"count": count})
 
     async def kill_worker(self, request: web.Request) -> web.Response:
         """Kill one of the app's workers, at once or in some seconds.

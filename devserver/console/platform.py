@@ -51,6 +51,18 @@ class Platform(Protocol):
         """Return what a shell needs to use the same services."""
         ...
 
+    def workers(self) -> int:
+        """Return how many workers the app has."""
+        ...
+
+    async def resize(self, count: int) -> None:
+        """Let the app have so many workers.
+
+        Raises:
+            ValueError: too few, or too many.
+        """
+        ...
+
     def kill_worker(self) -> int | None:
         """Kill one of the app's workers; return its process id, None if there is none."""
         ...

@@ -67,10 +67,15 @@ cron:
 @pytest.fixture
 def app_folder(tmp_path: Path) -> Path:
     """A folder with the smallest app the dev server can run."""
-    (tmp_path / "main.py").write_text(STANDIN)
-    (tmp_path / "queue.yaml").write_text(QUEUE_YAML)
-    (tmp_path / "cron.yaml").write_text(CRON_YAML)
+    write_app(tmp_path, STANDIN)
     return tmp_path
+
+
+def write_app(folder: Path, code: str) -> None:
+    """Write an app that the dev server can run."""
+    (folder / "main.py").write_text(code)
+    (folder / "queue.yaml").write_text(QUEUE_YAML)
+    (folder / "cron.yaml").write_text(CRON_YAML)
 
 
 def eventually(claim: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

@@ -96,6 +96,24 @@ def test_a_killed_worker_is_replaced_and_the_app_answers(app):
     assert home(app) == "one"
 
 
+def test_workers_are_added_and_taken_away_until_a_reload(app, loop_thread):
+    """One more starts; one too many ends its requests and goes; a reload has the usual ones."""
+    first = set(app.workers())
+
+    loop_thread.run(app.resize(4))
+    eventually(lambda: len(app.workers()) == 4, "two more workers")
+    assert first < set(app.workers())
+    loop_thread.run(app.resize(1))
+    eventually(lambda: len(app.workers()) == 1, "one worker")
+    assert home(app) == "one"
+
+    app.reload()
+    eventually(lambda: len(app.workers()) == 2, "the usual workers")
+    for count in (0, 9):
+        with pytest.raises(ValueError, match="1 to 8 workers"):
+            loop_thread.run(app.resize(count))
+
+
 def test_a_saved_file_is_served_without_a_restart(app, keeper, app_folder):
     """The master stays, its workers are new, the page is the saved one."""
     master = app.process.process().pid

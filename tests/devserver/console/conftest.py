@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from devserver import settings
+from devserver.app import MAX_WORKERS
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.emulator import Emulator, EmulatorSettings
 from devserver.console import guards
@@ -49,12 +50,21 @@ class FakePlatform:
     datastore_address: str = "127.0.0.1:1"
     log_tail: LogTail = field(default_factory=LogTail)
     killed: list[int] = field(default_factory=list)
+    wanted: int = 2
 
     def services(self):
         return [ServiceState("App", "stopped", "127.0.0.1:8080", "http://127.0.0.1:8080", EVIL)]
 
     def shell_environment(self):
         return {"GOOGLE_CLOUD_PROJECT": "demo-local"}
+
+    def workers(self):
+        return self.wanted
+
+    async def resize(self, count):
+        if not 1 <= count <= MAX_WORKERS:
+            raise ValueError("1 to 8 workers")
+        self.wanted = count
 
     def kill_worker(self):
         self.killed.append(42)

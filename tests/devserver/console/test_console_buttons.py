@@ -148,6 +148,18 @@ def test_a_worker_is_killed_by_the_button_and_by_the_api(console, browser, platf
     assert platform.killed == [42, 42]
 
 
+@pytest.mark.parametrize("count", [0, 9, "3", True, None, 3])
+def test_the_app_has_as_many_workers_as_the_api_says(console, platform, count):
+    """1 to 8, a whole number; else nothing changes."""
+    headers = {"Content-Type": "application/json"}
+    body = json.dumps({"count": count})
+    answer = ask(console.address, "POST", "/api/v1/workers", body=body, headers=headers)
+
+    assert (answer.status, platform.wanted) == ((200, 3) if count == 3 else (400, 2))
+    shown = ask(console.address, "GET", "/api/v1/workers").json()
+    assert shown == {"count": platform.wanted, "max": 8}
+
+
 def test_cron_jobs_run_pause_and_resume(browser, platform, sweeping_app):
     """A job run by hand shows its result; a paused one shows that."""
     ran = browser.post("/cron/run", {"name": "/cron/sweep"})
