@@ -5,8 +5,9 @@ yet, all or none; that they are new is checked by the same commit, so it is its 
 `put_unchanged` writes an entity that nobody else has written since its version was learned: a
 compare-and-set. A writer that owns an entity for a while learns each version from its own last
 commit, and so reads nothing in between. `commit_unchanged` does so for several entities, all or
-none; `read_versions` reads entities with their versions. A lookup may leave some of its keys for
-the next one: `look_up` says when it did, for then its answer is of several moments.
+none, and inserts what must not exist yet in the same commit; `read_versions` reads entities with
+their versions. A lookup may leave some of its keys for the next one: `look_up` says when it did,
+for then its answer is of several moments.
 
 ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
 their database, and the client's own stub.
@@ -65,18 +66,19 @@ def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
 def commit_unchanged(
     client: ndb.Client,
     *,
-    puts: Sequence[tuple[ndb.Model, int]] = (),
+    puts: Sequence[tuple[ndb.Model, int | None]] = (),
     deletes: Sequence[tuple[Any, int]] = (),
 ) -> list[int]:
     """Write and delete entities that all have the versions given, or none; return new versions.
 
     Args:
-        puts: Entities, each with the version that it has in Datastore.
+        puts: Entities, each with the version that it has in Datastore; None: there is none yet.
         deletes: Keys, likewise.
 
     Raises:
         google.api_core.exceptions.FailedPrecondition: one was written since; nothing was written.
         google.api_core.exceptions.NotFound: one was deleted since; nothing was written.
+        google.api_core.exceptions.AlreadyExists: one was made since; nothing was written.
         google.api_core.exceptions.Aborted: a race was lost; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
@@ -85,7 +87,12 @@ def commit_unchanged(
     guarded = partial(
         Mutation, conflict_resolution_strategy=Mutation.ConflictResolutionStrategy.FAIL
     )
-    mutations = [guarded(update=protobuf_of(entity), base_version=at) for entity, at in puts]
+    mutations = [
+        Mutation(insert=protobuf_of(entity))
+        if at is None
+        else guarded(update=protobuf_of(entity), base_version=at)
+        for entity, at in puts
+    ]
     mutations += [guarded(delete=key._key.to_protobuf(), base_version=at) for key, at in deletes]
     return _versions(commit(client, mutations))
 

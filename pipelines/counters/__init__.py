@@ -9,8 +9,8 @@
 A row takes about one write a second in the long run, so a counter is kept in shards, and its total
 is their sum. An increment is one commit: what proves its idempotency key is inserted, and a shard
 is incremented. Where the service increments by itself that is one round trip and no read; where it
-does not (a process asks it once), it is a transaction. Increments of one process that come together
-share one commit.
+does not (a process asks it once), the shard is read, and the commit holds only if nobody has
+written it since: two round trips. Increments of one process that come together share one commit.
 
 A key begins with one shard. When commits meet conflicts there are more, at most `max_shards`; when
 there were none for `calm_s` there are fewer. Totals read all shards that exist, while some are

@@ -3,7 +3,8 @@
 There are two ways, and both raise the same errors:
 
 one round trip    receipts are inserted and shards incremented by the service; nothing is read
-a transaction     reads receipts and shards, then writes them: three round trips
+two round trips   shards are read with their versions; the commit inserts the receipts, and writes
+                  the shards if nobody else has since
 
 A process asks the service once which way works there, when it starts or with its first increment.
 The two may be mixed: each sees what the other has written.
@@ -18,12 +19,11 @@ from datetime import timedelta
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
-from google.cloud import ndb
 
+from models.commits import commit_unchanged, read_versions
 from models.counters import CounterReceipt
 from models.fork_join import expiry
 from models.increments import Increment, insert_and_increment, supports_increments
-from models.transactions import transact
 from pipelines.counters.additions import RECEIPTS_FOR, Addition
 from pipelines.runtime import Clients, naive_utc
 
@@ -65,8 +65,7 @@ def write(clients: Clients, attempt: Attempt) -> None:
         grown = [Increment(key, "count", delta) for key, delta in attempt.deltas.items()]
         insert_and_increment(clients.datastore, attempt.receipts, grown)
     else:
-        # Once: what may have been committed must not be run again unless a receipt guards it.
-        transact(lambda: _write_in_transaction(attempt), attempts=1)
+        _write_unchanged(clients, attempt)
 
 
 def has_increments(clients: Clients) -> bool:
@@ -79,19 +78,20 @@ def has_increments(clients: Clients) -> bool:
         try:
             known["is_supported"] = supports_increments(clients.datastore)
         except rpc_errors.GoogleAPIError as error:
-            log.warning("increments are transactions until the service answers: %s", error)
+            log.warning("increments read their shards until the service answers: %s", error)
             return False
     return known["is_supported"]
 
 
-def _write_in_transaction(attempt: Attempt) -> None:
-    receipts = [receipt.key for receipt in attempt.receipts]
-    rows = ndb.get_multi([*receipts, *attempt.deltas])
-    found, shards = rows[: len(receipts)], rows[len(receipts) :]
-    if any(found):
-        raise rpc_errors.AlreadyExists("this was counted before")  # type: ignore[no-untyped-call]
-    if not all(shards):
+def _write_unchanged(clients: Clients, attempt: Attempt) -> None:
+    shards = read_versions(clients.datastore, list(attempt.deltas))
+    found = [shard for shard in shards if shard is not None]
+    if len(found) < len(shards):
         raise rpc_errors.NotFound("a shard was drained")  # type: ignore[no-untyped-call]
-    for shard, delta in zip(shards, attempt.deltas.values(), strict=True):
+    for (shard, _), delta in zip(found, attempt.deltas.values(), strict=True):
         shard.count += delta
-    ndb.put_multi([*attempt.receipts, *shards])
+    new = [(receipt, None) for receipt in attempt.receipts]
+    try:
+        commit_unchanged(clients.datastore, puts=[*found, *new])
+    except rpc_errors.FailedPrecondition as changed:
+        raise rpc_errors.Aborted("a race was lost") from changed  # type: ignore[no-untyped-call]

@@ -20,9 +20,9 @@ VOTES = Counter("votes", queue="default", max_shards=16, calm_s=30)
 HITS = Counter("hits", "gathered", queue="fork-join")
 VIEWS = Counter("views", "in_memory", queue="fork-join", flush_interval_s=3600)
 # Both ways to commit, on the service that has both.
-TRANSACTION, ONE_ROUND_TRIP = "transaction", "one-round-trip"
-_EACH = [("datastore", TRANSACTION), ("firestore", ONE_ROUND_TRIP)]
-_ALL = [*_EACH, ("firestore", TRANSACTION)]
+TWO_ROUND_TRIPS, ONE_ROUND_TRIP = "two-round-trips", "one-round-trip"
+_EACH = [("datastore", TWO_ROUND_TRIPS), ("firestore", ONE_ROUND_TRIP)]
+_ALL = [*_EACH, ("firestore", TWO_ROUND_TRIPS)]
 WAYS = pytest.mark.parametrize(("services", "way"), _ALL, indirect=["services"])
 # Each emulator and each way once; all of them in `make soak`.
 PLAYED_WAYS = pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def counter_world(
     services: Services, way: str = "", monkeypatch: pytest.MonkeyPatch | None = None
 ) -> World:
     """Return a world with counters; one way is forced on a service that has both."""
-    if way == TRANSACTION and monkeypatch is not None:
+    if way == TWO_ROUND_TRIPS and monkeypatch is not None:
         monkeypatch.setattr(counter_commits, "supports_increments", lambda client: False)
     return World(services, counters=COUNTERS)
 

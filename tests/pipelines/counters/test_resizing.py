@@ -20,7 +20,7 @@ from tests.faults import REPLY_LOST
 from tests.pipelines.counters.counts import (
     HITS,
     LIKES,
-    TRANSACTION,
+    TWO_ROUND_TRIPS,
     VOTES,
     WAYS,
     add,
@@ -158,7 +158,7 @@ def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str)
     """
     lock = threading.Lock()
     # A rival's transaction makes one on the locking emulator wait for two seconds.
-    is_slow = way == TRANSACTION and world.services.datastore_kind == "firestore"
+    is_slow = way == TWO_ROUND_TRIPS and world.services.datastore_kind == "firestore"
     many, numbers = (3, (2, 1)) if is_slow else (20, (3, 7, 2, 5, 1, 4))
     begun = done = 0
     is_over = threading.Event()
