@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -36,9 +36,11 @@ from models.batches import (
     results_key,
     state_key,
 )
+from models.commits import read_versions
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.batches import policy
+from pipelines.batches.beliefs import are_last
 from pipelines.batches.declaration import Completed, message_task
 from pipelines.batches.errors import UnknownBatchError
 from pipelines.fork_join import Batch, fork_join
@@ -48,10 +50,10 @@ from pipelines.tasks.declaration import task
 
 MAX_RESULT_BYTES = 1_000  # Of a fold's 500 in one row.
 MAX_ERROR_CHARS = 300  # Up to four bytes each.
-# An end waits so long for others. What a batch takes longer than its last member is about this.
-PERIOD_S = 0.1
+# An end waits so long for others. The last one of a batch does not, if memcached knows that it is.
+PERIOD_S = 0.5
 # The end of a member waits so long for others of its process, as long as they keep coming.
-LINGER_S = 0.05
+LINGER_S = 0.1
 # A batch in which nothing ends for so long may have lost a task: no delivery lasts longer.
 STALE_S = 1800.0
 MAX_CANCELLED = 100
@@ -69,7 +71,38 @@ class End:
     error: str = ""
 
 
-@fork_join("batches", queue="fork-join", period_s=PERIOD_S, linger_s=LINGER_S)
+def count_guarded(
+    clients: Clients, batch: Batch, ends: Sequence[End]
+) -> list[tuple[ndb.Model, int | None]] | None:
+    """Return what to write to count ends, if that needs no transaction: all that this depends on.
+
+    What completes a batch does, for its callback goes out by the outbox.
+    """
+    names = list(dict.fromkeys(end.page for end in ends))
+    found = read_versions(clients.datastore, [state_key(batch.key), *map(page_key, names)])
+    rows = [row for row in found if row is not None]
+    if len(rows) < len(found):
+        return None
+    state: Any = rows[0][0]
+    pages: dict[str, Any] = {name: row[0] for name, row in zip(names, rows[1:], strict=True)}
+    if state.state != RUNNING:
+        return None
+    counted = _count_all(state, pages, ends)
+    if len(counted) < len(pages) or policy.is_over(state):
+        return None
+    new = [results for name, ended in counted.items() for results in _results(pages[name], ended)]
+    touch(clients, state)
+    return [*rows, *((results, None) for results in new)]
+
+
+@fork_join(
+    "batches",
+    queue="fork-join",
+    period_s=PERIOD_S,
+    linger_s=LINGER_S,
+    are_last=are_last,
+    guarded=count_guarded,
+)
 def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
     """Count the ends that a fold has gathered, in its transaction."""
     count_ends(clients, batch.key, ends)
@@ -80,15 +113,12 @@ def count_ends(clients: Clients, batch: str, ends: Sequence[End]) -> None:
     state, pages = _read(batch, ends)
     if state is None or state.state != RUNNING:
         return
-    counted: dict[str, list[End]] = defaultdict(list)
-    for end in ends:
-        page = pages.get(end.page)
-        if page is not None and count(state, page, end):
-            counted[end.page].append(end)
+    counted = _count_all(state, pages, ends)
     if not counted:
         return
     for name, ended in counted.items():
-        _put_results(pages[name], ended)
+        for results in _results(pages[name], ended):
+            results.put()
         pages[name].put()
     conclude(clients, state)
     touch(clients, state)
@@ -251,12 +281,26 @@ def _read(batch: str, ends: Sequence[End]) -> tuple[BatchState | None, dict[str,
     return state, {name: page for name, page in zip(names, pages, strict=True) if page is not None}
 
 
-def _put_results(page: BatchPage, ends: Sequence[End]) -> None:
+def _count_all(
+    state: BatchState, pages: Mapping[str, BatchPage], ends: Sequence[End]
+) -> dict[str, list[End]]:
+    """Count members that have ended; return those that were open, by their pages."""
+    counted: dict[str, list[End]] = defaultdict(list)
+    for end in ends:
+        page = pages.get(end.page)
+        if page is not None and count(state, page, end):
+            counted[end.page].append(end)
+    return counted
+
+
+def _results(page: BatchPage, ends: Sequence[End]) -> list[BatchResults]:
+    """Return the row of what members returned, or why they failed; none if they said nothing."""
     said = [
         [end.position, end.generation, end.is_done, end.result if end.is_done else end.error]
         for end in ends
         if end.error or end.result is not None
     ]
-    if said:
-        BatchResults(key=results_key(page.key.id(), page.results), results=said).put()
-        page.results += 1
+    if not said:
+        return []
+    page.results += 1
+    return [BatchResults(key=results_key(page.key.id(), page.results - 1), results=said)]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from google.cloud import ndb
-
 from models.batches import BatchState, batches_of, state_key
 from pipelines.batches import policy
+from pipelines.batches.beliefs import is_wanted
 from pipelines.batches.collecting import add_end
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Declaration, MemberRef
@@ -30,7 +29,6 @@ from pipelines.batches.ending import (
 from pipelines.batches.errors import BatchError
 from pipelines.batches.population import PopulateOptions, Work, populate, renew
 from pipelines.fork_join import OutcomeUnknownError
-from pipelines.fork_join.group_commit import GroupCommit
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Task, hashed_name
 from pipelines.tasks.errors import BadArgumentsError, Reject
@@ -40,10 +38,6 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 MAX_BECOME = 100  # One for each declaration that a member nests in.
-# How long a process believes that a batch is running: so long a cancelled one may go on.
-BELIEVED_S = 1.0
-MAX_BELIEVED = 1_000
-MAX_READ = 100
 
 
 class NoMemberError(BatchError):
@@ -140,7 +134,7 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
     Raises:
         Exception: what its function raised: it is retried, or has failed.
     """
-    if not _may_run(clients, args):
+    if not is_wanted(clients, args.batch, args.generation):
         return
     try:
         own_args = task.read(args.args.encode())
@@ -200,40 +194,6 @@ def _check_result(task: Task[Any], result: Any) -> None:
         raise Reject(
             f"{task.function} returned {size} bytes: a result has at most {MAX_RESULT_BYTES}"
         )
-
-
-# Whether a member is to run
-
-
-def _may_run(clients: Clients, args: RunMember) -> bool:
-    """Return whether a batch still wants a member; "yes" may be a second old, "no" is not."""
-    believed: dict[str, tuple[int, float]] = clients.process_state.get_or_create("batches", dict)
-    now_s = clients.clock.now().timestamp()
-    generation, until_s = believed.get(args.batch, (0, 0.0))
-    if generation == args.generation and now_s < until_s <= now_s + BELIEVED_S:
-        return True
-    is_wanted = policy.wants(_reads(clients)(args.batch), args.generation)
-    if is_wanted:
-        if len(believed) >= MAX_BELIEVED:
-            believed.clear()
-        believed[args.batch] = (args.generation, now_s + BELIEVED_S)
-    return is_wanted
-
-
-def _reads(clients: Clients) -> GroupCommit[str, BatchState | None]:
-    """Return what reads batches: members that come during a read share the next one."""
-    return clients.process_state.get_or_create(
-        "batches:reads",
-        lambda: GroupCommit(
-            _read_each, max_calls=MAX_READ, max_bytes=MAX_READ, size=lambda _: 1, max_wait_s=0.05
-        ),
-    )
-
-
-def _read_each(batches: Sequence[str]) -> list[BatchState | None]:
-    names = list(dict.fromkeys(batches))
-    found = dict(zip(names, ndb.get_multi(list(map(state_key, names))), strict=True))
-    return [found[batch] for batch in batches]
 
 
 def _read(batch: str) -> BatchState | None:

@@ -28,7 +28,7 @@ one, an insert that raises OutcomeUnknownError may count or not.
 Lost on failure: nothing that was accepted. memcached only says which batch is open: without it
 batches are smaller. A crash costs one period of the sweep.
 Cost of an item, alone: 1 write, 1 delete, and its share of the fold. Of a batch: 1 task, 5 round
-trips, and what the join function does.
+trips, 4 where folds are guarded commits, and what the join function does.
 
 Routes: POST /tasks/fork-join/<name>/join, .../drain and .../replay, POST
 /tasks/fork-join/delete-expired; GET /cron/fork-join/sweep.

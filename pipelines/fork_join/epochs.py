@@ -106,7 +106,7 @@ class Admission:
     """A writer's stay in an epoch.
 
     `is_new`: this writer opened it and must see to its task. `is_shared`: memcached has its
-    lock. `is_full`: this writer's items filled it.
+    lock. `is_full`: this writer's items filled it. `items`: how many it announced.
     """
 
     slot: Slot
@@ -115,6 +115,7 @@ class Admission:
     is_new: bool = False
     is_shared: bool = True
     is_full: bool = False
+    items: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class Epochs:
         if word is not None and word.state == OPEN and word.writers:
             shape = self._remember(clients, slot, epoch)
             is_full = word.items - items < shape.max_batch_size <= word.items
-            return Admission(slot, epoch, _due(epoch, shape), is_full=is_full)
+            return Admission(slot, epoch, _due(epoch, shape), is_full=is_full, items=items)
         if count is not None:
             clients.cache.incr_existing(lock, -steps)
         self.discard(clients, slot, epoch)
@@ -231,8 +232,8 @@ class Epochs:
         if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
         shape = self._remember(clients, slot, epoch)
-        due = _due(epoch, shape)
-        return Admission(slot, epoch, due, is_new=True, is_full=items >= shape.max_batch_size)
+        due, is_full = _due(epoch, shape), items >= shape.max_batch_size
+        return Admission(slot, epoch, due, is_new=True, is_full=is_full, items=items)
 
     def _private(self, clients: Clients, slot: Slot) -> Admission:
         """Return a stay in an epoch of this process alone, until its joiner is due."""

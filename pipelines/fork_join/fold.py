@@ -1,12 +1,14 @@
 """Folding a batch: re-read its items, join them, delete them, in one transaction.
 
 So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
-transaction is folded in several. When the join function fails, the batch is bisected until the
-poison item stands alone; the rest goes through. An item that has failed alone five times, while
-others went through, is parked: it stands apart, with a dead task, whose replay puts it back. When
-nothing succeeds, the function may be at fault and not an item: then each delivery tries a few items
-only, in another order each time, and an item is parked after twenty failures; the batch's task is
-retried, ever more rarely.
+transaction is folded in several. A queue that can say what it would write, and of which versions,
+is folded by one guarded commit instead, where that succeeds: it costs half as much.
+
+When the join function fails, the batch is bisected until the poison item stands alone; the rest
+goes through. An item that has failed alone five times, while others went through, is parked: it
+stands apart, with a dead task, whose replay puts it back. When nothing succeeds, the function may
+be at fault and not an item: then each delivery tries a few items only, in another order each time,
+and an item is parked after twenty failures; the batch's task is retried, ever more rarely.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import ValidationError
 
+from models.commits import commit_unchanged, read_versions
 from models.fork_join import (
     EpochId,
     PackId,
@@ -67,6 +71,11 @@ class Batch:
     opened: datetime
 
 
+# What a join would write, each entity with its version (None: it is new), when it has read nothing
+# else that may change; None: it needs a transaction.
+Guarded = Callable[[Clients, Batch, Sequence[I]], Sequence[tuple[ndb.Model, int | None]] | None]
+
+
 @dataclass(frozen=True)
 class Folding(Generic[I]):
     """What a fold has to know of its queue."""
@@ -76,6 +85,7 @@ class Folding(Generic[I]):
     join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]
     read: Callable[[str], list[I]]  # Of a pack's items.
     replay_task: Task[Replay]
+    guarded: Guarded[I] | None = None
 
 
 @dataclass
@@ -139,6 +149,9 @@ def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId
 def _fold(
     clients: Clients, folding: Folding[Any], part: Sequence[PackId], folded: FoldResult
 ) -> None:
+    if (committed := _fold_guarded(clients, folding, part)) is not None:
+        folded.items += committed
+        return
     try:
         items, unread = transact(lambda: _fold_here(clients, folding, part))
     except UNAVAILABLE_ERRORS:
@@ -156,6 +169,35 @@ def _fold(
         return
     folded.items += items
     folded.unread += unread
+
+
+def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> int | None:
+    """Fold what still exists of some packs by one commit, if nobody has written what it depends on.
+
+    Returns:
+        How many items that were; None: they are left to a transaction, which also finds out
+        whether a commit without an answer has taken effect.
+    """
+    if folding.guarded is None:
+        return None
+    try:
+        found = read_versions(clients.datastore, [pack_key(pack.text) for pack in part])
+        packs = [row for row in found if row is not None]
+        keys = {pack.batch_key for pack, _ in packs}
+        if len(keys) != 1 or any(pack.keep_result for pack, _ in packs):
+            return None
+        items = [item for pack, _ in packs for item in folding.read(pack.items)]
+        epoch = part[0].epoch
+        batch = Batch(keys.pop(), epoch, EpochId.parse(epoch).opened)
+        puts = folding.guarded(clients, batch, items)
+        if puts is None:
+            return None
+        deletes = [(pack.key, version) for pack, version in packs]
+        commit_unchanged(clients.datastore, puts=puts, deletes=deletes)
+    except (rpc_errors.GoogleAPIError, ValidationError) as error:
+        log.info("%s: a fold needs a transaction: %s", folding.name, error)
+        return None
+    return len(items)
 
 
 def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 An epoch's joiner is created by the writer that opened it, before its commit, and is due one period
 later. Some epochs need another one:
 
-    full    its items filled it: a joiner at once
+    full    its items filled it, or are the last to come: a joiner at once
     late    its joiner may have gone ahead without this writer: a joiner for what it left
     doubt   a commit whose reply was lost may take effect late: a joiner in some seconds
     again   its joiner could not tell writers that it closed: a joiner when none remembers it
@@ -101,14 +101,21 @@ class Joiners:
         """Leave an epoch; return the joiner that it needs now."""
         epochs = self.epochs(clients)
         is_missed = epochs.leave(clients, admission)
+        is_over = self._are_last(clients, admission) or admission.is_full
         if admission.is_new and not admission.is_shared:
             return self._message(clients, admission, at=admission.due)
         if is_missed:
             return self._message(clients, admission, "late", pack.id)
-        if admission.is_full and admission.due > naive_utc(clients.clock.now()):
+        if is_over and admission.due > naive_utc(clients.clock.now()):
             epochs.discard(clients, admission.slot, admission.epoch)
             return self._message(clients, admission, "full")
         return None
+
+    def _are_last(self, clients: Clients, admission: Admission) -> bool:
+        are_last = self.settings.are_last
+        if are_last is None or not admission.items:
+            return False
+        return are_last(clients, admission.slot.key, admission.items)
 
     def _message(
         self,

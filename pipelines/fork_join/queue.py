@@ -13,7 +13,7 @@ from pipelines.fork_join import epochs
 from pipelines.fork_join import sweep as sweeps
 from pipelines.fork_join.adaptive import BatchPolicy, BatchStats
 from pipelines.fork_join.epochs import OpenEpoch, Slot
-from pipelines.fork_join.fold import Batch, Folding, FoldResult, fold_epoch
+from pipelines.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
 from pipelines.fork_join.group_commit import GroupCommit
 from pipelines.fork_join.insert import (
     MAX_GROUP_BYTES,
@@ -63,6 +63,8 @@ class ForkJoin(Generic[I]):
         target_latency_s: float | None = None,
         receipts_for: datetime.timedelta = RECEIPTS_FOR,
         linger_s: float = 0.0,
+        are_last: Callable[[Clients, str, int], bool] | None = None,
+        guarded: Guarded[I] | None = None,
     ) -> None:
         """Declare a queue; see `fork_join`.
 
@@ -73,10 +75,18 @@ class ForkJoin(Generic[I]):
             ValueError: it cannot be so.
         """
         self.settings = QueueSettings(
-            name, period_s, max_batch_size, shards, target_latency_s, receipts_for, linger_s
+            name,
+            period_s,
+            max_batch_size,
+            shards,
+            target_latency_s,
+            receipts_for,
+            linger_s,
+            are_last,
         )
         self.name = name
         self.join = join
+        self.guarded = guarded
         self._codec = ItemCodec(name, item)
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
@@ -198,6 +208,7 @@ class ForkJoin(Generic[I]):
                 size=lambda insertion: insertion.bytes,
                 max_wait_s=MAX_GROUP_WAIT_S + 2 * self.settings.linger_s,
                 linger_s=self.settings.linger_s,
+                gap_s=self.settings.linger_s / 4,
             ),
         )
 
@@ -221,7 +232,12 @@ class ForkJoin(Generic[I]):
 
     def _folding(self) -> Folding[I]:
         return Folding(
-            self.name, self.settings.max_batch_size, self.join, self._codec.read, self.replay_task
+            self.name,
+            self.settings.max_batch_size,
+            self.join,
+            self._codec.read,
+            self.replay_task,
+            self.guarded,
         )
 
     def _record(
@@ -287,6 +303,8 @@ def fork_join(
     shards: int = 1,
     target_latency_s: float | None = None,
     linger_s: float = 0.0,
+    are_last: Callable[[Clients, str, int], bool] | None = None,
+    guarded: Guarded[Any] | None = None,
 ) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
     """Declare the function below as the join of a queue; its third parameter's type is the items'.
 
@@ -300,6 +318,12 @@ def fork_join(
             and shards follow what joiners see, key by key.
         linger_s: How long an insert waits for others to share its commit, while they keep coming.
             For inserts of tasks, whose threads have nothing better to do.
+        are_last: Asked with a key, and how many items one commit brings: whether no more will come,
+            so that their batch need not wait. A hint: it may be wrong either way.
+        guarded: Says what the join would write, each entity with the version that it was read with
+            (`models.commits.read_versions`), if all that the join depends on is among them. It is
+            tried first, by one commit that is refused if any of them has changed. None, or what
+            it returns for a batch, means: in a transaction.
     """
 
     def declare(
@@ -315,6 +339,8 @@ def fork_join(
             shards=shards,
             target_latency_s=target_latency_s,
             linger_s=linger_s,
+            are_last=are_last,
+            guarded=guarded,
         )
 
     return declare

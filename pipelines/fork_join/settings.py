@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -33,6 +34,7 @@ class QueueSettings:
     target_latency_s: float | None
     receipts_for: timedelta = RECEIPTS_FOR
     linger_s: float = 0.0
+    are_last: Callable[[Clients, str, int], bool] | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):

@@ -104,6 +104,13 @@ class State(NamedTuple):
     local_states: tuple[int, ...]
 
 
+class Step(NamedTuple):
+    """What leads from a state to the next: where the process stands that takes it, and how."""
+
+    local_state: int
+    how: str = ""
+
+
 class Interner(Generic[T]):
     """Interner for things, the same for equal ones."""
 
@@ -160,7 +167,7 @@ class Search:
         )
         left = int(fault != "")
         self._first = State(*nothing, self._names.number_of(frozenset()), left, _ordered(roots))
-        self._from: dict[State, tuple[State, str] | None] = {self._first: None}
+        self._from: dict[State, tuple[State, Step] | None] = {self._first: None}
 
     @property
     def states(self) -> int:
@@ -172,10 +179,10 @@ class Search:
         while waiting:
             state = waiting.pop()
             is_end = True
-            for label, following in self._following(state):
+            for step, following in self._following(state):
                 is_end = False
                 if following not in self._from:
-                    self._from[following] = (state, label)
+                    self._from[following] = (state, step)
                     waiting.append(following)
             if is_end:
                 yield self._end(state)
@@ -197,7 +204,7 @@ class Search:
         steps, state = [], end.state
         while (link := self._from[state]) is not None:
             state, step = link
-            steps.append(step)
+            steps.append(self._told(step))
         return "\n".join(reversed(steps))
 
     def _end(self, state: State) -> End:
@@ -208,7 +215,7 @@ class Search:
 
     # Steps
 
-    def _following(self, state: State) -> Iterator[tuple[str, State]]:
+    def _following(self, state: State) -> Iterator[tuple[Step, State]]:
         """Return all states that one step can lead to, faults included."""
         local_states = [self._locals[number] for number in dict.fromkeys(state.local_states)]
         creating = [local for local in local_states if local.call.port == TASKS]
@@ -226,7 +233,7 @@ class Search:
             if is_stuck or (self.fault == TIME_OUT and state.left):
                 left = state.left if is_stuck else 0
                 after = self._locals.after(local, GAVE_UP, GAVE_UP)
-                yield self._label(local, GAVE_UP), self._moved(state, local, after, left=left)
+                yield Step(local.number, GAVE_UP), self._moved(state, local, after, left=left)
         if self.fault == DUPLICATE and state.left:
             yield from self._duplicates(state)
 
@@ -241,34 +248,34 @@ class Search:
         first = [other for other in others if other.process.name == process.follows]
         return all(other.has_begun for other in first)
 
-    def _duplicates(self, state: State) -> Iterator[tuple[str, State]]:
+    def _duplicates(self, state: State) -> Iterator[tuple[Step, State]]:
         """Begin a delivery of a task that was delivered, or is on its way, once before."""
         names = self._names.known[state.names]
         for root in {self._locals.roots[name.partition(" ")[2]] for name in names}:
             again = state._replace(left=0, local_states=_ordered([*state.local_states, root]))
-            for label, following in self._steps_of(again, self._locals[root]):
-                yield f"{label}, delivered twice", following
+            for step, following in self._steps_of(again, self._locals[root]):
+                yield step._replace(how=f"{step.how}, delivered twice"), following
 
-    def _steps_of(self, state: State, local: LocalState) -> Iterator[tuple[str, State]]:
+    def _steps_of(self, state: State, local: LocalState) -> Iterator[tuple[Step, State]]:
         """Return what the next step of a process can lead to."""
         if local.call.port == WAIT:
             # To look again is no step of its own: no other process sees when it is decided.
             here = self._locals[self._locals.looking_again(local)]
             state, local = self._moved(state, local, here.number), here
         after, following = self._step(state, local)
-        yield self._label(local), following
+        yield Step(local.number), following
         if not state.left:
             return
         if self.fault == CRASH and self._locals[after].call.port != END:
-            yield self._label(local, "and dies"), self._dead(following, after)
+            yield Step(local.number, "and dies"), self._dead(following, after)
         elif self.fault == FLUSH and local.call.port == CACHE and self._caches.known[state.held]:
             emptied = state._replace(held=self._caches.number_of(frozenset()), left=0)
-            label = self._label(local, "after memcached was emptied")
-            yield label, self._step(emptied, local)[1]
+            emptying = Step(local.number, "after memcached was emptied")
+            yield emptying, self._step(emptied, local)[1]
         elif self.fault in (UNHEARD, REPLY_LOST):
             changed = self._effect(state, local)[0] if self.fault == REPLY_LOST else state
             failed = self._locals.after(local, FAILED, _FAILURES.get(local.call.what, _UNAVAILABLE))
-            yield self._label(local, self.fault), self._moved(changed, local, failed, left=0)
+            yield Step(local.number, self.fault), self._moved(changed, local, failed, left=0)
 
     def _step(self, state: State, local: LocalState) -> tuple[int, State]:
         """Do what a process does next; return where it stands then, and the state."""
@@ -313,10 +320,11 @@ class Search:
             after = self._locals.after(local, ("dead",), None, Call(END, "died"))
         return self._moved(state, local, after, left=0)
 
-    @staticmethod
-    def _label(local: LocalState, how: str = "") -> str:
+    def _told(self, step: Step) -> str:
+        """Return a step in words: few steps of many are ever told."""
+        local = self._locals[step.local_state]
         arguments = [getattr(each, "body", each) for each in local.call.arguments]
-        return f"{local.process.name}: {local.call.what}{arguments} {how}".strip()
+        return f"{local.process.name}: {local.call.what}{arguments} {step.how}".strip()
 
     # What a call does, remembered
 

@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import functools
 import random
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from tests.pipelines.memory import Memory
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
 AGAIN, GAVE_UP, FAILED = "again", "gave up", "failed"
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+FLUSHED_WITHIN_S = 10.0
 
 
 class Paused(BaseException):
@@ -323,6 +325,35 @@ def _insert_all(client: Any, entities: Sequence[Any]) -> None:
     rows("commit", effect)
 
 
+def _read_versions(client: Any, keys: Sequence[Any]) -> list[Any]:
+    """Read entities; the version of each is what is stored. Each run gets entities of its own."""
+    found = rows("read", lambda memory: [memory.facts.get(key) for key in keys])
+    return [
+        (fact[0](key=key, **fact[1]), fact[2]) if fact else None
+        for key, fact in zip(keys, found, strict=True)
+    ]
+
+
+def _commit_unchanged(client: Any, *, puts: Sequence[Any], deletes: Sequence[Any] = ()) -> None:
+    expected = [*((entity.key, version) for entity, version in puts), *deletes]
+
+    def effect(memory: Memory) -> None:
+        for key, version in expected:
+            there = memory.facts.get(key)
+            if version is None and there is not None:
+                raise rpc_errors.AlreadyExists("made by the search")
+            if version is not None and there is None:
+                raise rpc_errors.NotFound("made by the search")
+            if there is not None and there[2] != version:
+                raise rpc_errors.FailedPrecondition("made by the search")
+        for entity, _ in puts:
+            memory.put(entity)
+        for key, _ in deletes:
+            memory.delete(key)
+
+    rows("commit", effect)
+
+
 def transact(body: Callable[[], Any]) -> Any:
     """Run a body as one step; again, as the real one does, when its reply was lost."""
     run = Run.current
@@ -349,9 +380,20 @@ class KeyRange:
         return rows("query", effect)  # type: ignore[no-any-return]
 
 
+def _let_flushers_end() -> None:
+    """Wait for threads on which tests before this one still store what processes had gathered.
+
+    They would store it here. Each is named after its owner ("sums:tally"), and ends within seconds.
+    """
+    for thread in threading.enumerate():
+        if thread.daemon and ":" in thread.name:
+            thread.join(FLUSHED_WITHIN_S)
+
+
 @contextlib.contextmanager
 def stepwise() -> Iterator[None]:
     """Let the fork-join queue's Datastore be the search's."""
+    _let_flushers_end()
     client = ndb.Client(project="demo-memory", credentials=AnonymousCredentials())
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
@@ -369,6 +411,9 @@ def stepwise() -> Iterator[None]:
         mock.patch("models.fork_join._between", KeyRange),
         mock.patch("pipelines.fork_join.insert.insert_all", _insert_all),
         mock.patch("pipelines.fork_join.fold.transact", transact),
+        mock.patch("pipelines.fork_join.fold.read_versions", _read_versions),
+        mock.patch("pipelines.fork_join.fold.commit_unchanged", _commit_unchanged),
+        mock.patch("models.commits.read_versions", _read_versions),
         mock.patch("pipelines.fork_join.epochs._looks", looks),
     ):
         yield

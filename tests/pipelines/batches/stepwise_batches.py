@@ -2,8 +2,9 @@
 
 A transaction is one step, and the tasks that it enqueues are rows of the search's Datastore,
 created in further steps: a query, the creation, a deletion. The fork-join queue is what its own
-search has proved it to be: an insert is a commit and a joiner, and a fold is one transaction that
-finds what is still there (tests/pipelines/fork_join/test_fork_join_exhaustively.py).
+search has proved it to be: an insert is a commit and a joiner, and a fold is one guarded commit, or
+one transaction that finds what is still there
+(tests/pipelines/fork_join/test_fork_join_exhaustively.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import TypeAdapter
 
-from models import transactions
+from models import commits, transactions
 from models.transactions import Transaction
 from pipelines.batches.creation import create
 from pipelines.batches.ending import End, cancel_nested, end_members
 from pipelines.fork_join import Batch, OutcomeUnknownError
+from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime.messages import Message
 from pipelines.tasks import hashed_name
 from tests.pipelines.memory import Memory
@@ -134,18 +136,40 @@ def insert(clients: Any, batch: str, end: End) -> None:
 
 
 def fold(clients: Any, batch: str) -> None:
-    """Fold all ends of a batch that are there, in one transaction."""
+    """Fold all ends of a batch that are there, by one guarded commit or in one transaction."""
+    opened = Batch(batch, "e", NOON.replace(tzinfo=None))
+
+    def waiting() -> list[Any]:
+        return [row for row in of_kind(Memory.current, Waiting) if row.batch == batch]
 
     def body() -> None:
-        waiting = [row for row in of_kind(Memory.current, Waiting) if row.batch == batch]
-        ends = [ENDS.validate_json(row.end) for row in waiting]
+        found = waiting()
+        ends = [ENDS.validate_json(row.end) for row in found]
         if ends:
-            opened = NOON.replace(tzinfo=None)
-            end_members.join(clients, Batch(batch, "e", opened), ends)
-        for row in waiting:
+            end_members.join(clients, opened, ends)
+        for row in found:
             row.key.delete()
 
-    transact(body)
+    def guarded() -> bool:
+        keys = rows("query", lambda memory: [row.key for row in waiting()])
+        found = [row for row in commits.read_versions(None, keys) if row is not None]
+        if not found:
+            return True
+        ends = [ENDS.validate_json(row.end) for row, _ in found]
+        puts = end_members.guarded(clients, opened, ends)  # type: ignore[misc]
+        if puts is None:
+            return False
+        fork_join_fold.commit_unchanged(
+            None, puts=puts, deletes=[(row.key, version) for row, version in found]
+        )
+        return True
+
+    try:
+        is_folded = guarded()
+    except rpc_errors.GoogleAPIError:
+        is_folded = False
+    if not is_folded:
+        transact(body)
 
 
 # The rest
@@ -204,6 +228,7 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("pipelines.batches.population.transact", transact),
         mock.patch("pipelines.batches.batch.transact", transact),
         mock.patch("pipelines.batches.ending.transact", transact),
+        mock.patch("pipelines.batches.ending.read_versions", commits.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
         mock.patch.object(end_members, "insert", insert),
     ):

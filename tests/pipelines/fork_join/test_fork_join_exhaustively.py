@@ -181,6 +181,7 @@ def walk(search: Search, queue: ForkJoin[Mark], at_least: int) -> None:
 # Our queue
 
 
+@pytest.mark.one_of("interleavings of two writers", 3)
 @pytest.mark.parametrize(("queue", "fault"), EVERY, ids=lambda each: getattr(each, "name", each))
 @pytest.mark.usefixtures("no_mutex")
 def test_every_interleaving_folds_each_item_once(queue: ForkJoin[Mark], fault: str) -> None:

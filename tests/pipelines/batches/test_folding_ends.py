@@ -1,0 +1,192 @@
+"""How ends are folded: the last without a wait, and by a guarded commit where that is enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.batches import state_key
+from pipelines.batches import beliefs, ending
+from pipelines.batches.ending import End, count_guarded, end_members
+from pipelines.fork_join import Batch
+from pipelines.fork_join import fold as fork_join_fold
+from tests.pipelines.batches.harness import (
+    NOTES,
+    RAN,
+    deliver_all,
+    deliver_next,
+    notes,
+    outcomes,
+    told,
+)
+from tests.world import World
+
+LABELS = ("a", "says", "c")
+
+
+def populate(world: World, *labels: str, seal: bool = True) -> None:
+    with world.context():
+        NOTES.populate(world.clients, "b", notes(*labels), seal=seal)
+    deliver_all(world, "default")
+
+
+def run_all(world: World) -> None:
+    """Run all members, at one moment of the clock; then what is due."""
+    deliver_all(world, "fan-out")
+    deliver_all(world, "fork-join")
+
+
+def is_complete(world: World) -> bool:
+    with world.context():
+        return NOTES.progress("b").is_complete
+
+
+def test_the_last_end_of_a_batch_waits_for_no_others(world: World) -> None:
+    """Those before it do, for a period."""
+    populate(world, *LABELS)
+    for _ in LABELS[:2]:
+        deliver_next(world, "fan-out")
+    deliver_all(world, "fork-join")
+    with world.context():
+        assert NOTES.progress("b").done == 0
+
+    run_all(world)
+
+    assert is_complete(world)
+    world.settle()
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == len(LABELS)
+        assert outcomes(NOTES, "b") == ["done"] * len(LABELS)
+
+
+@pytest.mark.parametrize("how", ["is not sealed", "lost its counter", "counted too much"])
+def test_a_wrong_count_of_ends_costs_a_period_and_no_more(world: World, how: str) -> None:
+    """F1: the counter in memcached is a hint."""
+    populate(world, *LABELS, seal=how != "is not sealed")
+    deliver_next(world, "fan-out")
+    if how == "lost its counter":
+        world.flush()
+    if how == "counted too much":
+        world.clients.cache.incr("batches:ended:notes:b", 5, 60)
+    run_all(world)
+    assert not is_complete(world)
+
+    with world.context():
+        NOTES.seal(world.clients, "b")
+    world.settle()
+
+    assert is_complete(world)
+    assert {f"b/{label}": 1 for label in LABELS} == RAN
+
+
+def test_a_batch_that_is_run_again_is_not_counted_in_memcached(world: World) -> None:
+    """Nobody has written down how many members run again."""
+    populate(world, "bad", "b")
+    world.settle()
+    with world.context():
+        NOTES.run_again(world.clients, "b")
+        assert beliefs.is_wanted(world.clients, "notes:b", 2)
+
+        assert not beliefs.are_last(world.clients, "notes:b", 2)
+
+
+def test_ends_are_counted_without_a_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F1: but for those that complete the batch; results are kept in the same commit."""
+    committed: list[int] = []
+    sound = fork_join_fold.commit_unchanged
+
+    def commit_unchanged(client: Any, *, puts: Any, deletes: Any) -> Any:
+        committed.append(len(puts))
+        return sound(client, puts=puts, deletes=deletes)
+
+    monkeypatch.setattr(fork_join_fold, "commit_unchanged", commit_unchanged)
+    populate(world, *LABELS)
+    deliver_next(world, "fan-out")
+    deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    assert committed == [3]  # The batch, its page, and a row of results.
+    with world.context():
+        assert NOTES.progress("b").done == 2
+    world.settle()
+    assert is_complete(world)
+    assert len(committed) == 1
+    with world.context():
+        results = [member.result for member in NOTES.results("b")]
+    assert results == [None, {"label": "says"}, None]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        rpc_errors.FailedPrecondition("made by a test"),
+        rpc_errors.Aborted("made by a test"),
+        rpc_errors.DeadlineExceeded("made by a test"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_a_guarded_commit_that_fails_is_left_to_a_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, *, took_effect: bool
+) -> None:
+    """F1: each end is counted once, also when the commit had taken effect."""
+    sound = fork_join_fold.commit_unchanged
+
+    def commit_unchanged(client: Any, *, puts: Any, deletes: Any) -> Any:
+        if took_effect:
+            sound(client, puts=puts, deletes=deletes)
+        raise error
+
+    monkeypatch.setattr(fork_join_fold, "commit_unchanged", commit_unchanged)
+    populate(world, *LABELS)
+    deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    with world.context():
+        assert NOTES.progress("b").done == 1
+    world.settle()
+    assert is_complete(world)
+
+
+def test_a_guarded_commit_loses_against_another_writer(world: World) -> None:
+    """F1: what was read is no longer so, and nothing is written."""
+    populate(world, *LABELS)
+    with world.context():
+        page = next(iter(ending.BatchPage.query())).key.id()
+        ends = [End(page, 0, 1, is_done=True)]
+        batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
+        puts = count_guarded(world.clients, batch, ends)
+        assert puts is not None
+        NOTES.cancel(world.clients, "b")
+
+        with pytest.raises((rpc_errors.FailedPrecondition, rpc_errors.Aborted)):
+            fork_join_fold.commit_unchanged(world.clients.datastore, puts=puts)
+
+        assert state_key("notes:b").get().done == 0
+        assert count_guarded(world.clients, batch, ends) is None
+
+
+def test_a_second_end_of_a_member_needs_a_transaction(world: World) -> None:
+    """F1: nothing would be written that guards what was seen."""
+    populate(world, *LABELS)
+    deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+    with world.context():
+        page = next(iter(ending.BatchPage.query()))
+        end = End(page.key.id(), page.letters.index("d"), 1, is_done=True)
+        batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
+        assert count_guarded(world.clients, batch, [end]) is None
+        end_members.insert(world.clients, "notes:b", end)
+
+    world.settle()
+
+    with world.context():
+        assert NOTES.progress("b").done == len(LABELS)
+    assert is_complete(world)

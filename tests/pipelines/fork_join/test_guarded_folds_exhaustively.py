@@ -1,0 +1,83 @@
+"""Folds by guarded commits in every interleaving: others come between their reads and commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+from models import commits
+from pipelines.fork_join import Batch, epochs, fork_join
+from pipelines.fork_join import fold as fork_join_fold
+from pipelines.runtime import Clients
+from tests.explorer import IS_EXHAUSTIVE
+from tests.pipelines.fork_join.test_fork_join_exhaustively import (
+    NONE,
+    Heap,
+    heap,
+    searched,
+    walk,
+    writers_of,
+)
+from tests.pipelines.model_checker import (
+    CRASH,
+    DUPLICATE,
+    FLUSH,
+    REPLY_LOST,
+    TIME_OUT,
+    UNHEARD,
+)
+from tests.pipelines.stepwise import stepwise
+from tests.pipelines.tallies import Mark
+
+
+def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:
+    """Return what `heap` would write."""
+    key = ndb.Key(Heap, batch.key)
+    [found] = commits.read_versions(clients.datastore, [key])
+    row, version = found or (Heap(key=key), None)
+    row.labels = sorted([*row.labels, *(item.label for item in items)])
+    row.epochs = sorted({*row.epochs, batch.epoch})
+    return [(row, version)]
+
+
+GUARDED = fork_join("heaps-guarded", queue="fork-join", period_s=1.0, guarded=heap_guarded)(heap)
+# A call that fails brings second tries, and with two writers too many states.
+GUARDED_BY = [(NONE, "ab"), (CRASH, "ab"), (DUPLICATE, "a"), (UNHEARD, "a"), (REPLY_LOST, "a")]
+if IS_EXHAUSTIVE:
+    GUARDED_BY += [(fault, "ab") for fault in (DUPLICATE, TIME_OUT, FLUSH)]
+
+
+@pytest.fixture(autouse=True)
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
+    with stepwise():
+        yield
+
+
+@pytest.mark.parametrize(("fault", "labels"), GUARDED_BY)
+def test_every_interleaving_folds_each_item_once_by_guarded_commits(
+    fault: str, labels: str
+) -> None:
+    """D1, D2, D3, D4, D5: with what others do between a fold's reads and its commit, too."""
+    search = searched(GUARDED, fault, writers=writers_of(labels, GUARDED))
+
+    walk(search, GUARDED, at_least=3_000 if labels == "ab" else 50)
+
+
+def test_the_search_finds_a_commit_that_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D4 fails if a fold's one commit does not ask whether its packs are still there."""
+
+    def unguarded(client: Any, *, puts: Any, deletes: Any) -> None:
+        for row, _ in puts:
+            row.put()
+        for key, _ in deletes:
+            key.delete()
+
+    monkeypatch.setattr(fork_join_fold, "commit_unchanged", unguarded)
+
+    with pytest.raises(AssertionError, match="Counter"):
+        walk(searched(GUARDED, DUPLICATE, writers=writers_of("a", GUARDED)), GUARDED, at_least=0)
