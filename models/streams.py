@@ -6,7 +6,8 @@ range of the 65,536 slots that keys are hashed to. Rows are read and written by 
 each write names the version that it expects.
 
 StreamHead
-    Name: "<pipeline>". The watermarks, the intervals that each computation is cut into, the inboxes
+    Name: "<pipeline>". Which computations run, in which version, and the last changes of that; the
+    watermarks, the intervals that each computation is cut into, the inboxes
     that were left by those before, the sources that have to wait, and the generation that names the
     next tick. Written by each tick, split and merge; read by workers, at most every 100 ms.
     Growth: one row for each pipeline.

@@ -6,11 +6,13 @@ Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from flask import Blueprint, jsonify, request
+from flask import Blueprint, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -18,7 +20,12 @@ from handlers.endpoints.auth import workers_only
 from handlers.endpoints.context import clients, registry
 from handlers.endpoints.json_requests import refuse, typed_body
 from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
+from pipelines.streams.errors import (
+    BadRecordError,
+    HeldBackError,
+    TopologyError,
+    UnknownStreamError,
+)
 from pipelines.tasks import Retry, Unavailable
 
 bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
@@ -46,7 +53,13 @@ class NewRecords:
     watermark: int | None = None
 
 
-_NEW_RECORDS = TypeAdapter(NewRecords)
+@dataclass(frozen=True)
+class WantedVersion:
+    __pydantic_config__ = _STRICT
+    version: Annotated[int, Field(ge=1)] | None = None
+
+
+_NEW_RECORDS, _VERSION = TypeAdapter(NewRecords), TypeAdapter(WantedVersion)
 
 
 @bp.post("/<pipeline>/<stream>")
@@ -94,7 +107,67 @@ def states(pipeline: str, computation: str) -> ResponseReturnValue:
             kept = {key: found.state(clients(), computation, key)}
     except UnknownStreamError as error:
         refuse(404, f"{error}.")
+    except Retry:
+        refuse(503, "This instance of the app does not have the code: try again.")
     return jsonify(states=kept)
+
+
+@bp.get("/<pipeline>/topology")
+@workers_only
+def topology(pipeline: str) -> ResponseReturnValue:
+    """Say which computations run, in which version, and how far changes of that have come."""
+    return _topology(_pipeline(pipeline))
+
+
+def _topology(pipeline: Pipeline) -> Response:
+    found = pipeline.topology(clients())
+    return jsonify(
+        computations={
+            name: asdict(part) | {"is_changing": part.is_changing}
+            for name, part in found.parts.items()
+        },
+        changes=[each._asdict() for each in found.changes],
+    )
+
+
+@bp.put("/<pipeline>/topology/<computation>")
+@workers_only
+def run_version(pipeline: str, computation: str) -> ResponseReturnValue:
+    """Have a version of a computation run: attach it, or have it replace the one that runs.
+
+    It may be repeated. When this answers the change has begun; it goes on by itself.
+    """
+    found, version = _pipeline(pipeline), typed_body(_VERSION, MAX_BODY_BYTES).version
+    with _refusals():
+        part = found.topology(clients()).parts.get(computation)
+        begin = found.attach if part is None or part.version is None else found.replace
+        begin(clients(), computation, version=version)
+    return _topology(found), 202
+
+
+@bp.delete("/<pipeline>/topology/<computation>")
+@workers_only
+def detach(pipeline: str, computation: str) -> ResponseReturnValue:
+    """Have a computation leave, when it has worked on what waits; or at once (`discard=true`)."""
+    found, discard = _pipeline(pipeline), request.args.get("discard", "false")
+    if discard not in ("true", "false"):
+        refuse(400, "discard: true or false.")
+    with _refusals():
+        found.detach(clients(), computation, discard=discard == "true")
+    return _topology(found), 202
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """End the request with what a change of a topology was refused for."""
+    try:
+        yield
+    except UnknownStreamError as error:
+        refuse(404, f"{error}.")
+    except TopologyError as error:
+        refuse(409, f"Nothing was changed: {error}.")
+    except (Retry, Unavailable):
+        refuse(503, "It is not known whether the change was begun: ask for it again.")
 
 
 def _pipeline(name: str) -> Pipeline:

@@ -11,7 +11,8 @@
 
 Computations that are there to be used: `pipelines.streams.windows` (tumbling, sliding, session and
 count windows) with `combine` (what they make of their records), `joins` (window, interval, as-of)
-and `deduplicate`. What `PullSource`s read is in `readers`; where records go that leave, in `sinks`.
+and `deduplicate`. What `PullSource`s read is in `readers`; where records go that leave, in `sinks`;
+how much may wait, in `limits`; what is refused, in `errors`.
 
 Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
 """

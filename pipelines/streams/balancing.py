@@ -47,13 +47,17 @@ def merge_idle(
     Args:
         resting: The intervals that nobody works on, and that have no work.
     """
-    pipeline, now_ms = environment.pipeline, environment.now_ms()
+    pipeline, now_ms = environment.at(head), environment.now_ms()
     if pipeline.limits.intervals is None:
         return
     for name in pipeline.computations:
         loads = {lo: row.load for (each, lo), row in resting.items() if each == name}
         slot = to_merge(head.intervals[name], loads, now_ms)
-        if slot is None or len(head.intervals[name]) <= pipeline.intervals:
+        if (
+            slot is None
+            or not pipeline.takes(name)
+            or len(head.intervals[name]) <= pipeline.intervals
+        ):
             continue
         try:
             yield from merge(environment, name, slot)

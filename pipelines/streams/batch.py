@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelines.streams.computation import Computation
 from pipelines.streams.context import Context
-from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError
+from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError, WeakError
 from pipelines.streams.keys import (
     DEAD_TIMERS,
     NOTHING,
@@ -29,6 +29,7 @@ from pipelines.streams.keys import (
     Production,
     SetTimer,
     Target,
+    derived_id,
 )
 from pipelines.streams.records import NEVER, Record, Timer, check_time, value_text
 from pipelines.streams.state import MAX_STATE_BYTES, State
@@ -92,18 +93,18 @@ class _HookError(Exception):
 class _Work:
     """A key in the course of a batch."""
 
-    __slots__ = ("codec", "expires", "items", "text", "timers")
+    __slots__ = ("computation", "expires", "items", "text", "timers", "version")
 
-    def __init__(self, state: KeyState, codec: Any) -> None:
-        self.codec = codec
-        self.text = state.text
+    def __init__(self, state: KeyState, computation: Computation) -> None:
+        self.computation = computation
+        self.text, self.version = state.text, state.version
         self.items: dict[str, Any] | None = None  # Decoded when a hook asks for it.
         self.timers = dict(state.timers)
         self.expires = state.expires
 
     def decoded(self) -> dict[str, Any]:
         if self.items is None:
-            self.items = self.codec.load(self.text) if self.text else {}
+            self.items = self.computation.load(self.text, self.version) if self.text else {}
         return self.items
 
     def freeze(self) -> KeyState:
@@ -113,11 +114,12 @@ class _Work:
             Exception: its state cannot be written.
         """
         if self.items is not None:
-            self.text = self.codec.dump(self.items) if self.items else ""
+            self.text = self.computation.codec.dump(self.items) if self.items else ""
+            self.version = self.computation.version
             _check_size(self.text)
         if not self.text and not self.timers:
             return NOTHING
-        return KeyState(self.text, dict(self.timers), self.expires)
+        return KeyState(self.text, dict(self.timers), self.expires, self.version)
 
 
 class _Batch:
@@ -144,10 +146,11 @@ class _Batch:
         self.ttl = _milliseconds(computation.ttl)
         self.context = Context(self)
         self.key, self.at, self.is_late = "", 0, False
+        self._input: Input | None = None
         self._work: Any = None
         self._firing: SetTimer | None = None
         self._has_dropped = False
-        self._hook_bytes = 0
+        self._hook_bytes, self._hook_outputs = 0, 0
 
     def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
         if self._fire_all(due):
@@ -170,11 +173,11 @@ class _Batch:
     def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
         self.key, self.at, self.is_late, self._firing = key, at, is_late, firing
-        self._has_dropped, self._hook_bytes = False, 0
+        self._has_dropped, self._hook_bytes, self._hook_outputs = False, 0, 0
         work = self.works.get(key)
         if work is None:
             state = self.before.get(key, NOTHING)
-            work = self.works[key] = _Work(state, self.computation.codec)
+            work = self.works[key] = _Work(state, self.computation)
         self._work = work
 
     # Records
@@ -189,6 +192,7 @@ class _Batch:
             counts.late += 1
             self._divert(each)
             return
+        self._input = each
         self.enter(each.key, each.at, each.is_late, None)
         record = Record(each.key, each.value, each.at, each.stream)
         if not self.call(each, lambda: self.computation.record(self.context, record)):
@@ -256,15 +260,19 @@ class _Batch:
     # What a hook does
 
     def state(self) -> State:
+        _check_strong(self.computation, "state")
         return State(self._work.decoded())
 
     def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
+        _check_strong(self.computation, "timers")
         if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
             raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
         check_time(at)
         self._check_order(at, is_wall)
         hold = self.at if is_wall else at
         is_late, before = self.is_late, self._work.timers.get(tag)
+        if before == (at, is_wall, hold, is_late):
+            return
         if is_late and before is not None and not before.is_late:
             # The one before held the watermark back, so nothing that follows it is late.
             if is_wall:
@@ -295,7 +303,9 @@ class _Batch:
                 "a later one"
             )
         targets = self.route(stream, value)
-        production = Production(stream, value_text(value), at, self.is_late, targets)
+        production = Production(
+            stream, value_text(value), at, self.is_late, targets, self._output_id()
+        )
         self._hook_bytes += _bytes_of(production)
         if self._hook_bytes > MAX_HOOK_BYTES:
             raise BadRecordError(
@@ -303,12 +313,21 @@ class _Batch:
             )
         self._keep(production)
 
+    def _output_id(self) -> str:
+        """Return the id of an output: that of its input and its place, if a repetition needs it."""
+        each = self._input
+        if each is None or not each.id or not self.computation.weak:
+            return ""
+        self._hook_outputs += 1
+        return derived_id(each.stream, each.id, self.computation.name, self._hook_outputs)
+
     def _keep(self, production: Production) -> None:
         self.effects.productions.append(production)
         self.effects.counts.produced += 1
         self.bytes += _bytes_of(production)
 
     def drop_late(self) -> None:
+        _check_strong(self.computation, "count of what it drops")
         if self._firing is not None:
             raise BadRecordError("a timer cannot be dropped as late: only a record can")
         self._has_dropped = True
@@ -347,9 +366,15 @@ class _CarefulBatch(_Batch):
     def _restored(self, before: KeyState) -> _Work:
         """Return the key as it was before a hook, in the place of what that has left."""
         work = self.works[self.key]
-        work.text, work.items = before.text, None
+        work.text, work.version, work.items = before.text, before.version, None
         work.timers, work.expires = dict(before.timers), before.expires
         return work
+
+
+def _check_strong(computation: Computation, what: str) -> None:
+    """Check that a computation may have what has to be durable."""
+    if computation.weak:
+        raise WeakError(f"{computation.name} is weak: it has no {what}")
 
 
 def _check_size(text: str) -> None:

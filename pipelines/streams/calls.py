@@ -90,9 +90,12 @@ class Peek:
 
 
 class Delivery(NamedTuple):
-    """What a sink writes in the transaction of a commit: the sink's name, what it has made."""
+    """What a sink writes in the transaction of a commit.
 
-    sink: str
+    `sink`: its name and version. `made`: what it has made of records.
+    """
+
+    sink: tuple[str, int]
     made: Sequence[Any]
 
 
@@ -137,9 +140,26 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let some time pass."""
+    """Let some time pass.
+
+    `inbox`: less, if this process puts something there: what its names begin with, as `inbox_of`
+    returns it. What others put there does not end a pause.
+    """
 
     seconds: float
+    inbox: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOn:
+    """Have weak sinks act on records before these are durable.
+
+    `parcels`: a sink, by name and version, and its record, of each. The result: the places of those
+    that were done within `wait_s`; others may still be done, or be under way.
+    """
+
+    parcels: Sequence[tuple[tuple[str, int], Any]]
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +171,4 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Fetch
+Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | HandOn | Fetch

@@ -24,6 +24,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from pipelines.streams.context import Context
+from pipelines.streams.errors import BadRecordError
 from pipelines.streams.records import Record, Timer
 from pipelines.streams.state import JSON, Codec
 
@@ -38,6 +39,8 @@ class Computation:
     Attributes:
         name: Stands in keys: never change it while the pipeline runs. By default that of the
             class, with dashes.
+        version: Of this code: one more for a version that replaces another while the pipeline runs.
+        reads: The earlier versions whose states this one can read.
         inputs: The streams that it reads, each with the function that takes a record's key from
             its value.
         outputs: The streams that it may write.
@@ -51,11 +54,17 @@ class Computation:
             99: all but about the slowest hundredth. What comes behind that is not `late`, but may
             find its window closed.
         codec: How a state is written as text.
+        weak: Its records are worked on, and its results handed on, by whoever writes for it, before
+            anything of it is durable. It keeps nothing: no state, no timers, no counts.
+        idempotent: Nothing is changed by working on a record again whose results were handed on
+            before. A weak computation says so.
         max_attempts: How often a hook may raise for one record or timer, before that becomes a dead
             letter.
     """
 
     name: str = ""
+    version: int = 1
+    reads: Sequence[int] = ()
     inputs: Mapping[str, KeyOf] = {}
     outputs: Sequence[str] = ()
     late: Late = "process"
@@ -63,6 +72,8 @@ class Computation:
     ttl: timedelta | None = None
     percentile: float = 100
     codec: Codec = JSON
+    weak: bool = False
+    idempotent: bool = False
     max_attempts: int = 3
 
     _NAMES: ClassVar[re.Pattern[str]] = re.compile(r"[a-z][a-z0-9-]{0,60}")
@@ -77,6 +88,32 @@ class Computation:
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Act on a timer: called once for each, in order of time for one key."""
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        """Return a state that an earlier version has left as this one has it: here, as it is.
+
+        Called for a key's first record or timer after the version was replaced, and to try whether
+        stored states can be read before that.
+
+        Args:
+            state: As this version's codec reads it.
+            version: One of `reads`.
+        """
+        return state
+
+    def load(self, text: str, version: int) -> dict[str, Any]:
+        """Return a state from the text that a version has left.
+
+        Raises:
+            BadRecordError: this version cannot read that one.
+        """
+        if version == self.version:
+            return self.codec.load(text)
+        if version not in self.reads:
+            raise BadRecordError(
+                f"version {self.version} of {self.name} does not read states of version {version}"
+            )
+        return self.upgrade(self.codec.load(text), version)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -99,6 +136,8 @@ class Computation:
                 raise TypeError(f"{self.name}: `inputs` are streams (a-z, 0-9 and -), with keys")
         if isinstance(self.outputs, str) or not all(map(self._NAMES.fullmatch, self.written)):
             raise TypeError(f"{self.name}: `outputs` is a list of streams, of a-z, 0-9 and -")
+        if not all(type(each) is int and each > 0 for each in (self.version, *self.reads)):
+            raise TypeError(f"{self.name}: a `version` is 1 or more, and so are those in `reads`")
         if self.late not in ("process", "drop"):
             raise TypeError(f'{self.name}: `late` is "process" or "drop", not {self.late!r}')
         if self.max_attempts < 1 or (self.ttl is not None and self.ttl <= timedelta(0)):
@@ -107,3 +146,23 @@ class Computation:
             raise TypeError(f"{self.name}: `percentile` is up to 100, not {self.percentile}")
         if self.percentile < 100 and self.ttl is not None:
             raise TypeError(f"{self.name}: no `ttl` with a `percentile`: it waits for all records")
+        if self.weak:
+            self._check_weak()
+
+    def _check_weak(self) -> None:
+        if not self.idempotent:
+            raise TypeError(
+                f"{self.name} is weak: a record may be worked on again after its results were "
+                "handed on. Say `idempotent = True` if that changes nothing, or leave `weak` out"
+            )
+        keeps = {
+            "timers": type(self).timer is not Computation.timer,
+            "a `ttl`": self.ttl is not None,
+            "a `percentile`": self.percentile < 100,
+            "a count of late records": self.late == "drop" or self.late_stream is not None,
+        }
+        if wrong := [what for what, is_kept in keeps.items() if is_kept]:
+            raise TypeError(
+                f"{self.name} is weak, and has {wrong[0]}: that has to be durable before a result "
+                "is handed on. Leave `weak` out, or let a reader of its results do it"
+            )

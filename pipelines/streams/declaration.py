@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -18,11 +19,30 @@ from pipelines.streams.sources import PushSource, Source
 
 
 class Graph:
-    """Which computation reads what, and in which order work moves through them."""
+    """Which computation reads what, and in which order work moves through them.
 
-    def __init__(self, computations: Sequence[Computation]) -> None:
+    Attributes:
+        written: By computation the streams that it may write.
+    """
+
+    def __init__(
+        self,
+        computations: Sequence[Computation],
+        also: Mapping[str, Sequence[str]] | None = None,
+        leaving: Collection[str] = (),
+    ) -> None:
+        """Put computations together.
+
+        Args:
+            also: By computation what it may write besides: its version of before may still run.
+            leaving: Computations that get nothing any more.
+        """
         self.computations = {each.name: each for each in computations}
-        written = {stream for each in computations for stream in each.written}
+        self._leaving = leaving
+        self.written: dict[str, set[str]] = defaultdict(set)
+        for each in computations:
+            self.written[each.name].update(each.written, (also or {}).get(each.name, ()))
+        written = {stream for each in computations for stream in self.written[each.name]}
         read = {stream for each in computations for stream in each.inputs}
         self.source_streams = sorted(read - written)
         self.streams = sorted(read | written)
@@ -33,7 +53,8 @@ class Graph:
         found: dict[str, list[tuple[str, Any]]] = {stream: [] for stream in self.streams}
         for each in self.computations.values():
             for stream, key_of in each.inputs.items():
-                found[stream].append((each.name, key_of))
+                if each.name not in self._leaving:
+                    found[stream].append((each.name, key_of))
         return found
 
     @cached_property
@@ -43,17 +64,38 @@ class Graph:
             name: [
                 other.name
                 for other in self.computations.values()
-                if set(other.written) & set(each.inputs)
+                if self.written[other.name] & set(each.inputs)
             ]
             for name, each in self.computations.items()
         }
+
+    @cached_property
+    def weak(self) -> frozenset[str]:
+        """Return the computations, and sinks, that those who write for them may run themselves."""
+        return frozenset(name for name, each in self.computations.items() if each.weak)
+
+    @cached_property
+    def senders(self) -> Mapping[str, frozenset[str]]:
+        """Return by computation the others, and the source streams, that put records in its inbox.
+
+        Those who write for a weak computation put its results into the inboxes of its readers.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for name in self.order:
+            direct = {*self.upstream[name], *(self._sources_read_by(name))}
+            through = [found[each] for each in self.upstream[name] if each in self.weak]
+            found[name] = frozenset(direct).union(*through)
+        return found
+
+    def _sources_read_by(self, name: str) -> set[str]:
+        return {*self.computations[name].inputs} & {*self.source_streams}
 
     @cached_property
     def sources_of(self) -> Mapping[str, Sequence[str]]:
         """Return by computation the source streams that what it reads follows from."""
         found: dict[str, Sequence[str]] = {}
         for name in self.order:
-            streams = {*self.computations[name].inputs} & {*self.source_streams}
+            streams = self._sources_read_by(name)
             found[name] = sorted(streams.union(*(found[each] for each in self.upstream[name])))
         return found
 
@@ -87,6 +129,7 @@ class Declaration:
         *computations: Computation | type[Computation],
         sources: Sequence[Source] = (),
         sinks: Sequence[Sink] = (),
+        standby: Sequence[Computation | type[Computation]] = (),
         intervals: int = 4,
         limits: Limits | None = None,
     ) -> None:
@@ -98,6 +141,8 @@ class Declaration:
             sources: Of streams that no computation writes. One that is not named here is a
                 `PushSource`.
             sinks: Of streams whose records leave the pipeline (pipelines.streams.sinks).
+            standby: Computations, sinks and other versions of them that do not run until they are
+                attached (`Pipeline.attach`, `Pipeline.replace`).
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
                 a time works on a range.
             limits: How much may wait before the sources have to.
@@ -105,21 +150,27 @@ class Declaration:
         Raises:
             TypeError: there can be no such pipeline; the text says why.
         """
-        made = [each() if isinstance(each, type) else each for each in computations]
-        made += sinks
+        made = [*map(_made, computations), *sinks]
+        waiting = list(map(_made, standby))
         self.name = name
-        self.sinks = tuple(sinks)
+        self.versions = {(each.name, each.version): each for each in [*made, *waiting]}
+        self.sinks = tuple(each for each in self.versions.values() if isinstance(each, Sink))
         self.intervals = intervals
         self.limits = limits or Limits()
         self.graph = Graph(made)
         self.computations: Mapping[str, Computation] = self.graph.computations
-        self._check(made)
+        self._check(made, waiting)
         given = {source.stream: source for source in sources}
         self.sources: Mapping[str, Source] = {
             stream: given.get(stream) or PushSource(stream) for stream in self.graph.source_streams
         }
+        later = Graph([*made, *waiting]).source_streams
+        self.known_sources = {
+            **{stream: given.get(stream) or PushSource(stream) for stream in later},
+            **self.sources,
+        }
         for stream in given:
-            if stream not in self.sources:
+            if stream not in self.known_sources:
                 raise TypeError(
                     f"{name}: the source {stream!r} is read by no computation, or is written by one"
                 )
@@ -134,21 +185,40 @@ class Declaration:
             raise UnknownStreamError(f"{self.name} has no computation {name!r}")
         return self.computations[name]
 
-    def intervals_of(self, computation: str) -> int:
+    def intervals_of(self, computation: Computation) -> int:
         """Return into how many ranges of keys a computation is cut."""
-        made = self.computations[computation]
-        return 1 if isinstance(made, Sink) and not made.is_spread else self.intervals
+        is_whole = isinstance(computation, Sink) and not computation.is_spread
+        return 1 if is_whole else self.intervals
 
     def source(self, stream: str) -> Source:
-        """Return the source of a stream.
+        """Return the source of a stream, which may be read by a computation on standby only.
 
         Raises:
             UnknownStreamError: there is none.
         """
-        if stream not in self.sources:
-            known = ", ".join(self.sources)
+        if stream not in self.known_sources:
+            known = ", ".join(self.known_sources)
             raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {known}")
-        return self.sources[stream]
+        return self.known_sources[stream]
+
+    def has(self, computation: str) -> bool:
+        """Return whether there is a computation of this name."""
+        return computation in self.computations
+
+    def any_version(self, computation: str) -> Computation:
+        """Return a computation, whether it runs or not.
+
+        Raises:
+            UnknownStreamError: this code has none of this name.
+        """
+        versions = self.versions_of(computation)
+        if not versions:
+            raise UnknownStreamError(f"{self.name} has no computation {computation!r}")
+        return self.versions[computation, versions[-1]]
+
+    def versions_of(self, computation: str) -> list[int]:
+        """Return the versions of a computation that this code has; empty: it does not know it."""
+        return sorted(version for name, version in self.versions if name == computation)
 
     def check_process(self, stream: str, process: str) -> None:
         """Check that a source has a process.
@@ -167,34 +237,70 @@ class Declaration:
 
     def dedup_ms(self, computation: str) -> int:
         """Return for how long a computation remembers the ids of what is pushed to it."""
-        streams = self.computations[computation].inputs
+        senders = self.graph.senders[computation]
         pushed = [source for source in self.sources.values() if isinstance(source, PushSource)]
-        spans = [source.dedup for source in pushed if source.stream in streams]
+        spans = [source.dedup for source in pushed if source.stream in senders]
         return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
+
+    @cached_property
+    def handed(self) -> frozenset[str]:
+        """Return the source streams whose records weak sinks get before they are durable."""
+        weak = self.graph.weak
+        return frozenset(
+            sender
+            for sink in self.computations.values()
+            if isinstance(sink, Sink) and sink.name in weak
+            for sender in self.graph.senders[sink.name]
+        ) & {*self.sources}
 
     def disorder_ms(self, stream: str) -> int:
         """Return how far the watermark of a source lags behind its latest record."""
-        return self.sources[stream].disorder // timedelta(milliseconds=1)
+        return self.source(stream).disorder // timedelta(milliseconds=1)
 
     def idle_ms(self, stream: str) -> int:
         """Return after which silence a process of a source is left out."""
         source = self.sources[stream]
         return source.idle // timedelta(milliseconds=1) if isinstance(source, PushSource) else 0
 
-    def _check(self, made: Sequence[Computation]) -> None:
+    def _check(self, made: Sequence[Computation], waiting: Sequence[Computation]) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):
             raise TypeError(f"a pipeline's name is of a-z, 0-9 and -, not {self.name!r}")
         if not made or len(self.computations) < len(made):
             raise TypeError(f"{self.name}: it has computations, each with a name of its own")
         if not 1 <= self.intervals <= MAX_INTERVALS:
             raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
-        for each in made:
+        if len(self.versions) < len(made) + len(waiting):
+            raise TypeError(f"{self.name}: two computations of one name have different versions")
+        for each in [*made, *waiting]:
             each.check()
+            others = [self.versions[each.name, other] for other in self.versions_of(each.name)]
+            if any(isinstance(other, Sink) != isinstance(each, Sink) for other in others):
+                raise TypeError(f"{self.name}: {each.name} is a sink in one version only")
         for sink in self.sinks:
             if sink.pipeline:
                 raise TypeError(f"the sink {sink.name} is a part of {sink.pipeline} already")
             sink.pipeline = self.name
         _ = self.graph.order
+        self.check_weak()
+
+    def check_weak(self) -> None:
+        """Check that no weak sink gets what follows from a state, which may not be committed.
+
+        Raises:
+            TypeError: one does.
+        """
+        graph = self.graph
+        for sink in [each for each in self.computations.values() if isinstance(each, Sink)]:
+            before = graph.senders[sink.name] & {*self.computations}
+            if sink.weak and (strong := sorted(before - graph.weak)):
+                raise TypeError(
+                    f"the sink {sink.name} is weak, and gets what {strong[0]} writes: that has "
+                    "to be durable before it leaves, for it follows from a state. Leave `weak` out"
+                )
+
+
+def _made(computation: Computation | type[Computation]) -> Computation:
+    return computation() if isinstance(computation, type) else computation
 
 
 def _target(name: str, key_of: Any, value: Any) -> Target:

@@ -27,9 +27,9 @@ from pipelines.streams.rows import (
     SlabBody,
     SourceRow,
 )
+from pipelines.streams.texts import encoder, quoted
 
-# `json.dumps` would make one for each call.
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_encode = encoder(allow_nan=True)
 
 
 def dump(kind: str, body: Any) -> bytes:
@@ -39,7 +39,7 @@ def dump(kind: str, body: Any) -> bytes:
         return f"[{','.join(lines)}]".encode()
     if kind in (HEAD, INTERVAL, SOURCE, DEAD):
         body = body._asdict()
-    return _ENCODER.encode(body).encode()
+    return _encode(body).encode()
 
 
 def load(kind: str, text: bytes) -> Any:
@@ -49,31 +49,46 @@ def load(kind: str, text: bytes) -> Any:
 
 def _line(key: str, state: KeyState, body: SlabBody) -> str:
     """Return a key as it stands in a slab, as JSON."""
-    if state.stored is None or state.stored[0] != key or key in body.large:
-        item = _key_item(key, state, body)
-        state.stored = key, _ENCODER.encode(item)
+    if body.large and key in body.large:
+        return _encoded(key, state, is_large=True)
+    if state.stored is None or state.stored[0] != key:
+        state.stored = key, _encoded(key, state, is_large=False)
     return state.stored[1]
 
 
-def _key_item(key: str, state: KeyState, body: SlabBody) -> list[Any]:
-    """Return a key as it stands in a slab; what it does not have takes no place."""
-    timers = [[tag, *timer] for tag, timer in state.timers.items()]
-    expires = None if state.expires == NEVER else state.expires
-    item = [key, state.text, timers, expires, key in body.large]
-    while not item[-1]:
-        item.pop()
-    return item
+def _encoded(key: str, state: KeyState, *, is_large: bool) -> str:
+    """Return a key as it stands in a slab, as JSON; what it does not have takes no place."""
+    if is_large or state.expires != NEVER or state.version != 1:
+        timers = [[tag, *timer] for tag, timer in state.timers.items()]
+        expires = None if state.expires == NEVER else state.expires
+        more = [is_large, state.version] if state.version != 1 else [True] * is_large
+        return _encode([key, state.text, timers, expires, *more])
+    line = f"[{quoted(key)}"
+    if state.text or state.timers:
+        line += f",{quoted(state.text)}"
+    if state.timers:
+        timers_ = ",".join(
+            f"[{quoted(tag)},{at},{_bool(wall)},{hold},{_bool(late)}]"
+            for tag, (at, wall, hold, late) in state.timers.items()
+        )
+        line += f",[{timers_}]"
+    return f"{line}]"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _slab(items: list[Any]) -> SlabBody:
     keys, large = {}, set()
     for key, *more in items:
-        stored: list[Any] = [*more, *("", [], None, False)[len(more) :]]
-        text, timers, expires, is_large = stored
+        stored: list[Any] = [*more, *("", [], None, False, 1)[len(more) :]]
+        text, timers, expires, is_large, version = stored
         set_timers = {
             tag: SetTimer(at, bool(wall), hold, bool(late)) for tag, at, wall, hold, late in timers
         }
-        keys[key] = KeyState(text, set_timers, NEVER if expires is None else expires)
+        expires = NEVER if expires is None else expires
+        keys[key] = KeyState(text, set_timers, expires, version)
         if is_large:
             large.add(key)
     return SlabBody(keys, frozenset(large))

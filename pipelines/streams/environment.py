@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pipelines.streams.calls import Steps
 from pipelines.streams.declaration import Declaration
-from pipelines.streams.rows import Names
+from pipelines.streams.rows import Head, Names
+from pipelines.streams.topology import Plan, first_parts, parts_of
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,16 @@ class Pace:
         run_ms: After so long a worker hands its interval on to the next task.
         hooks_ms: After so long in one batch no further record is begun.
         linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
+        gather_s: Who had all that waited in a batch begins the next one so long after that, not
+            sooner: where records keep coming, commits of more of them are cheaper for each. 0: at
+            once.
         watermark_ms: How old a watermark may be that a worker goes by.
         ring_ms: Who commits again and again wakes its readers once in so long.
         tick_s: Between two looks at the watermarks, while anything moves.
         max_records, max_chunks: Of one batch.
+        pass_ms, max_passed: For how long, and how many records at most, one commit passes through
+            weak computations; the others go into their inboxes.
+        hand_ms: So long a source waits for weak sinks before what they have not done is committed.
         cache_bytes: Of states that a worker keeps of its interval; and of those that a process
             keeps of all intervals that it has worked on.
     """
@@ -32,11 +40,15 @@ class Pace:
     run_ms: int = 20_000
     hooks_ms: int = 5_000
     linger: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
+    gather_s: float = 0.01
     watermark_ms: int = 100
     ring_ms: int = 50
     tick_s: float = 0.25
-    max_records: int = 500
+    max_records: int = 2_000
     max_chunks: int = 20
+    pass_ms: int = 100
+    max_passed: int = 2_000
+    hand_ms: int = 1_000
     cache_bytes: int = 32_000_000
 
 
@@ -45,7 +57,8 @@ class Environment:
     """Where a pipeline runs.
 
     `memories` are what its process knows of rows since it read or wrote them: hints, of which each
-    is proved by the version that the next commit names.
+    is proved by the version that the next commit names. `later` runs steps beside those that ask
+    for it, and nobody waits for them; None: there is nobody who could.
     """
 
     pipeline: Declaration
@@ -55,6 +68,19 @@ class Environment:
     complain: Callable[[str], None]
     pace: Pace = field(default_factory=Pace)
     memories: dict[Any, Any] = field(default_factory=dict)
+    later: Callable[[Steps[Any]], None] | None = None
+
+    def at(self, head: Head) -> Plan:
+        """Return the pipeline as the topology of a head has it."""
+        declared, topology = self.pipeline, head.topology
+        plan: Plan
+        known, of, plan = self.memories.get("plan", (None, None, None))
+        if known is declared and of is topology:
+            return plan
+        if known is not declared or of != topology:
+            plan = Plan(declared, parts_of(head) or first_parts(declared))
+        self.memories["plan"] = declared, topology, plan
+        return plan
 
     @cached_property
     def names(self) -> Names:

@@ -24,6 +24,26 @@ class HeldBackError(StreamError):
     retry_after_s = 1
 
 
+class TopologyError(StreamError, ValueError):
+    """A computation cannot be attached, replaced or detached so, or not now; the text says why."""
+
+
+class UnreadableStateError(TopologyError):
+    """A new version cannot read what is stored; nothing was changed."""
+
+
+class MissingCodeError(StreamError):
+    """This code lacks a version of a computation that runs: other instances of the app have it."""
+
+
+class WeakError(StreamError, TypeError):
+    """A weak computation asks for what has to be durable: a state, a timer, a count."""
+
+
+class NotIdempotentError(StreamError):
+    """A weak computation wrote something else when it worked on the same records again."""
+
+
 class TooEarlyError(StreamError, ValueError):
     """An output or a timer lies before its input: readers may have closed that time already."""
 

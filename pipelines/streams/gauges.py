@@ -9,7 +9,7 @@ from pipelines.runtime.clients import Clients
 from pipelines.streams import reading
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import CHUNK, DEAD, Interval
+from pipelines.streams.rows import CHUNK, DEAD
 from pipelines.streams.service import Engine
 from pipelines.tasks.pattern import Gauge
 
@@ -54,7 +54,7 @@ def _values(
         "streams_dead_letters": count(DEAD),
         "streams_waiting_timers": sum(each.timers for each in intervals),
         "streams_owned_intervals": sum(each.is_held(now_ms) for each in intervals),
-        "streams_dedup_missing_seconds": _missing_ms(engine, intervals, name) / 1000,
+        "streams_dedup_missing_seconds": _missing_ms(engine, overview, name) / 1000,
     }
 
 
@@ -63,6 +63,7 @@ def _lag_ms(overview: reading.Overview, name: str) -> int:
     return 0 if watermark >= FOREVER else max(0, overview.latest - watermark)
 
 
-def _missing_ms(engine: Engine, intervals: Sequence[Interval], name: str) -> int:
-    known_for_ms = reading.known_for(engine.environment, name, intervals)
-    return 0 if known_for_ms is None else engine.environment.pipeline.dedup_ms(name) - known_for_ms
+def _missing_ms(engine: Engine, overview: reading.Overview, name: str) -> int:
+    plan = engine.environment.at(overview.head)
+    known_for_ms = reading.known_for(engine.environment, plan, name, overview.intervals[name])
+    return 0 if known_for_ms is None else plan.dedup_ms(name) - known_for_ms

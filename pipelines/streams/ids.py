@@ -69,6 +69,8 @@ class KnownIds:
         self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
     ) -> tuple[IdsPart, ...]:
         """Add what was accepted to a commit, and delete what has served; return the parts then."""
+        if not self.horizon_ms:
+            accepted = ()  # Of records that are pulled: they have ids for weak sinks alone.
         parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
         last = self._last(interval)
         # A clock that was put back may count on ids that were forgotten by what it said before.

@@ -71,5 +71,5 @@ def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: i
 
 
 def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:
-    """Return whether a letter has an id: those of one chunk come from one commit."""
-    return any(letter.id for _, found in chunks for letter in found.body[:1])
+    """Return whether a letter has an id: of one chunk some may, and others not."""
+    return any(letter.id for _, found in chunks for letter in found.body)

@@ -8,45 +8,59 @@ that it read a moment ago.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipelines.streams.bells import Bell
+from pipelines.streams.bells import Bell, ring_for_push
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
     Create,
     Fetch,
     Found,
+    Key,
     OutcomeUnknownError,
     Read,
     Steps,
+    TooLargeError,
     Wake,
 )
+from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.keys import Target
-from pipelines.streams.mail import Mail, ring
+from pipelines.streams.errors import HeldBackError, UnknownStreamError
+from pipelines.streams.mail import Mail
+from pipelines.streams.passing import Passage, added, hand_on
 from pipelines.streams.percentiles import with_delays
 from pipelines.streams.records import FOREVER, check_time, value_text
-from pipelines.streams.rows import Head, Interval, Letter, Slab, SourceRow, first_slots
+from pipelines.streams.rows import (
+    SLOTS,
+    Head,
+    Interval,
+    Letter,
+    Slab,
+    SourceRow,
+    first_slots,
+)
 from pipelines.streams.sources import Pulled, PullSource
+from pipelines.streams.topology import first_parts, with_process
 
 # A clock of a source may be so far ahead of ours.
 MAX_AHEAD_MS = 60_000
 MAX_ATTEMPTS = 20
 REMEMBERED = 20
 MAX_PULLED = 500
+# Of one interval, which are never used again by another of its name.
+GENERATIONS = 2**32
 
 
 class Arrival(NamedTuple):
-    """A record that comes in: its id (empty: none is needed), its value, and who reads it."""
+    """A record that comes in: its id (empty: none is needed), its value, also as text."""
 
     id: str
     text: str
     at: int
-    targets: tuple[Target, ...]
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,8 @@ def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str
     Raises:
         BadRecordError: it cannot come in.
     """
-    targets = environment.pipeline.graph.route(stream, value)
-    return Arrival(id_, value_text(value), check_time(at), targets)
+    environment.pipeline.source(stream)
+    return Arrival(id_, value_text(value), check_time(at), value)
 
 
 def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
@@ -91,10 +105,7 @@ def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
         ChangedError: too many others were faster.
     """
     injected = yield from let_in(environment, offer)
-    try:
-        yield from ring(environment, injected.destinations, tick=True)
-    except Exception as error:  # What was let in stays in: the sweep wakes them, too.
-        environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
+    yield from ring_for_push(environment, injected.destinations)
     return injected
 
 
@@ -115,6 +126,8 @@ def let_in(
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
+    handed: frozenset[str] | None = None
+    passes = True
     for _ in range(MAX_ATTEMPTS):
         head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
         # What the head says of intervals, and of who has to wait, may be as old as for workers.
@@ -136,10 +149,17 @@ def let_in(
         is_first = expected is not None and not expected.body.seq
         if plan is None and offer.arrivals and not is_first:
             _check_not_held(head.body, offer)
-        plan = _Plan(environment, offer, head, found, id_)
+        plan = _Plan(environment, offer, head, found, id_, passes=passes)
+        if handed is None:  # Once, however often the commit is tried.
+            handed = yield from hand_on(environment, plan.passage)
         try:
-            versions = yield plan.commit
+            versions = yield plan.committed_with(handed)
         except (ChangedError, OutcomeUnknownError):
+            continue
+        except TooLargeError:
+            if not passes:
+                raise
+            passes = False
             continue
         found = Found(plan.row, versions[plan.was.is_out])
         if not plan.was.is_out:
@@ -158,25 +178,47 @@ class _Plan:
     """One attempt to let an offer in."""
 
     def __init__(
-        self, environment: Environment, offer: Offer, head: Found, found: Found | None, id_: str
+        self,
+        environment: Environment,
+        offer: Offer,
+        head: Found,
+        found: Found | None,
+        id_: str,
+        *,
+        passes: bool,
     ) -> None:
         self.environment, self.offer = environment, offer
+        self.pipeline = environment.at(head.body)
         self.mail = Mail(environment, head.body)
+        self.passage = Passage(environment, head.body, self.mail, is_open=passes)
         self.commit = Commit()
         self.was: SourceRow = found.body if found is not None else SourceRow(is_out=True)
         floor = self.was.watermark
         if self.was.is_out:
             # The watermark has gone on without it. It may not while this one comes back.
             floor = max(floor, head.body.sources.get(offer.stream, 0))
-            self.commit.puts.append((environment.names.head, head.body, head.version))
+            known = with_process(head.body, offer.stream, offer.process)
+            self.commit.puts.append((environment.names.head, known, head.version))
         late = self._send(floor)
+        self.passage.end()
         self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
-        key = environment.names.source(offer.stream, offer.process)
-        if found is None:
+        self._found = found
+
+    def committed_with(self, handed: Collection[str]) -> Commit:
+        """Return the commit, to be made once.
+
+        Args:
+            handed: The ids of the records that weak sinks have acted on.
+        """
+        self.passage.post(handed)
+        self.row = self.row._replace(passed=added(self.was.passed, self.passage.passed))
+        key = self.environment.names.source(self.offer.stream, self.offer.process)
+        if self._found is None:
             self.commit.inserts.append((key, self.row))
         else:
-            self.commit.puts.append((key, self.row, found.version))
+            self.commit.puts.append((key, self.row, self._found.version))
         self.commit.inserts += self.mail.inserts()
+        return self.commit
 
     def injected(self, found: Found) -> Injected:
         """Return what has come of it, with the source's row as it is now."""
@@ -184,20 +226,25 @@ class _Plan:
         return Injected(len(self.offer.arrivals), late, found, self.mail.destinations)
 
     def _send(self, floor: int) -> int:
-        late = 0
+        late, stream, graph = 0, self.offer.stream, self.pipeline.graph
+        is_source = stream in self.pipeline.sources
+        if self.offer.arrivals and not (is_source and graph.readers.get(stream)):
+            raise UnknownStreamError(
+                f"nobody reads {stream} as it comes from outside: attach a computation that does"
+            )
         for each in self.offer.arrivals:
             is_late = each.at < floor
             late += is_late
-            for target in each.targets:
-                letter = Letter(target.key, each.at, self.offer.stream, each.id, each.text)
-                self.mail.send(target, letter, is_late=is_late)
+            for target in graph.route(stream, each.value):
+                letter = Letter(target.key, each.at, stream, each.id, each.text)
+                self.passage.send(target, letter, is_late=is_late)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:
         was, offer, now_ms = self.was, self.offer, self.environment.now_ms()
         latest = max([was.latest, *(each.at for each in offer.arrivals)])
         latest = max(was.latest, min(latest, now_ms + MAX_AHEAD_MS))
-        reached = latest - self.environment.pipeline.disorder_ms(offer.stream)
+        reached = latest - self.pipeline.disorder_ms(offer.stream)
         if offer.watermark is not None:
             reached = min(offer.watermark, FOREVER)
         return SourceRow(
@@ -214,7 +261,7 @@ class _Plan:
         )
 
     def _delays(self) -> tuple[int, ...]:
-        if not self.environment.pipeline.percentiles:
+        if not self.pipeline.percentiles:
             return ()
         times = [each.at for each in self.offer.arrivals]
         return with_delays(self.was.delays, self.was.latest, times)
@@ -232,7 +279,9 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
     assert isinstance(source, PullSource)
     key = environment.names.source(stream, "")
-    yield from read_head(environment)
+    head = yield from read_head(environment)
+    if not environment.at(head.body).graph.readers.get(stream):
+        return False
     [found] = yield Read([key])
     bell = Bell(environment)
     while found.body.watermark < FOREVER:
@@ -241,13 +290,13 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         if is_idle and source.poll is None:
             break
         try:
-            offer = _offer(environment, stream, pulled)
+            offer = _offer(environment, stream, pulled, found.body.seq)
             injected = yield from let_in(environment, offer, found)
         except ChangedError:
             yield from bell.ring()
             raise
-        except HeldBackError:
-            break  # The tick that lets it go has it read again.
+        except (HeldBackError, UnknownStreamError):
+            break  # The tick that lets it go has it read again, or the attachment of a reader.
         found = injected.found
         bell.owe(injected.destinations, tick=True)
         yield from bell.ring_in_time()
@@ -277,8 +326,13 @@ def pull_wake(
     return Wake((stream, -1), (environment.pipeline.name, stream, seq, *why), delay_s)
 
 
-def _offer(environment: Environment, stream: str, pulled: Pulled) -> Offer:
-    arrivals = [arrival(environment, stream, value, at) for value, at in pulled.records]
+def _offer(environment: Environment, stream: str, pulled: Pulled, seq: int) -> Offer:
+    """Return what was read; its records have ids if any of them may be handed on before that."""
+    is_handed = stream in environment.pipeline.handed
+    arrivals = [
+        arrival(environment, stream, value, at, f"{seq}.{n}" if is_handed else "")
+        for n, (value, at) in enumerate(pulled.records)
+    ]
     watermark = FOREVER if pulled.is_over else pulled.watermark
     return Offer(stream, "", arrivals, watermark, pulled.position)
 
@@ -287,7 +341,7 @@ def _offer(environment: Environment, stream: str, pulled: Pulled) -> Offer:
 
 
 def read_head(environment: Environment) -> Steps[Found]:
-    """Read the head of a pipeline; make what rows are missing, of it and of its computations.
+    """Read the head of a pipeline; make what rows are missing when it first runs.
 
     Raises:
         ChangedError: again and again others were faster, or it is not known what became of that.
@@ -298,16 +352,13 @@ def read_head(environment: Environment) -> Steps[Found]:
         if is_complete(environment, head):
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
-        new = [name for name in pipeline.computations if name not in body.intervals]
-        slots = {name: first_slots(pipeline.intervals_of(name)) for name in new}
-        after = body._replace(intervals={**body.intervals, **slots})
-        commit = Commit()
-        for name, los in slots.items():
-            for lo, hi in zip(los, [*los[1:], 2**16], strict=True):
-                commit.inserts.append((names.interval(name, lo), Interval(hi, slabs=(Slab(lo),))))
+        new = [each for each in pipeline.computations.values() if each.name not in body.intervals]
+        after, inserts = with_intervals(environment, body, new)
+        commit = Commit(inserts=inserts)
+        after = after._replace(topology=first_parts(pipeline))
         if head is None:
-            commit.inserts.append((names.head, after))
-            commit.inserts += _source_rows(environment)
+            after, rows = with_sources(environment, after, pipeline.sources)
+            commit.inserts += [(names.head, after), *rows]
         else:
             commit.puts.append((names.head, after, head.version))
         with contextlib.suppress(ChangedError, OutcomeUnknownError):
@@ -317,15 +368,43 @@ def read_head(environment: Environment) -> Steps[Found]:
 
 def is_complete(environment: Environment, head: Found | None) -> bool:
     """Return whether a pipeline has all rows that it begins with."""
-    known = head.body.intervals if head is not None else ()
-    return all(name in known for name in environment.pipeline.computations)
+    return head is not None and bool(head.body.topology)
 
 
-def _source_rows(environment: Environment) -> list[tuple[Any, SourceRow]]:
-    """Return the rows of all processes that are expected: none is left out from the start."""
-    seen_ms = environment.now_ms()
-    return [
-        (environment.names.source(stream, process), SourceRow(seen_ms=seen_ms))
-        for stream, source in environment.pipeline.sources.items()
-        for process in source.processes
-    ]
+def with_intervals(
+    environment: Environment, head: Head, computations: Iterable[Computation], born: int = 0
+) -> tuple[Head, list[tuple[Key, Any]]]:
+    """Return a head with the intervals of new computations, and the rows of those.
+
+    Args:
+        born: The layout that they come with. It sets them apart from others of the same name that
+            were here before: by their inboxes, generations and rows of ids.
+    """
+    intervals, births = dict(head.intervals), dict(head.births)
+    rows: list[tuple[Key, Any]] = []
+    for each in computations:
+        los = intervals[each.name] = first_slots(environment.pipeline.intervals_of(each))
+        for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
+            row = Interval(hi, gen=born * GENERATIONS, slabs=(Slab(lo),), born=born, layout=born)
+            rows.append((environment.names.interval(each.name, lo), row))
+            if born:
+                births[f"{each.name}:{lo:04x}"] = born
+    return head._replace(intervals=intervals, births=births), rows
+
+
+def with_sources(
+    environment: Environment, head: Head, streams: Iterable[str], known: Container[Any] = ()
+) -> tuple[Head, list[tuple[Key, Any]]]:
+    """Return a head that knows all processes of sources, and their rows: all are expected.
+
+    Args:
+        known: The streams and processes that have a row.
+    """
+    rows: list[tuple[Key, Any]] = []
+    for stream in streams:
+        for process in environment.pipeline.source(stream).processes:
+            head = with_process(head, stream, process)
+            if (stream, process) not in known:
+                row = SourceRow(seen_ms=environment.now_ms(), layout=head.layout)
+                rows.append((environment.names.source(stream, process), row))
+    return head, rows

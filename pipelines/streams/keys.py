@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,6 +11,7 @@ from typing import Any, NamedTuple
 from pipelines.streams.records import NEVER
 
 TIMER_BYTES = 50
+AGAIN = "\0"  # In no id that somebody has given.
 
 
 class SetTimer(NamedTuple):
@@ -39,10 +42,12 @@ class _Kept(NamedTuple):
     text: str = ""
     timers: dict[str, SetTimer] = {}  # noqa: RUF012 - Never changed in place.
     expires: int = NEVER
+    version: int = 1
 
 
 class KeyState(_Kept):
-    """A key: its state as text, its timers by tag, and the watermark at which it is forgotten.
+    """A key: its state as text, its timers by tag, the watermark at which it is forgotten, and the
+    version of the computation that has written the text.
 
     A key stands in a row with many others, which is written whenever one of them changes. So what
     follows from a key is found once; `stored` is how it stands in its row, behind its name.
@@ -57,13 +62,13 @@ class KeyState(_Kept):
     @cached_property
     def times(self) -> Times:
         hold, due, wall = NEVER, self.expires, NEVER
-        for timer in self.timers.values():
-            if timer.is_wall:
-                wall = min(wall, timer.at)
-            else:
-                due = min(due, timer.at)
-            if not timer.is_late:
-                hold = min(hold, timer.hold)
+        for at, is_wall, held, is_late in self.timers.values():
+            if is_wall:
+                wall = min(wall, at)
+            elif at < due:
+                due = at
+            if held < hold and not is_late:
+                hold = held
         return Times(hold, due, wall)
 
     @cached_property
@@ -97,13 +102,17 @@ class Target(NamedTuple):
 
 
 class Production(NamedTuple):
-    """A record that a hook has written: its value as text, and who gets it."""
+    """A record that a hook has written: its value as text, and who gets it.
+
+    `id`: follows from that of its input, if that has one and the computation is weak.
+    """
 
     stream: str
     text: str
     at: int
     is_late: bool
     targets: tuple[Target, ...]
+    id: str = ""
 
 
 class Failure(NamedTuple):
@@ -112,6 +121,17 @@ class Failure(NamedTuple):
     key: str
     what: Input | tuple[str, SetTimer]
     error: str
+
+
+def again_id(id_: str, nonce: str) -> str:
+    """Return another id that leads to the same ones: of a record that is worked on again."""
+    return f"{id_.partition(AGAIN)[0]}{AGAIN}{nonce}"
+
+
+def derived_id(stream: str, id_: str, *more: str | int) -> str:
+    """Return an id that follows from that of a record, always the same: 96 bits, as text."""
+    text = json.dumps([stream, id_.partition(AGAIN)[0], *more])
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 @dataclass

@@ -15,9 +15,11 @@ computation in order of their births sees it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipelines.streams.rows import Head
+from pipelines.streams.rows import Head, slot_of
 
 
 class Left(NamedTuple):
@@ -96,3 +98,11 @@ def with_layout(head: Head, computation: str, before: list[Inbox], after: list[i
         births=births,
         left={**head.left, computation: left},
     )
+
+
+def by_interval(head: Head, computation: str, keys: Iterable[str]) -> Mapping[int, Sequence[str]]:
+    """Return keys by the first slot of their interval; none before anything has come."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for key in keys if computation in head.intervals else ():
+        found[interval_of(head, computation, slot_of(key))].append(key)
+    return found

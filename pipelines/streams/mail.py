@@ -40,8 +40,7 @@ class Mail:
     def produce(self, production: Production) -> None:
         """Send what a hook has written."""
         for target in production.targets:
-            letter = Letter(target.key, production.at, production.stream, "", production.text)
-            self.send(target, letter, is_late=production.is_late)
+            self.send(target, letter_of(production, target), is_late=production.is_late)
 
     def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
         """Send a letter to an interval, or, if it has no key, to the dead letters."""
@@ -82,16 +81,24 @@ class Mail:
         return rows
 
 
+def letter_of(production: Production, target: Target) -> Letter:
+    """Return a production as one of its readers gets it."""
+    return Letter(target.key, production.at, production.stream, production.id, production.text)
+
+
 def ring(
     environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
-) -> Steps[None]:
+) -> Steps[set[tuple[str, int]]]:
     """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too.
 
     A task that this process has created for the same version of a row exists: no call asks for it.
+
+    Returns:
+        The intervals that nobody was working on.
     """
     targets = list(destinations)
     if not targets and not tick:
-        return
+        return set()
     names, now_ms = environment.names, environment.now_ms()
     keys = [names.interval(computation, lo) for computation, lo in targets]
     found = yield Read([*keys, names.head] if tick else keys)
@@ -104,15 +111,20 @@ def ring(
         head = found[-1]
         wakes[names.head, head.version] = tick_wake(environment, head.body._replace(still=0))
     yield from _create(environment, wakes)
-    gone = [target for target, row in zip(targets, found, strict=False) if row is None]
+    rows = list(zip(targets, found, strict=False))
+    gone = [target for target, row in rows if row is None]
     if gone:
         yield from _ring_heirs(environment, gone)
+    return {target for target, row in rows if row is None or not row.body.is_held(now_ms)}
 
 
 def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
     """Wake the intervals that have taken the place of others, by a merge."""
     [head] = yield Read([environment.names.head])
-    heirs = {(name, interval_of(head.body, name, lo)) for name, lo in gone}
+    # A computation that was detached has none.
+    heirs = {
+        (name, interval_of(head.body, name, lo)) for name, lo in gone if name in head.body.intervals
+    }
     yield from ring(environment, sorted(heirs.difference(gone)))
 
 

@@ -70,6 +70,17 @@ def trim(memories: dict[Any, Any], max_bytes: int) -> None:
         left -= memory.bytes
 
 
+def unknown(environment: Environment, computation: str) -> Steps[None]:
+    """Leave an interval of a computation that this code does not know to who does.
+
+    Raises:
+        MissingCodeError: others know it: it runs.
+    """
+    [head] = yield Read([environment.names.head])
+    if head is not None and environment.at(head.body).has(computation):
+        environment.at(head.body).code(computation)
+
+
 @dataclass
 class Owner:
     """One that takes an interval, commits with it, and gives it up."""
@@ -84,18 +95,19 @@ class Owner:
         self.held_ms = 0  # When the lease of another worker ends.
         self.head, self.head_read_ms = Head(), -float(FOREVER)
         self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
-        pipeline = self.environment.pipeline
-        self.computation: Computation = pipeline.computations[self.name]
+        self.plan = self.environment.at(self.head)
+        self.computation: Computation = self.environment.pipeline.any_version(self.name)
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
         self.pace = self.environment.pace
-        self.limit = self.pace.max_records  # Of a batch; less after a commit that was too large.
+        # Of a batch; less after a commit that was too large, and then never again so many.
+        self.limit = self.most = self.pace.max_records
         self.bell = Bell(self.environment)
         self._new_memory()
 
     def _new_memory(self) -> None:
         names = self.names
-        horizon_ms = self.environment.pipeline.dedup_ms(self.name)
+        horizon_ms = self.plan.dedup_ms(self.name) if self.plan.has(self.name) else 0
         self.shelf = Shelf(names, self.name)
         self.ids = KnownIds(names, self.name, self.lo, horizon_ms)
 
@@ -128,10 +140,18 @@ class Owner:
         self._see_head(head, read_ms)
 
     def _see_head(self, head: Found, read_ms: float) -> None:
-        """Go by a head, unless it is older than one that this worker has gone by."""
+        """Go by a head, unless it is older than one that this worker has gone by.
+
+        Raises:
+            GoneError: the computation was detached.
+            MissingCodeError: another version of it runs now, which this code does not have.
+        """
         new: Head = head.body
         if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
-            self.head = new
+            self.head, self.plan = new, self.environment.at(new)
+            if not self.plan.works(self.name):
+                raise GoneError
+            self.computation = self.plan.sender(self.name)
         self.head_read_ms = read_ms
 
     def _scan(self, limit: int) -> Scan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,15 +12,17 @@ from pydantic import Field
 from models.transactions import current_transaction
 from pipelines import outbox
 from pipelines.runtime.clients import Clients
-from pipelines.streams import reading
+from pipelines.streams import changes, lookup, progress, reading
 from pipelines.streams.calls import Create, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError, HeldBackError
 from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.keys import AGAIN
+from pipelines.streams.progress import Topology
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER, check_time, value_text
-from pipelines.streams.reshaping import merge, split
+from pipelines.streams.reshaping import halve, merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
@@ -149,7 +151,21 @@ class Pipeline(Declaration):
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)
-        engine.run(split(engine.environment, self.computation(computation).name, slot))
+        engine.run(split(engine.environment, computation, slot))
+
+    def halve(self, clients: Clients, computation: str, keys: Iterable[str]) -> int | None:
+        """Cut the interval that has most of some keys in the middle of them, while all goes on.
+
+        Returns:
+            The slot at which the second half begins; None: no interval has two of these keys.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            BadLayoutError: there are 64 intervals.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        return engine.run(halve(engine.environment, computation, keys))
 
     def merge(self, clients: Clients, computation: str, slot: int) -> None:
         """Make the interval that begins at a slot a part of the one before it.
@@ -160,7 +176,64 @@ class Pipeline(Declaration):
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)
-        engine.run(merge(engine.environment, self.computation(computation).name, slot))
+        engine.run(merge(engine.environment, computation, slot))
+
+    # Which computations run
+
+    def attach(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
+        """Have a computation run from here on, while all goes on.
+
+        It gets each record that its senders write once they know of it, and none from before; its
+        watermark begins at that of what it reads. A stream that only it reads begins with it.
+
+        Args:
+            version: One that this code has; None: the latest of them.
+
+        Raises:
+            UnknownStreamError: this code has no such computation, or version.
+            TopologyError: it cannot run here, or another version of it does.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(changes.attach(engine.environment, computation, version))
+
+    def replace(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
+        """Have another version of a computation go on with the keys, timers and inbox of one.
+
+        The version that runs may be an earlier or a later one. Each interval goes over to the other
+        one between two batches; stored states are read by its `load`, one by one as they are used.
+
+        Args:
+            version: One that this code has; None: the latest of them.
+
+        Raises:
+            UnknownStreamError: no such computation runs, or this code has no such version.
+            UnreadableStateError: the version cannot read a state that is stored; all goes on.
+            TopologyError: it cannot take the other's place, or not now.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(changes.replace(engine.environment, computation, version))
+
+    def detach(self, clients: Clients, computation: str, *, discard: bool = False) -> None:
+        """Have a computation stop: nothing more is sent to it, and its states are deleted.
+
+        Args:
+            discard: At once; what waits for it, and its timers, are dropped, and counted. If not,
+                it works on what waits, and all its timers fire first, as at the end of its inputs.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+            TopologyError: another one reads what only it writes, or it is the last one.
+            Retry, Unavailable: repeat it; it may have been done.
+        """
+        engine = Engine(clients, self)
+        engine.run(changes.detach(engine.environment, computation, discard=discard))
+
+    def topology(self, clients: Clients) -> Topology:
+        """Return which computations run, in which version, and how far changes have come."""
+        engine = Engine(clients, self)
+        return engine.run(progress.topology(engine.environment))
 
     # What can be read
 
@@ -171,7 +244,18 @@ class Pipeline(Declaration):
             UnknownStreamError: there is no such computation.
         """
         engine = Engine(clients, self)
-        return engine.run(reading.state(engine.environment, computation, key))
+        return engine.run(lookup.state(engine.environment, computation, key))
+
+    def states_of(
+        self, clients: Clients, computation: str, keys: Iterable[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the states of some keys, by key; those that have none are left out.
+
+        Raises:
+            UnknownStreamError: there is no such computation.
+        """
+        engine = Engine(clients, self)
+        return engine.run(lookup.states_of(engine.environment, computation, keys))
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the keys of a computation with their states, slab by slab, in no order.
@@ -181,7 +265,7 @@ class Pipeline(Declaration):
         """
         engine, slot = Engine(clients, self), 0
         while slot < SLOTS:
-            found, slot = engine.run(reading.states(engine.environment, computation, slot))
+            found, slot = engine.run(lookup.states(engine.environment, computation, slot))
             yield from found.items()
 
     def status(self, clients: Clients) -> Status:
@@ -249,3 +333,5 @@ def _check_pushed(records: Sequence[Pushed]) -> None:
     for each in records:
         if not isinstance(each.id, str) or not 0 < len(each.id) <= MAX_ID_CHARS:
             raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")
+        if AGAIN in each.id:
+            raise BadRecordError(f"an id has no character 0: {each.id!r:.100}")

@@ -101,7 +101,7 @@ def let_go(
         pull_wake(environment, stream, row.seq, "let go", head.gen)
         for (stream, process), row in rows.items()
         if row.seq
-        and isinstance(environment.pipeline.sources[stream], PullSource)
+        and isinstance(environment.pipeline.source(stream), PullSource)
         and held_name(stream, process) in head.held
         and held_name(stream, process) not in held
     ]

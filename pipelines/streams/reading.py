@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, Read, Scan, Steps
+from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.ids import known_for_ms
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.keys import DEAD_TIMERS, Target
-from pipelines.streams.layout import inboxes_of, interval_of
+from pipelines.streams.keys import DEAD_TIMERS, Target, again_id
+from pipelines.streams.layout import inboxes_of
 from pipelines.streams.load import STALE_MS
+from pipelines.streams.lookup import look_at_head
 from pipelines.streams.mail import Mail, ring
 from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER, value_text
@@ -23,16 +26,14 @@ from pipelines.streams.rows import (
     CHUNK,
     DEAD,
     LATE,
-    SLOTS,
     DeadRow,
     Head,
     Interval,
     Letter,
     Load,
     SourceRow,
-    slot_of,
 )
-from pipelines.streams.shelf import Shelf
+from pipelines.streams.topology import RUNNING, Plan
 
 MAX_BACKLOG = 200
 
@@ -65,10 +66,12 @@ class ComputationStatus:
     which sources are held back. `waiting_timers`: those that have not fired: one for each open
     window. `known_for_ms`: for how long the id of a record that is pushed is known; less than its
     sources' `dedup` when more than 100,000 come to an interval in that time. None: nothing is
-    pushed to it. `early`: the watermark that its timers follow, if it asks for a percentile. The
+    pushed to it. `early`: the watermark that its timers follow, if it asks for a percentile.
+    `version`: of its code; `phase`: what becomes of it (`Pipeline.topology`). The
     rest counts since the pipeline began: `records` that were worked on, `late` ones that were
     dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
-    `produced` records.
+    `produced` records. `passed`: of a weak one, how many of its records those who write for it have
+    worked on.
     """
 
     name: str
@@ -86,7 +89,10 @@ class ComputationStatus:
     waiting_timers: int = 0
     known_for_ms: int | None = None
     early: int | None = None
+    version: int = 1
+    phase: str = RUNNING
     intervals: tuple[IntervalStatus, ...] = ()
+    passed: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,97 +135,23 @@ class DeadLetter:
     tag: str = ""
 
 
-def state(environment: Environment, computation: str, key: str) -> Steps[dict[str, Any]]:
-    """Return the state of a key as it was last committed."""
-    codec = environment.pipeline.computation(computation).codec
-    text = yield from _text(environment, computation, key)
-    return codec.load(text) if text else {}
-
-
-def _text(environment: Environment, computation: str, key: str) -> Steps[str]:
-    """Return a state as text, from rows that belong together: its interval writes meanwhile.
-
-    Raises:
-        ChangedError: they never did.
-    """
-    for _ in range(MAX_ATTEMPTS):
-        interval, shelf = yield from _interval_of(environment, computation, slot_of(key))
-        if interval is None:
-            return ""
-        yield from shelf.load(interval, [key], ())
-        if shelf.is_torn(interval, key):
-            continue
-        if text := shelf.state(interval, key).text:
-            return text
-        after, _ = yield from _interval_of(environment, computation, slot_of(key))
-        if after is not None and shelf.slab_of(after, key) == shelf.slab_of(interval, key):
-            return ""
-    raise ChangedError
-
-
-def states(
-    environment: Environment, computation: str, first_slot: int
-) -> Steps[tuple[dict[str, dict[str, Any]], int]]:
-    """Return the states of one slab, by key, and where the next slab begins (65,536: nowhere)."""
-    codec = environment.pipeline.computation(computation).codec
-    interval, shelf = yield from _interval_of(environment, computation, first_slot)
-    if interval is None:
-        return {}, SLOTS
-    los = [slab.lo for slab in interval.slabs]
-    lo = max(each for each in los if each <= first_slot)
-    yield from shelf.load(interval, (), [lo])
-    keys = shelf.keys(lo)
-    yield from shelf.load(interval, keys, ())
-    # The slab may have been cut since its interval was read: the rest of it stands in the next one.
-    after, _ = yield from _interval_of(environment, computation, first_slot)
-    los = [slab.lo for slab in (after or interval).slabs]
-    end = min((each for each in los if each > lo), default=interval.hi)
-    found = {}
-    for key in [each for each in keys if slot_of(each) < end]:
-        text = shelf.state(interval, key).text
-        if shelf.is_torn(interval, key):
-            text = yield from _text(environment, computation, key)
-        if text:
-            found[key] = codec.load(text)
-    return found, end
-
-
-def _interval_of(
-    environment: Environment, computation: str, slot: int
-) -> Steps[tuple[Interval | None, Shelf]]:
-    """Return the interval of a slot; None: nothing has ever come for the computation."""
-    environment.pipeline.computation(computation)
-    shelf = Shelf(environment.names, computation)
-    while True:
-        head = yield from _look_at_head(environment)
-        if computation not in head.intervals:
-            return None, shelf
-        lo = interval_of(head, computation, slot)
-        [found] = yield Read([environment.names.interval(computation, lo)])
-        if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.
-            return found.body, shelf
-
-
-def _look_at_head(environment: Environment) -> Steps[Head]:
-    """Return the head of a pipeline, which may never have run: whoever looks changes nothing."""
-    [found] = yield Read([environment.names.head])
-    return Head() if found is None else found.body
-
-
 def status(environment: Environment) -> Steps[Status]:
     """Return how far a pipeline is: a few reads for each of its intervals."""
-    head = yield from _look_at_head(environment)
-    computations = {}
-    for name in environment.pipeline.graph.order:
-        computations[name] = yield from _computation_status(environment, head, name)
+    head = yield from look_at_head(environment)
+    computations, passed = {}, Counter[str]()
+    plan = environment.at(head)
+    for name in plan.graph.order:
+        computations[name] = yield from _computation_status(environment, head, name, passed)
     sources = {}
-    for stream, source in environment.pipeline.sources.items():
+    for stream, source in plan.sources.items():
         found = yield Read([environment.names.source(stream, each) for each in source.processes])
         known = {
             process: row.body
             for process, row in zip(source.processes, found, strict=True)
             if row is not None
         }
+        for row in known.values():
+            passed.update(row.passed)
         sources[stream] = SourceStatus(
             stream,
             head.sources.get(stream, 0),
@@ -233,13 +165,16 @@ def status(environment: Environment) -> Steps[Status]:
                 if held_name(stream, process) in head.held
             },
         )
+    for name in {*passed} & {*computations}:
+        was = computations[name]
+        computations[name] = replace(was, records=was.records + passed[name], passed=passed[name])
     return Status(computations, sources)
 
 
 def _computation_status(
-    environment: Environment, head: Head, name: str
+    environment: Environment, head: Head, name: str, passed: Counter[str]
 ) -> Steps[ComputationStatus]:
-    names, waiting = environment.names, 0
+    names, waiting, part = environment.names, 0, environment.at(head).parts[name]
     los = head.intervals.get(name, ())
     for born, lo in inboxes_of(head, name):
         inbox = names.inbox(name, lo, born)
@@ -248,6 +183,8 @@ def _computation_status(
     rows = yield Read([names.interval(name, lo) for lo in los])
     by_lo = {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
     found = list(by_lo.values())
+    for each in found:
+        passed.update(each.passed)
     hold = min((each.hold for each in found), default=NEVER)
     rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
     return ComputationStatus(
@@ -259,8 +196,10 @@ def _computation_status(
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
         waiting_timers=sum(each.timers for each in found),
-        known_for_ms=known_for(environment, name, found),
+        known_for_ms=known_for(environment, environment.at(head), name, found),
         early=head.early.get(name),
+        version=part.version,
+        phase=part.phase,
         intervals=tuple(
             _interval_status(environment, lo, each) for lo, each in by_lo.items()
         ),
@@ -277,9 +216,11 @@ def _interval_status(environment: Environment, lo: int, interval: Interval) -> I
     )  # fmt: skip
 
 
-def known_for(environment: Environment, name: str, intervals: Sequence[Interval]) -> int | None:
+def known_for(
+    environment: Environment, plan: Declaration, name: str, intervals: Sequence[Interval]
+) -> int | None:
     """Return for how long a computation knows the ids of what is pushed; None: nothing is."""
-    horizon_ms, now_ms = environment.pipeline.dedup_ms(name), environment.now_ms()
+    horizon_ms, now_ms = plan.dedup_ms(name), environment.now_ms()
     if not horizon_ms:
         return None
     known = (known_for_ms(interval, horizon_ms, now_ms) for interval in intervals)
@@ -297,14 +238,16 @@ class Overview:
 
 def overview(environment: Environment) -> Steps[Overview]:
     """Return the rows that do not grow with what waits: three reads."""
-    pipeline, names = environment.pipeline, environment.names
-    head = yield from _look_at_head(environment)
+    names, head = environment.names, (yield from look_at_head(environment))
+    pipeline = environment.at(head)
     places = [(name, lo) for name in pipeline.graph.order for lo in head.intervals.get(name, ())]
     if not places:
         return Overview()
     found = yield Read([names.interval(name, lo) for name, lo in places])
     intervals: dict[str, list[Interval]] = {}
     for (name, _), row in zip(places, found, strict=True):
+        if row is None:
+            continue
         intervals.setdefault(name, []).append(row.body)
     sources = yield Read(
         [
@@ -361,7 +304,7 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         if found is None:
             break
         mail = Mail(environment, head.body)
-        _send_again(environment, found.body, mail)
+        _send_again(environment, environment.at(head.body), found.body, mail)
         try:
             # The intervals are to be those that it is sent to, so it names the head, too.
             yield Commit(
@@ -384,22 +327,35 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     return True
 
 
-def _send_again(environment: Environment, dead: DeadRow, mail: Mail) -> None:
+def _send_again(environment: Environment, plan: Plan, dead: DeadRow, mail: Mail) -> None:
     letter = dead.letter
+    if not plan.takes(dead.computation):
+        raise UnknownStreamError(f"{dead.computation} does not run any more")
     if letter is None:
         text = value_text([dead.tag, dead.at, dead.is_wall])
         target = Target(dead.computation, dead.key)
         mail.send(target, Letter(dead.key, dead.hold, DEAD_TIMERS, "", text), is_late=True)
         return
-    targets = environment.pipeline.graph.route(letter.stream, json.loads(letter.text))
+    targets = plan.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
         if target.computation == dead.computation:
-            # What failed was accepted, so its id is known. What had no key was not: pushed twice,
-            # it is dead twice.
-            again = letter._replace(key=target.key, id="" if dead.key else letter.id)
-            mail.send(target, again, is_late=True)
+            id_ = _id_of_replay(environment, plan, dead, letter)
+            mail.send(target, letter._replace(key=target.key, id=id_), is_late=True)
             return
     raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
+
+
+def _id_of_replay(environment: Environment, plan: Plan, dead: DeadRow, letter: Letter) -> str:
+    """Return the id with which a dead record is sent again.
+
+    What failed was accepted, so its id is known. What had no key was not: pushed twice, it is dead
+    twice. What follows at a weak computation is to have the names that it would have had.
+    """
+    if not dead.key or not letter.id:
+        return letter.id
+    if dead.computation not in plan.graph.weak:
+        return ""
+    return again_id(letter.id, environment.new_id())
 
 
 def discard(environment: Environment, id_: str) -> Steps[bool]:

@@ -5,11 +5,11 @@ Times are whole milliseconds since 1970, in UTC, as in Kafka and Flink.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.streams.errors import BadRecordError
+from pipelines.streams.texts import encoder
 
 # Later than any record: the watermark of a stream that has ended.
 FOREVER = 10**15
@@ -18,8 +18,7 @@ NEVER = FOREVER + 1
 MAX_KEY_BYTES = 500
 # Of a chunk's 256 KB.
 MAX_VALUE_BYTES = 200_000
-# `json.dumps` would make one for each call.
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_encode = encoder(allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def value_text(value: Any) -> str:
         BadRecordError: it is not JSON, or too large.
     """
     try:
-        text = _ENCODER.encode(value)
+        text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRecordError(f"a value is JSON: {error}") from error
     if len(text) > MAX_VALUE_BYTES:

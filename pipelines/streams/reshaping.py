@@ -7,6 +7,8 @@ are named by slots. A slab around the cut is cut with it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from pipelines.streams.calls import (
@@ -20,13 +22,16 @@ from pipelines.streams.calls import (
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadLayoutError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.layout import Inbox, birth_of, interval_of, with_layout
+from pipelines.streams.layout import Inbox, birth_of, by_interval, interval_of, with_layout
 from pipelines.streams.limits import MAX_INTERVALS
-from pipelines.streams.load import halved
+from pipelines.streams.load import halved, middle
+from pipelines.streams.lookup import look_at_head
 from pipelines.streams.mail import ring, ring_at
+from pipelines.streams.passing import added
 from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
 from pipelines.streams.shelf import summary
 from pipelines.streams.sink import Sink
+from pipelines.streams.topology import Plan
 
 COUNTS = ("records", "late", "dead", "repeated", "fired", "produced", "unkeyed")
 
@@ -35,6 +40,7 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     """Cut the interval of a slot in two, of which the second one begins there.
 
     Raises:
+        UnknownStreamError: no such computation runs.
         BadLayoutError: an interval begins there already, or there are too many.
         ChangedError: others were faster again and again; nothing was changed.
     """
@@ -57,14 +63,22 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
 
 def _to_split(environment: Environment, head: Found, computation: str, slot: int) -> int:
-    if isinstance(environment.pipeline.computations[computation], Sink):
+    plan = environment.at(head.body)
+    if isinstance(plan.computation(computation), Sink):
         raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
+    _check_stays(plan, computation)
     los = head.body.intervals[computation]
     if not 0 < slot < SLOTS or slot in los:
         raise BadLayoutError(f"{computation} cannot be split at {slot}: an interval begins there")
     if len(los) >= MAX_INTERVALS:
         raise BadLayoutError(f"{computation} has {MAX_INTERVALS} intervals, and no more")
     return interval_of(head.body, computation, slot)
+
+
+def _check_stays(plan: Plan, computation: str) -> None:
+    plan.computation(computation)
+    if not plan.takes(computation):
+        raise BadLayoutError(f"{computation} is being detached")
 
 
 def _split(
@@ -94,7 +108,7 @@ def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, I
     upper = both._replace(
         owner="", lease_ms=0, deaths=0,
         slabs=tuple(each for each in was.slabs if each.lo >= slot),
-        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0,
+        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0, passed={},
     )  # fmt: skip
     return lower, upper
 
@@ -130,11 +144,13 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
     """Make the interval that begins at a slot a part of the one before it.
 
     Raises:
+        UnknownStreamError: no such computation runs.
         BadLayoutError: no interval begins there, or none is before it.
         ChangedError: others were faster again and again; nothing was changed.
     """
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
+        _check_stays(environment.at(head.body), computation)
         los = head.body.intervals[computation]
         if slot not in los[1:]:
             raise BadLayoutError(f"{computation} has no interval at {slot} that follows another")
@@ -188,6 +204,7 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
         layout=layout,
         slabs=lower.slabs + upper.slabs,
         ids=tuple(sorted(youngest.values(), key=_age)),
+        passed=added(lower.passed, upper.passed),
         **{name: getattr(lower, name) + getattr(upper, name) for name in COUNTS},
     )
 
@@ -209,3 +226,23 @@ def _wake_all(environment: Environment, computation: str, los: list[int]) -> Ste
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
             yield from ring_at(environment, (computation, lo), row.body.wall)
+
+
+def halve(environment: Environment, computation: str, keys: Iterable[str]) -> Steps[int | None]:
+    """Cut the interval that has most of some keys in the middle of these; return the slot.
+
+    None: no interval has two of them, so nothing was changed.
+
+    Raises:
+        UnknownStreamError: no such computation runs.
+        BadLayoutError: there are 64 intervals, or records of this computation keep their places.
+        ChangedError: others were faster again and again; nothing was changed.
+    """
+    head = yield from look_at_head(environment)
+    environment.at(head).computation(computation)
+    groups = by_interval(head, computation, {*keys}).values()
+    slots = [middle(Counter(group)) for group in sorted(groups, key=len, reverse=True)]
+    slot = next((each for each in slots if each is not None), None)
+    if slot is not None:
+        yield from split(environment, computation, slot)
+    return slot

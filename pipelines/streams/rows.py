@@ -84,6 +84,7 @@ class Interval(NamedTuple):
     born: int = 0  # The layout that it came with: names its inbox.
     layout: int = 0  # The latest one that an owner of it has written under.
     load: Load = Load()
+    passed: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
 
     @property
     def hold(self) -> int:
@@ -121,6 +122,9 @@ class Head(NamedTuple):
     left: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
     held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
     held_ms: Mapping[str, int] = {}  # When it had to last.
+    processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
+    topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
+    history: Sequence[Sequence[Any]] = ()  # The last changes of that.
 
 
 class SourceRow(NamedTuple):
@@ -138,6 +142,7 @@ class SourceRow(NamedTuple):
     position: Any = None
     layout: int = 0  # The latest one that it has written under.
     delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
+    passed: Mapping[str, int] = {}  # By weak computation or sink, how many records it has passed.
 
 
 class Letter(NamedTuple):
@@ -241,6 +246,15 @@ def oldest(name: str) -> int:
     """Return the time that the first name of an inbox stands for; late ones hold nothing back."""
     _, lane, at, _ = name.rsplit(":", 3)
     return int(at) if lane == str(ON_TIME) else NEVER
+
+
+def inbox_of(name: str) -> str:
+    """Return the inbox of a chunk.
+
+    >>> inbox_of("p:c:0000.3:0:000000000001000:a7.0.12.840")
+    'p:c:0000.3:'
+    """
+    return name.rsplit(":", 3)[0] + ":"
 
 
 def chunk_size(name: str) -> tuple[int, int]:

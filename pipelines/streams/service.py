@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pydantic import Field
 from models import rows
 from models.transactions import OUTCOME_UNKNOWN
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.clock import SystemClock
 from pipelines.runtime.messages import Message
 from pipelines.streams.calls import (
     Call,
@@ -24,6 +26,7 @@ from pipelines.streams.calls import (
     Delivery,
     Fetch,
     Found,
+    HandOn,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -39,7 +42,11 @@ from pipelines.streams.declaration import Declaration
 from pipelines.streams.delivery import deliver
 from pipelines.streams.encoding import dump, load
 from pipelines.streams.environment import Environment, Pace
+from pipelines.streams.errors import MissingCodeError
+from pipelines.streams.hands import Hands
 from pipelines.streams.injection import pull
+from pipelines.streams.owner import unknown
+from pipelines.streams.rows import CHUNK, inbox_of
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.sources import PullSource
@@ -92,11 +99,8 @@ class Tasks:
         path = f"/tasks/streams/{pipeline.name}"
 
         def work(clients: Clients, args: Work) -> None:
-            computation = pipeline.computation(args.computation)
             engine = Engine(clients, pipeline)
-            kind = SinkWorker if isinstance(computation, Sink) else Worker
-            worker = kind(engine.environment, computation.name, args.first_slot)
-            engine.run(worker.run())
+            engine.run(work_on(engine.environment, args.computation, args.first_slot))
 
         def tick_(clients: Clients, args: Tick) -> None:
             engine = Engine(clients, pipeline)
@@ -139,6 +143,11 @@ class Engine:
             complain=log.warning,
             pace=pace or clients.process_state.get_or_create("streams pace", Pace),
             memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
+            later=self._run_later,
+        )
+        # By inbox: whether this process has put something there since it was last looked at.
+        self._inboxes: dict[str, threading.Event] = clients.process_state.get_or_create(
+            "streams inboxes", dict
         )
         self._acts: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
@@ -147,7 +156,8 @@ class Engine:
             Peek: self._peek,
             Commit: self._commit,
             Create: self._create,
-            Pause: lambda call: clients.clock.sleep(call.seconds),
+            Pause: self._pause,
+            HandOn: self._hand_on,
             Fetch: self._fetch,
         }
 
@@ -155,7 +165,7 @@ class Engine:
         """Run steps to their end; return their result.
 
         Raises:
-            Retry: others were faster again and again.
+            Retry: others were faster again and again, or other instances have the code for it.
             Unavailable: it is not known what became of a commit.
         """
         try:
@@ -172,11 +182,27 @@ class Engine:
             return stop.value  # type: ignore[no-any-return]
         except ChangedError as error:
             raise Retry(f"{self._pipeline.name}: a race was lost") from error
+        except MissingCodeError as error:
+            raise Retry(str(error)) from error
         except OutcomeUnknownError as error:
             raise Unavailable(f"{self._pipeline.name}: a commit is in doubt") from error
 
+    def _run_later(self, steps: Steps[Any]) -> None:
+        """Run steps on a thread of their own, which a process that ends does not wait for."""
+        thread = threading.Thread(target=self.run, args=[steps], name="streams", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # There are too many threads.
+            log.warning("%s is woken by its sweep: %s", self._pipeline.name, error)
+
     def _do(self, call: Call) -> Any:
         return self._acts[type(call)](call)
+
+    def _pause(self, call: Pause) -> None:
+        if call.inbox and isinstance(self._clients.clock, SystemClock):
+            self._inboxes.setdefault(call.inbox, threading.Event()).wait(call.seconds)
+        else:
+            self._clients.clock.sleep(call.seconds)
 
     def _read(self, call: Read) -> list[Found | None]:
         found, _ = rows.read(
@@ -189,6 +215,8 @@ class Engine:
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+        if call.kind == CHUNK and (arrived := self._inboxes.get(f"{call.low.rsplit(':', 2)[0]}:")):
+            arrived.clear()  # Before it looks: what arrives from now on ends its next pause.
         found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
@@ -207,14 +235,20 @@ class Engine:
         if sum(map(len, bodies)) > MAX_COMMIT_BYTES:
             raise TooLargeError
         try:
-            return rows.commit(self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes)
+            versions = rows.commit(
+                self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes
+            )
         except CHANGED as error:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
+        for name, _ in inserts:
+            if name.kind == CHUNK and (arrived := self._inboxes.get(inbox_of(name.name))):
+                arrived.set()
+        return versions
 
     def _deliver(self, call: Commit, delivery: Delivery) -> list[int]:
-        sink = self._pipeline.computations[delivery.sink]
+        sink = self._pipeline.versions[delivery.sink]
         assert isinstance(sink, Sink)
         try:
             return deliver(self._clients, sink, delivery.made, call)
@@ -229,10 +263,27 @@ class Engine:
             task.check_registered(self._clients)
         self._clients.tasks.create_many([tasks.message(self._clients, wake) for wake in call.wakes])
 
+    def _hand_on(self, call: HandOn) -> tuple[int, ...]:
+        hands = self._clients.process_state.get_or_create("streams hands", Hands)
+        return hands.hand_on(self._clients, self._pipeline.versions, call)
+
     def _fetch(self, call: Fetch) -> Any:
         source = self._pipeline.source(call.stream)
         assert isinstance(source, PullSource)
         return source.read(self._clients, call.position, call.limit)
+
+
+def work_on(environment: Environment, computation: str, lo: int) -> Steps[Any]:
+    """Return the steps of the worker of an interval.
+
+    Raises:
+        MissingCodeError: this code does not know the computation, which runs.
+    """
+    if not environment.pipeline.versions_of(computation):
+        return unknown(environment, computation)
+    made = environment.pipeline.any_version(computation)
+    kind = SinkWorker if isinstance(made, Sink) else Worker
+    return kind(environment, computation, lo).run()
 
 
 @functools.cache

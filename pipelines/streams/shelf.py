@@ -35,12 +35,17 @@ class Shelf:
     names: Names
     computation: str
     rows: RowCache = field(default_factory=RowCache)
+    _keys: dict[int, Key] = field(default_factory=dict)  # Of slabs.
+    _slabs: tuple[Slab, ...] = ()  # Those of an interval, of which these are the first slots.
+    _los: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
         self.rows.clear()
 
     def evict(self, interval: Interval, max_bytes: int) -> None:
         """Forget rows, those of the latest next use first, if all of them are too large."""
+        if self.rows.bytes <= max_bytes:
+            return
         due = {slab.lo: min(slab.due, slab.wall) for slab in interval.slabs}
 
         def next_use(key: Key) -> int:
@@ -56,17 +61,21 @@ class Shelf:
         Args:
             slabs: The first slots of slabs.
         """
-        keys = list(keys)
-        los = {*slabs, *(self.slab_of(interval, key) for key in keys)}
-        yield from self._read(self.names.slab(self.computation, lo) for lo in sorted(los))
-        large = [key for key in keys if key in self._slab(self.slab_of(interval, key)).large]
-        yield from self._read(self.names.large(self.computation, key) for key in large)
+        of = {key: self.slab_of(interval, key) for key in keys}
+        los = sorted({*slabs, *of.values()})
+        yield from self._read(map(self._key, los))
+        large = {lo: body.large for lo in los if (body := self._slab(lo)).large}
+        yield from self._read(
+            self.names.large(self.computation, key)
+            for key, lo in of.items()
+            if lo in large and key in large[lo]
+        )
 
     def state(self, interval: Interval, key: str) -> KeyState:
         """Return a key whose slab was read."""
         body = self._slab(self.slab_of(interval, key))
         state = body.keys.get(key, NOTHING)
-        if key in body.large and not self.is_torn(interval, key):
+        if body.large and key in body.large and not self.is_torn(interval, key):
             return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
         return state
 
@@ -102,7 +111,7 @@ class Shelf:
         for lo, changed in by_slab.items():
             body = self._changed(self._slab(lo), changed, commit)
             for part_lo, part in _cut(lo, body):
-                self._write(self.names.slab(self.computation, part_lo), part, commit)
+                self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
 
@@ -117,7 +126,9 @@ class Shelf:
 
     def slab_of(self, interval: Interval, key: str) -> int:
         """Return the first slot of a key's slab."""
-        return interval.slabs[bisect_right(interval.slabs, (slot_of(key), BEHIND_ALL)) - 1].lo
+        if interval.slabs is not self._slabs:
+            self._slabs, self._los = interval.slabs, [slab.lo for slab in interval.slabs]
+        return self._los[bisect_right(self._los, slot_of(key)) - 1]
 
     def _read(self, keys: Iterable[Key]) -> Steps[None]:
         wanted = list(keys)
@@ -128,8 +139,15 @@ class Shelf:
             for key, row in zip(missing, found, strict=True):
                 self.rows[key] = row or Found(EMPTY, 0)
 
+    def _key(self, lo: int) -> Key:
+        """Return the key of a slab; made once, for each of its keys asks for it."""
+        key = self._keys.get(lo)
+        if key is None:
+            key = self._keys[lo] = self.names.slab(self.computation, lo)
+        return key
+
     def _slab(self, lo: int) -> SlabBody:
-        body: SlabBody = self.rows[self.names.slab(self.computation, lo)].body
+        body: SlabBody = self.rows[self._key(lo)].body
         return body
 
     def _changed(self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit) -> SlabBody:
@@ -174,6 +192,14 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
 
 def summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab."""
-    times = [NOTHING.times, *(each.times for each in body.keys.values())]
-    hold, due, wall = map(min, zip(*times, strict=True))
-    return Slab(lo, hold, due, wall, sum(len(each.timers) for each in body.keys.values()))
+    hold, due, wall, timers = *NOTHING.times, 0
+    for state in body.keys.values():
+        first_hold, first_due, first_wall = state.times
+        if first_hold < hold:
+            hold = first_hold
+        if first_due < due:
+            due = first_due
+        if first_wall < wall:
+            wall = first_wall
+        timers += len(state.timers)
+    return Slab(lo, hold, due, wall, timers)

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipelines.streams.calls import Key
+from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.layout import Inbox, Left, left_of
 from pipelines.streams.rows import Head, Interval, SourceRow
+from pipelines.streams.topology import under_way
 
 # Of senders at rest, by one tick.
 MAX_NOTED = 50
@@ -27,8 +29,13 @@ Sender = tuple[str, int] | tuple[str, str]
 Row = tuple[Any, int]  # With its version.
 
 
+def noted_by_all(rows: Mapping[Sender, Row]) -> int:
+    """Return the layout that all intervals and sources have noted, or a later one."""
+    return min((row.layout for row, _ in rows.values()), default=0)
+
+
 def still_left(
-    environment: Environment, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
+    plan: Declaration, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
 ) -> dict[str, list[Left]]:
     """Return the left inboxes that cannot be forgotten yet.
 
@@ -38,10 +45,7 @@ def still_left(
     """
     found: dict[str, list[Left]] = {}
     for name in head.left:
-        if name not in environment.pipeline.computations:
-            found[name] = left_of(head, name)  # Of another version of the code, which looks at it.
-            continue
-        noted = min((row.layout for _, row, _ in _senders(environment, name, rows)), default=0)
+        noted = min((row.layout for _, row, _ in _senders(plan, name, rows)), default=0)
         kept = [
             left._replace(is_shut=left.is_shut or noted >= left.died)
             for left in left_of(head, name)
@@ -57,8 +61,10 @@ def to_note(
 ) -> list[tuple[Key, Any, int]]:
     """Return the writes that note the layout for senders that are at rest."""
     found: dict[Key, tuple[Key, Any, int]] = {}
-    for name in head.left:
-        for sender, row, version in _senders(environment, name, rows):
+    plan = environment.at(head)
+    changed = [(each, *row) for each, row in rows.items()] if under_way(head) else []
+    for senders in (changed, *(_senders(plan, name, rows) for name in head.left)):
+        for sender, row, version in senders:
             if row.layout < head.layout and _rests(row, now_ms):
                 key = _key(environment, sender)
                 found[key] = (key, row._replace(layout=head.layout), version)
@@ -66,14 +72,10 @@ def to_note(
 
 
 def _senders(
-    environment: Environment, computation: str, rows: Mapping[Sender, Row]
+    plan: Declaration, computation: str, rows: Mapping[Sender, Row]
 ) -> Iterator[tuple[Sender, Any, int]]:
     """Yield who writes to inboxes of a computation: its own intervals do, too: they forward."""
-    pipeline = environment.pipeline
-    if computation not in pipeline.computations:
-        return
-    names = {computation, *pipeline.graph.upstream[computation]}
-    names |= set(pipeline.computations[computation].inputs) & set(pipeline.sources)
+    names = {computation, *plan.graph.senders[computation]}
     for sender, (row, version) in rows.items():
         if sender[0] in names:
             yield sender, row, version

@@ -57,6 +57,14 @@ class Sink(Computation):
         self.is_spread = key is not None
         self.pipeline = ""
 
+    def _check_weak(self) -> None:
+        super()._check_weak()
+        if type(self).act is Sink.act:
+            raise TypeError(
+                f"the sink {self.name} cannot be weak: what it writes is a part of the commit that "
+                "takes records out of the stream, so nothing of it comes before that"
+            )
+
     def make(self, record: SinkRecord) -> Any:
         """Return what is written of a record; what this raises makes it a dead letter."""
         return record
@@ -66,6 +74,10 @@ class Sink(Computation):
 
         It may run again when that is not committed: it reads and writes Datastore and nothing else.
         """
+        raise NotImplementedError
+
+    def act(self, clients: Clients, record: SinkRecord) -> None:
+        """Do outside what is to be done with a record: of a weak sink, at least once."""
         raise NotImplementedError
 
     @property

@@ -10,6 +10,7 @@ from pipelines.streams.giving_up import MAX_DEATHS, WORKERS_DIED
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import Counts, Effects, Failure, Input
 from pipelines.streams.mail import Mail
+from pipelines.streams.passing import sink_id
 from pipelines.streams.sink import Sink, SinkRecord
 from pipelines.streams.worker import Worker
 
@@ -24,7 +25,8 @@ class SinkWorker(Worker):
     def step(self) -> Steps[bool]:
         """Write one batch; return False if there was nothing to do."""
         yield from self._refresh()
-        chunks = yield self._scan(min(MAX_CHUNKS, self.pace.max_chunks))
+        max_chunks = min(MAX_CHUNKS, self.pace.max_chunks)
+        chunks = yield self._scan(max_chunks)
         if not chunks:
             return False
         if has_ids(chunks):
@@ -36,6 +38,7 @@ class SinkWorker(Worker):
             yield from self._bury(batch, WORKERS_DIED)
             return True
         made, effects = self._made(batch)
+        self.is_behind = batch.is_full(effects.taken, max_chunks)
         try:
             yield from self._write(batch, made, effects)
         except (SinkFailedError, TooLargeError) as error:
@@ -55,7 +58,7 @@ class SinkWorker(Worker):
     def _made(self, batch: Batch) -> tuple[list[Any], Effects]:
         """Return what records became; those that become nothing have failed."""
         made, effects = list[Any](), Effects(taken=len(batch.inputs))
-        for record, each in zip(_records(batch), batch.inputs, strict=True):
+        for record, each in zip(_records(batch, self.sink.weak), batch.inputs, strict=True):
             try:
                 made.append(self.sink.make(record))
             except Exception as error:
@@ -72,18 +75,21 @@ class SinkWorker(Worker):
     def _write(self, batch: Batch, made: Sequence[Any], effects: Effects) -> Steps[None]:
         commit, mail = Commit(), Mail(self.environment, self.head)
         if made:
-            commit.delivery = Delivery(self.name, made)
+            commit.delivery = Delivery((self.name, self.sink.version), made)
         interval = self._outcome(batch, effects, commit, mail)
         commit.inserts += mail.inserts()
         yield from self.commit(commit, interval)
 
 
-def _records(batch: Batch) -> list[SinkRecord]:
+def _records(batch: Batch, is_weak: bool) -> list[SinkRecord]:
     """Return the records of a batch; their ids stay when a chunk loses its first letters."""
     records = []
     for (chunk, letter), each in zip(batch.places, batch.inputs, strict=True):
         name, found = batch.chunks[chunk]
-        id_ = f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
+        if is_weak and each.id:  # It may have been handed on before, by this name.
+            id_ = sink_id(each.stream, each.id)
+        else:
+            id_ = f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
         records.append(SinkRecord(id_, each.key, each.value, each.at, each.stream, each.is_late))
     return records
 

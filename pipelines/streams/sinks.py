@@ -175,9 +175,14 @@ class EffectSink(Sink):
     not known whether it ended: then with the same `record.id`. Give that to the other side (a
     payment's idempotency key, a message's id), or do only what may be repeated. One that fails
     `max_attempts` times is a dead task.
+
+    A weak one is called by the source itself, before the record is durable: at once, and without a
+    task. It may then be called for a record whose push failed. What it does not do within a second
+    becomes durable, and it is called by a task.
     """
 
     max_records = TaskSink.max_records
+    idempotent = True  # That is what at least once asks for.
 
     def __init__(
         self,
@@ -188,14 +193,18 @@ class EffectSink(Sink):
         max_attempts: int = 50,
         name: str = "",
         key: KeyOf | None = None,
+        weak: bool = False,
     ) -> None:
         """Declare a sink.
 
         Args:
             effect: Takes the clients and a record, whose `id` is the same in each attempt.
             queue: The Cloud Tasks queue of its tasks.
+            weak: Call it before the record is durable. Only of a stream that is a source, or that
+                weak computations alone write.
         """
         super().__init__(stream, name=name, key=key)
+        self.weak = weak
         self.effect = effect
         self.queue = queue
         self.effect_attempts = max_attempts
@@ -203,7 +212,8 @@ class EffectSink(Sink):
     @cached_property
     def task(self) -> Task[SinkRecord]:
         """The task that calls the effect."""
-        path = f"/tasks/streams/{self.pipeline}/{self.name}"
+        version = f"/{self.version}" if self.version > 1 else ""
+        path = f"/tasks/streams/{self.pipeline}/{self.name}{version}"
         return Task(path, self.queue, SinkRecord, self.effect, self.effect_attempts)
 
     @property
@@ -214,6 +224,9 @@ class EffectSink(Sink):
         """Return the arguments of the task, checked."""
         self.task.message(record)
         return record
+
+    def act(self, clients: Clients, record: SinkRecord) -> None:
+        self.effect(clients, record)
 
     def write(self, clients: Clients, made: Sequence[SinkRecord]) -> None:
         for record in made:

@@ -11,19 +11,18 @@ or buffer, and a state without items, take no place.
 from __future__ import annotations
 
 import bisect
-import json
 from collections.abc import Iterator, MutableMapping
 from operator import itemgetter
 from typing import Any, Protocol
 
 from pipelines.streams.errors import BadRecordError
+from pipelines.streams.texts import decoded, encoder
 
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000
 
 _TIME = itemgetter(0)
-# `json.dumps` would make one for each call.
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_encode = encoder(allow_nan=False)
 
 
 class Codec(Protocol):
@@ -38,10 +37,10 @@ class JsonCodec:
     """A state as JSON."""
 
     def dump(self, items: dict[str, Any]) -> str:
-        return _ENCODER.encode(items)
+        return _encode(items)
 
     def load(self, text: str) -> dict[str, Any]:
-        items: dict[str, Any] = json.loads(text)
+        items: dict[str, Any] = decoded(text)
         return items
 
 

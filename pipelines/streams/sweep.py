@@ -42,7 +42,10 @@ def why_now(environment: Environment) -> tuple[str, int]:
 def wake_sources(environment: Environment) -> Steps[int]:
     """Have pull sources read that were read before, have not ended, and are read by nobody."""
     woken = 0
-    for stream, source in environment.pipeline.sources.items():
+    [head] = yield Read([environment.names.head])
+    if head is None:
+        return 0
+    for stream, source in environment.at(head.body).sources.items():
         if isinstance(source, PullSource):
             woken += yield from _wake_source(environment, stream, source)
     return woken

@@ -15,7 +15,7 @@ Two ticks at a time do no harm: the watermarks only rise, and one of two commits
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.layout import Inbox, Left, inboxes_of, interval_of
+from pipelines.streams.leaving import clear, is_drained, is_waiting, settled
 from pipelines.streams.mail import tick_wake, wake
 from pipelines.streams.percentiles import Early
 from pipelines.streams.pressure import (
@@ -45,6 +46,7 @@ from pipelines.streams.pressure import (
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 from pipelines.streams.shutting import Row, still_left, to_note
+from pipelines.streams.topology import Plan, processes_of
 
 MAX_ROUNDS = 5
 
@@ -54,14 +56,17 @@ class Cut:
     """What a tick has read."""
 
     head: Found
+    plan: Plan
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
     versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
     filled: set[tuple[str, Inbox]] = field(default_factory=set)
     left: dict[str, list[Left]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
+    lows: dict[str, int] = field(default_factory=dict)  # What they follow from: never lower.
     sources: dict[str, int] = field(default_factory=dict)
     silent: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
+    was: Head | None = None  # Before a change that is tried.
     rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
     waiting: dict[str, Waiting] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Cut:
         }
 
     def is_at_rest(self, now_ms: int) -> bool:
-        if self.has_moved or any(name in self.inputs for name in self.left):
+        if self.has_moved or self.left or is_waiting(self):
             return False
         return not any(self.has_work(name, lo, now_ms) for name, lo in self.intervals)
 
@@ -142,6 +147,7 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
         woken += yield from _wake(environment, cut, now_ms, why)
         yield from let_go(environment, cut.head.body, cut.held, cut.rows)
         yield from merge_idle(environment, published, cut.resting(now_ms))
+        yield from clear(environment, cut)
         if not rests:
             break
         again = yield from read_cut(environment)
@@ -153,25 +159,28 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
     return woken
 
 
-def read_cut(environment: Environment) -> Steps[Cut | None]:
-    """Read what the watermarks follow from; None: the pipeline has never run."""
-    pipeline, names = environment.pipeline, environment.names
-    processes = [
-        (stream, process)
-        for stream, source in pipeline.sources.items()
-        for process in source.processes
-    ]
-    keys = [names.source(stream, process) for stream, process in processes]
-    moment, found = yield Snapshot([names.head, *keys])
-    if found[0] is None:
+def read_cut(
+    environment: Environment, change: Callable[[Head], Head] | None = None
+) -> Steps[Cut | None]:
+    """Read what the watermarks follow from; None: the pipeline has never run.
+
+    Args:
+        change: Of the topology: the watermarks are those that follow with that.
+    """
+    moment, was, rows = yield from _read_sources(environment)
+    if was is None:
         return None
-    cut = Cut(found[0])
-    rows = {place: row for place, row in zip(processes, found[1:], strict=True) if row is not None}
+    head = was if change is None else was._replace(body=change(was.body))
+    cut = Cut(head, environment.at(head.body), was=was.body)
+    pipeline = cut.plan
+    cut.versions.update(rows)  # Also of streams that nobody reads any more: somebody may write.
+    rows = {place: row for place, row in rows.items() if place[0] in pipeline.sources}
     cut.rows = {place: row.body for place, row in rows.items()}
-    cut.versions.update(rows)
     for stream in pipeline.sources:
         mine = {process: row for (each, process), row in rows.items() if each == stream}
         _see_source(environment, cut, stream, mine)
+    if moment is not None:  # All is as it was then: the order of the reads is no matter.
+        yield from _read_intervals(environment, cut, pipeline.graph.order, moment)
     out: dict[str, int] = {}
     early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
     for name in pipeline.graph.order:
@@ -179,9 +188,25 @@ def read_cut(environment: Environment) -> Steps[Cut | None]:
         cut.waiting[name] = waiting_in(waiting)
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
     cut.early = early.inputs
-    cut.left = still_left(environment, cut.head.body, cut.versions, cut.filled)
+    cut.left = still_left(pipeline, cut.head.body, cut.versions, cut.filled)
     cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
     return cut
+
+
+def _read_sources(environment: Environment) -> Steps[tuple[Any, Found | None, dict[Place, Found]]]:
+    """Return a moment, the head, and the rows of all processes of sources.
+
+    Other versions of the code may have processes that this one does not know: the head has them.
+    """
+    names, memories = environment.names, environment.memories
+    while True:
+        places = processes_of(environment.pipeline, memories.get("processes", {}))
+        moment, found = yield Snapshot([names.head, *(names.source(*each) for each in places)])
+        head = found[0]
+        if head is None or {*processes_of(environment.pipeline, head.body.processes)} <= {*places}:
+            rows = zip(places, found[1:], strict=True)
+            return moment, head, {place: row for place, row in rows if row is not None}
+        memories["processes"] = head.body.processes
 
 
 def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[str, Found]) -> None:
@@ -189,7 +214,7 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
-    idle_ms = environment.pipeline.idle_ms(stream)
+    idle_ms = cut.plan.idle_ms(stream)
     since_ms = environment.now_ms() - idle_ms
     silent = {
         process: row
@@ -215,9 +240,8 @@ def _see_computation(
     Returns:
         The names of the chunks that wait for it.
     """
-    pipeline, names, head = environment.pipeline, environment.names, cut.head.body
+    pipeline, names, head = cut.plan, environment.names, cut.head.body
     before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
-    los = head.intervals.get(name, ())
     for inbox in inboxes_of(head, name):
         low, high = names.inbox_range(name, inbox.lo, before, inbox.born)
         found = yield Peek(CHUNK, low, high, moment, pipeline.limits.waiting_rows + 1)
@@ -226,17 +250,30 @@ def _see_computation(
             cut.filled.add((name, inbox))
             cut.pending.add((name, interval_of(head, name, inbox.lo)))
             first = min(first, oldest(found[0]))
-    rows = yield Read([names.interval(name, lo) for lo in los], moment)
-    for lo, row in zip(los, rows, strict=True):
-        if row is not None:
-            cut.intervals[name, lo] = row.body
-            cut.versions[name, lo] = row
+    if moment is None:
+        yield from _read_intervals(environment, cut, [name], moment)
     streams = pipeline.computations[name].inputs
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
     feeds += [out[each] for each in pipeline.graph.upstream[name]]
-    cut.inputs[name] = max(before, min([first, *feeds]))
-    out[name] = min([first, *feeds, cut.hold(name)])
+    if is_drained(cut, name):
+        feeds = [FOREVER]  # Nothing more comes: what its timers wait for has come.
+    cut.lows[name] = min([first, *feeds])
+    cut.inputs[name] = max(before, cut.lows[name])
+    out[name] = min(cut.lows[name], cut.hold(name))
     return waiting
+
+
+def _read_intervals(
+    environment: Environment, cut: Cut, computations: Iterable[str], moment: Any
+) -> Steps[None]:
+    """Read the intervals of computations, in one call."""
+    head: Head = cut.head.body
+    places = [(name, lo) for name in computations for lo in head.intervals.get(name, ())]
+    rows = yield Read([environment.names.interval(*place) for place in places], moment)
+    for place, row in zip(places, rows, strict=True):
+        if row is not None:
+            cut.intervals[place] = row.body
+            cut.versions[place] = row
 
 
 def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
@@ -246,11 +283,18 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         ChangedError: another tick was faster.
         OutcomeUnknownError: the task comes again, and looks again.
     """
+    commit, new = published(environment, cut)
+    new = new._replace(gen=new.gen + 1)
+    commit.puts.insert(0, (environment.names.head, new, cut.head.version))
+    yield commit
+    return new
+
+
+def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
+    """Return the head with what a cut has found, and a commit of the other rows that follow it."""
     head: Head = cut.head.body
     noted = to_note(environment, head, cut.versions, environment.now_ms())
-    # Another version of the code may have computations and sources that this one does not know.
-    new = head._replace(
-        gen=head.gen + 1,
+    new = settled(head, cut.versions, environment.now_ms())._replace(
         inputs={**head.inputs, **cut.inputs},
         early={**head.early, **cut.early},
         sources={**head.sources, **cut.sources},
@@ -261,8 +305,7 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
         held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
     )
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
-    yield Commit(puts=[(environment.names.head, new, cut.head.version), *puts.values()])
-    return new
+    return Commit(puts=[*puts.values()]), new
 
 
 def _wake(

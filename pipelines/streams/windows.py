@@ -71,9 +71,13 @@ class Tumbling:
         _check_span("size", self.size)
 
     def assign(self, record: Record) -> Sequence[Bounds]:
-        size = milliseconds(self.size)
+        size = self._size_ms
         start = record.at // size * size
         return [Bounds(start, start + size, start + size)]
+
+    @functools.cached_property
+    def _size_ms(self) -> int:
+        return milliseconds(self.size)
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,9 @@ class Windowed(Computation):
         """Add a record to a window; return False if that is closed."""
         kept = ctx.state.map(_WINDOWS)
         touched = self._touched(kept, bounds)
-        due = max([bounds.due, *(window["due"] for _, window in touched)])
+        due = bounds.due
+        for _, window in touched:
+            due = max(due, window["due"])
         if due + self.lateness <= ctx.watermark:
             return False
         tag, window = self._joined(ctx, touched, bounds)

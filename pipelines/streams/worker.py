@@ -19,11 +19,13 @@ from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at, wake
-from pipelines.streams.owner import GoneError, LostLeaseError, Owner
+from pipelines.streams.owner import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
+from pipelines.streams.passing import Passage, added
 from pipelines.streams.records import value_text
 from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
 
 MIN_WAIT_MS = 1_000
+MAX_GATHER_S = 0.1
 
 
 class Ended(Enum):
@@ -40,6 +42,10 @@ class Worker(Owner):
         super().__post_init__()
         self.meter = LoadMeter(self.environment.elapsed_ms)
         self.round_ms = 0.0
+        self.is_behind = True  # More may be waiting than the last batch had.
+        # Through weak computations, if there are any; not after a commit that was too large.
+        versions = self.environment.pipeline.versions.values()
+        self.passes = any(each.weak for each in versions)
 
     # A run
 
@@ -71,16 +77,29 @@ class Worker(Owner):
             if (yield from self.step()):
                 idle = 0
                 yield from self._balance()
+                yield from self._gather()
             else:
                 yield from self.bell.ring()
                 if idle < len(self.pace.linger):
-                    yield Pause(self.pace.linger[idle])
+                    inbox = self.names.inbox(self.name, self.lo, self.interval.born)
+                    yield Pause(self.pace.linger[idle], inbox)
                     idle += 1
                 elif (yield from self.leave()):
                     return
             if self.environment.elapsed_ms() - began_ms > self.pace.run_ms:
                 yield from self._hand_on()
                 return
+
+    def _gather(self) -> Steps[None]:
+        """Let more come before the next batch, if this one had all that waited.
+
+        Where a batch takes long, for much else is done there, it waits for half as long: so
+        commits of more records are fewer.
+        """
+        took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
+        wait_s = min(max(self.pace.gather_s - took_s, took_s / 2), MAX_GATHER_S)
+        if self.pace.gather_s and not self.is_behind:
+            yield Pause(wait_s)
 
     def _balance(self) -> Steps[None]:
         """Split the interval, if it has had too much to do for a while."""
@@ -109,6 +128,7 @@ class Worker(Owner):
         The watermark is read before the inbox: so what is in there can only be in time for it.
         """
         yield from self._refresh()
+        self.is_behind = True
         if (yield from self.forward()):
             return True
         now_ms = self.environment.now_ms()
@@ -130,16 +150,19 @@ class Worker(Owner):
         batch = gather(chunks, self.ids.seen, self.limit)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.reached, now_ms)
-        yield from self.shelf.load(self.interval, [*due, *(each.key for each in batch.inputs)], ())
+        keys = dict.fromkeys([*due, *[each.key for each in batch.inputs]])
+        yield from self.shelf.load(self.interval, keys, ())
         effects = self._worked(batch.inputs, due, now_ms)
         try:
             yield from self._finish(batch, effects)
         except TooLargeError:
-            if self.limit == 1:
+            if self.limit == 1 and not self.passes:
                 raise
-            self.limit = max(1, self.limit // 4)
+            if not self.passes:
+                self.limit, self.most = max(1, self.limit // 4), self.limit // 2
+            self.passes = False
         else:
-            self.limit = min(2 * self.limit, self.pace.max_records)
+            self.limit = min(2 * self.limit, self.most)
         return True
 
     def _worked(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
@@ -164,7 +187,7 @@ class Worker(Owner):
             watermark=self.reached,
             now=now_ms,
             due=due,
-            route=self.environment.pipeline.graph.route,
+            route=self.plan.graph.route,
             is_over=lambda: self.environment.elapsed_ms() - began_ms > self.pace.hooks_ms,
             max_fired=MAX_FIRED if self.limit >= self.pace.max_records else self.limit,
         )
@@ -182,6 +205,7 @@ class Worker(Owner):
         keys = [each.key for each in batch.inputs[: effects.taken]]
         is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
+        self.is_behind = is_behind or self.interval.due <= self.reached
         yield from self.bell.ring_in_time()
         if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
@@ -189,8 +213,11 @@ class Worker(Owner):
     def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:
         """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
         now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
+        passage = Passage(self.environment, self.head, mail, is_open=self._may_pass())
         for production in effects.productions:
-            mail.produce(production)
+            passage.produce(production)
+        passage.end()
+        passage.post(())  # What a worker writes leaves behind its commit.
         unkeyed = mail.dead
         for failure in effects.failures:
             mail.bury(self._dead(failure, now_ms))
@@ -211,7 +238,12 @@ class Worker(Owner):
             fired=was.fired + counts.timers,
             produced=was.produced + counts.produced,
             unkeyed=was.unkeyed + unkeyed,
+            passed=added(was.passed, passage.passed),
         )
+
+    def _may_pass(self) -> bool:
+        """Return whether this worker runs others' hooks: one may have killed those before it."""
+        return self.passes and self.interval.deaths < CAREFUL_AFTER
 
     def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
         what = failure.what

@@ -31,6 +31,11 @@ class Program:
             f"/api/v1/streams/{path}", json=body, headers={**self.headers, **headers}
         )
 
+    def send(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        return self.world.app.test_client().open(
+            f"/api/v1/streams/{path}", method=method, json=body, headers={**self.headers, **headers}
+        )
+
 
 @pytest.fixture
 def program(services: Services) -> Program:
@@ -121,6 +126,67 @@ def test_what_cannot_be_read_is_refused(program: Program, path: str, status: int
     assert answer.status_code == status
     assert len(answer.json["detail"]) > 10
     assert program.get(path, Authorization="").status_code == 403
+
+
+@one_emulator
+def test_a_computation_is_replaced_attached_and_detached(program: Program) -> None:
+    """G15: each answer says how far that is; in the end the versions that were asked for run."""
+    world = program.world
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 30_000}
+    program.post("minutes/requests", body)
+    world.settle()
+    for path, wanted in (("hits", {"version": 2}), ("seen", {})):
+        answer = program.send("PUT", f"minutes/topology/{path}", wanted)
+        assert answer.status_code == 202
+        assert answer.json["computations"][path]["is_changing"]
+    world.settle()
+    parts = program.get("minutes/topology").json["computations"]
+    assert (parts["hits"]["version"], parts["hits"]["versions"]) == (2, [1, 2, 3])
+    assert (parts["seen"]["phase"], parts["minutes"]["phase"]) == ("running", "running")
+
+    more = {"records": [{"id": "b", "value": {"path": "/"}, "at": 31_000}], "watermark": 60_000}
+    program.post("minutes/requests", more)
+    assert program.send("DELETE", "minutes/topology/seen").status_code == 202
+    world.settle()
+    found = program.get("minutes/topology").json
+    assert found["computations"]["seen"] == {
+        "name": "seen", "version": None, "versions": [1], "phase": "standby", "before": None,
+        "noted": 0, "senders": 0, "waiting": 0, "timers": 0, "records": 0, "keys": 0,
+        "is_missing": False, "is_changing": False,
+    }  # fmt: skip
+    assert [each["what"] for each in found["changes"]] == ["detached", "attached", "replaced"]
+    assert windows(world) == {"0": [["/", 2]]}
+    assert program.get("minutes").json["computations"]["hits"]["version"] == 2
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "none/topology/hits", {}, 404),
+        ("PUT", "minutes/topology/none", {}, 404),
+        ("PUT", "minutes/topology/hits", {"version": 9}, 404),
+        ("PUT", "minutes/topology/hits", {"version": 0}, 400),
+        ("PUT", "minutes/topology/hits", {"more": 1}, 400),
+        ("PUT", "minutes/topology/hits", {"version": 3}, 409),
+        ("DELETE", "minutes/topology/hits", None, 409),
+        ("DELETE", "minutes/topology/none", None, 404),
+        ("DELETE", "minutes/topology/minutes?discard=x", None, 400),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    program: Program, method: str, path: str, body: object, status: int
+) -> None:
+    """G15, S1: with a problem that says why, and nothing changes."""
+    record = {"id": "a", "value": {"path": "/"}, "at": 1_000}
+    program.post("minutes/requests", {"records": [record], "watermark": 30_000})
+    program.world.settle()
+    before = program.get("minutes/topology").json
+    answer = program.send(method, path, body)
+    assert answer.status_code == status
+    assert len(answer.json["detail"]) > 10
+    assert program.send(method, path, body, Authorization="").status_code == 403
+    assert program.get("minutes/topology").json == before
 
 
 @one_emulator

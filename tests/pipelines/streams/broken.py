@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,17 @@ def no_last_look(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
     calm_without_sweep(schedule, patch)
     schedule.simulation.worker = Hasty
+
+
+def forgotten_ring(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """The ring that a push has put off, for its readers are at work, is never rung."""
+    calm_without_sweep(schedule, patch)
+    real = schedule.simulation.environment
+    patch.setattr(
+        schedule.simulation,
+        "environment",
+        lambda machine: replace(real(machine), later=lambda steps: None),
+    )
 
 
 def no_fence(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -298,6 +310,7 @@ OF_STAGES = (
     same_generation,
     scan_before_raise,
     no_last_look,
+    forgotten_ring,
     no_fence,
     unguarded_lease,
     two_commits,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from pipelines.streams import Pipeline
 from pipelines.streams.calls import Call, Commit, Wake
 from pipelines.streams.injection import Injected, Offer, arrival, inject
-from pipelines.streams.reading import Status, state, status
+from pipelines.streams.lookup import state
+from pipelines.streams.reading import Status, status
 from pipelines.streams.rows import Head, Interval
 from tests.pipelines.streams.simulator import NO_FAULTS, Simulation
 from tests.pipelines.streams.store import Steps
@@ -37,7 +38,7 @@ class Desk:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.simulation = simulation = Simulation(pipeline, 0, NO_FAULTS)
-        simulation.pace = replace(simulation.pace, linger=(), **PACE)  # type: ignore[arg-type]
+        simulation.pace = replace(simulation.pace, linger=(), gather_s=0, **PACE)  # type: ignore[arg-type]
         simulation.has_snapshots = True
         simulation.tears = False
         simulation.max_steps = 100_000

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from types import ModuleType
 from typing import Any, ClassVar
+
+from google.cloud import ndb
 
 from models.streams import StreamChunk, StreamDead
 from pipelines.runtime import Clients
@@ -21,7 +24,8 @@ from tests.pipelines.streams.test_computations import Hits as HitsInTime
 from tests.world import Services, World
 
 # The clock of these tests stands still: nobody waits.
-PACE = Pace(linger=(), watermark_ms=0, tick_s=0.25)
+# No ring is put off: that takes a thread, for which no test of this world would wait.
+PACE = Pace(linger=(), gather_s=0, watermark_ms=0, tick_s=0.25, ring_ms=0)
 
 
 class Hits(HitsInTime):
@@ -45,8 +49,34 @@ class Minutes(Computation):
         ctx.state.list("windows").append([record.value["path"], record.value["hits"]])
 
 
+class LaterHits(Hits):
+    """The next version: the same, with another state."""
+
+    name = "hits"
+    version = 2
+    reads = (1,)
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"windows": dict(state["windows"]), "was": version}
+
+
+class UnreadableHits(Hits):
+    """A version that cannot read what others leave."""
+
+    name = "hits"
+    version = 3
+    reads = (1, 2)
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"windows": state["minutes"]}
+
+
+class Seen(Minutes):
+    """What has come since it was attached."""
+
+
 WEBLOG = Pipeline(
-    "minutes", Hits, Minutes, intervals=1,
+    "minutes", Hits, Minutes, intervals=1, standby=[LaterHits, UnreadableHits, Seen],
     sources=[PushSource("requests", disorder=timedelta(seconds=2))],
 )  # fmt: skip
 
@@ -72,6 +102,14 @@ def windows_here(clients: Clients, pipeline: Pipeline = WEBLOG) -> dict[str, Seq
     """Return the same where a context is open."""
     states = dict(pipeline.states(clients, "minutes"))
     return {minute: sorted(state["windows"]) for minute, state in sorted(states.items())}
+
+
+def delete_rows(*modules: ModuleType) -> None:
+    """Begin with nothing of the kinds of some modules."""
+    for module in modules:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, ndb.Model):
+                ndb.delete_multi(kind.query().fetch(keys_only=True))
 
 
 def is_drained() -> bool:

@@ -26,12 +26,12 @@ from pipelines.streams import (
     shelf,
     sweep,
 )
-from pipelines.streams.calls import Create, Pause, Read, Scan
-from pipelines.streams.injection import Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.calls import Pause, Scan
+from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.reading import replay
 from pipelines.streams.rows import CHUNK, DEAD, Names, fingerprint
 from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import TINY
+from tests.pipelines.streams.schedules import TINY, begin_pull
 from tests.pipelines.streams.simulator import Chances, Simulation
 from tests.pipelines.streams.store import Steps, Violation
 
@@ -106,7 +106,7 @@ class Mixed:
         self.sizes = TINY if seed % 5 else {}
         self.judge = Judge(self.simulation)
         users = [partial(self._push, *place) for place in self.left]
-        self.simulation.users += [*users, self._pull, self._replay]
+        self.simulation.users += [*users, partial(begin_pull, self.simulation, "log"), self._replay]
 
     def _pipeline(self) -> Pipeline:
         idle, dedup = timedelta(milliseconds=IDLE_MS), timedelta(milliseconds=DEDUP_MS)
@@ -148,17 +148,6 @@ class Mixed:
             left.pop(0)
         if not any(self.left[process, each] for each in (0, 1)):
             yield from inject(environment, Offer("in", process, [], FOREVER))
-
-    def _pull(self) -> Steps:
-        """Have the log read; again, until that was begun."""
-        environment = self.simulation.environment(self.simulation.machines[-1])
-        while True:
-            yield from read_head(environment)
-            [found] = yield Read([environment.names.source("log", "")])
-            if found.body.seq:
-                return
-            yield Create([pull_wake(environment, "log", 0, "begin", environment.new_id())])
-            yield Pause(0.2)
 
     def _read(self, clients: Any, position: Any, limit: int) -> Pulled:
         """Read two records at a time; of a log that grows, what is there by now."""

@@ -16,7 +16,7 @@ from pipelines.streams import Pipeline, Pushed
 from pipelines.streams.sink import SinkRecord
 from pipelines.streams.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
 from pipelines.tasks import task
-from tests.pipelines.streams.harness import PACE
+from tests.pipelines.streams.harness import PACE, delete_rows
 from tests.pipelines.tallies import AT_ONCE, Mark, MarkTally
 from tests.world import Services, World
 
@@ -146,9 +146,6 @@ def is_out() -> bool:
 def forget() -> None:
     """Begin with nothing."""
     CALLED.clear()
-    for module in (streams, outbox, fork_join, materialized_views):
-        for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, ndb.Model):
-                ndb.delete_multi(kind.query().fetch(keys_only=True))
+    delete_rows(streams, outbox, fork_join, materialized_views)
     for kind in (OutletNote, OutletVisit, MarkTally):
         ndb.delete_multi(kind.query().fetch(keys_only=True))

@@ -22,15 +22,27 @@ from pipelines.streams import (
     ids,
     shelf,
 )
-from pipelines.streams.calls import Pause
-from pipelines.streams.injection import Offer, arrival, inject
+from pipelines.streams.calls import Create, Pause, Read
+from pipelines.streams.injection import Offer, arrival, inject, pull_wake, read_head
 from pipelines.streams.rows import DEAD
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.simulator import Chances, Simulation
-from tests.pipelines.streams.store import Violation
+from tests.pipelines.streams.store import Steps, Violation
 
 WINDOW = 10
 KEYS = 4
+
+
+def begin_pull(simulation: Simulation, stream: str) -> Steps:
+    """Have a source read; again, until that was begun."""
+    environment = simulation.environment(simulation.machines[-1])
+    while True:
+        yield from read_head(environment)
+        [found] = yield Read([environment.names.source(stream, "")])
+        if found.body.seq:
+            return
+        yield Create([pull_wake(environment, stream, 0, "begin", environment.new_id())])
+        yield Pause(0.2)
 
 
 class Rekey(Computation):

@@ -21,6 +21,7 @@ from pipelines.streams.calls import (
     Create,
     Fetch,
     Found,
+    HandOn,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -32,7 +33,9 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment, Pace
+from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.injection import pull
+from pipelines.streams.owner import unknown
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import INTERVAL
 from pipelines.streams.sweep import wake_sources, why_now
@@ -44,6 +47,7 @@ PACE = Pace(
     lease_ms=200,
     run_ms=150,
     linger=(),
+    gather_s=0,
     watermark_ms=3,
     tick_s=0.1,
     max_records=4,
@@ -69,6 +73,7 @@ class Machine:
     number: int
     skew_ms: int
     memories: dict[Any, Any] = field(default_factory=dict)
+    pipeline: Declaration | None = None  # Of another version of the code.
 
 
 @dataclass
@@ -121,12 +126,15 @@ class Simulation:
         self.has_snapshots = self.random.random() < 0.5
         # Without snapshots the rows of one read may be of different moments, in their order.
         self.tears = not self.has_snapshots and self.random.random() < 0.3
-        self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,))
+        self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,), gather_s=0.004)
         self.sweeps = True
         # What a broken variant of the protocol replaces.
         self.tick: Callable[..., Any] = tick
         self.pull: Callable[[Environment, str], Any] = pull
         self.worker: type[Worker] = Worker
+        # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
+        self.handed: list[tuple[tuple[str, int], Any]] = []
+        self.slow_sinks = 0.0
         self.swept_ms = self.now_ms
         self.steps = 0
         self.max_steps = MAX_STEPS
@@ -145,6 +153,7 @@ class Simulation:
             Peek: self._peek,
             Commit: self._commit,
             Create: self._create,
+            HandOn: self._hand_on,
             Fetch: lambda call: self.pipeline.sources[call.stream].read(  # type: ignore[union-attr]
                 None,
                 call.position,
@@ -160,13 +169,14 @@ class Simulation:
 
     def environment(self, machine: Machine) -> Environment:
         return Environment(
-            self.pipeline,
+            machine.pipeline or self.pipeline,
             now_ms=lambda: self.now_ms + machine.skew_ms,
             elapsed_ms=lambda: self.now_ms,
             new_id=self._new_id,
             complain=lambda text: None,
             pace=self.pace,
             memories=machine.memories,
+            later=lambda steps: self.processes.append(Process(steps, machine, None)),
         )
 
     def _new_id(self) -> str:
@@ -182,6 +192,8 @@ class Simulation:
             self.steps += 1
             if self.steps == FAULTY_STEPS:
                 self.chances = NO_FAULTS
+                for each in self.machines:
+                    each.pipeline = None
             if not self._step():
                 return
         raise Violation(f"not at rest after {self.max_steps} steps")
@@ -248,6 +260,8 @@ class Simulation:
             return self._tick(environment)
         if lo < 0:
             return self.pull(environment, name)
+        if not environment.pipeline.versions_of(name):
+            return unknown(environment, name)
         return self.worker(environment, name, lo).run()
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:
@@ -279,7 +293,7 @@ class Simulation:
         except StopIteration:
             self._end(process, again=False)
             return
-        except (ChangedError, OutcomeUnknownError, UnavailableError):
+        except (ChangedError, OutcomeUnknownError, UnavailableError, MissingCodeError):
             self._end(process, again=True)
             return
         process.answer = None
@@ -391,6 +405,16 @@ class Simulation:
 
     def _peek(self, call: Peek) -> list[str]:
         return self.store.names(call.kind, call.low, call.high, call.at)[: call.limit]
+
+    def _hand_on(self, call: HandOn) -> list[int]:
+        done = []
+        for place, parcel in enumerate(call.parcels):
+            luck = self.random.random() if self.slow_sinks else 1.0
+            if luck > self.slow_sinks / 2:
+                self.handed.append(parcel)
+            if luck > self.slow_sinks:
+                done.append(place)
+        return done
 
     def _create(self, call: Create) -> None:
         for wake in call.wakes:

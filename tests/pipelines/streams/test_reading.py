@@ -8,8 +8,9 @@ import pytest
 
 from pipelines.streams import Computation, Context, Pipeline, Record, shelf
 from pipelines.streams.calls import Read
-from pipelines.streams.reading import state, states
-from pipelines.streams.rows import LARGE, SLAB, SLOTS
+from pipelines.streams.lookup import state, states, states_of
+from pipelines.streams.reshaping import halve, split
+from pipelines.streams.rows import HEAD, INTERVAL, LARGE, SLAB, SLOTS, slot_of
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.test_failures import key_of
 
@@ -68,6 +69,41 @@ def test_all_states_are_read_although_a_slab_is_cut_meanwhile(
         keys += found
 
     assert sorted(keys) == sorted([*KEYS, "more"])
+
+
+@pytest.mark.parametrize("read", [2, 3], ids=["intervals", "slabs"])
+def test_states_of_some_keys_are_read_although_all_is_cut_meanwhile(
+    desk: Desk, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither slab nor interval of a key need be what they were; one without is left out."""
+    steps = states_of(desk.environment, "kept", [*KEYS, "nobody"])
+    waits = desk.until(steps, Read, of=read)
+    cut(desk, monkeypatch)
+    desk.do(split(desk.environment, "kept", slot_of(KEYS[5])))
+    desk.run()
+
+    found = desk.finish(steps, waits)
+    assert found == {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
+
+
+def test_of_an_interval_each_half_gets_half_of_the_keys(desk: Desk) -> None:
+    """Until each of them has one of its own; what was split is read as before."""
+    keys, before = KEYS[:4], desk.do(states_of(desk.environment, "kept", KEYS))
+    slots = [desk.do(halve(desk.environment, "kept", keys)) for _ in range(4)]
+
+    assert slots[:1] == sorted(slot_of(key) for key in keys)[2:3]
+    assert sorted(slots[:3]) == sorted(slot_of(key) for key in keys)[1:]
+    assert slots[3] is None
+    assert len(desk.rows(INTERVAL)) == 4
+    assert desk.do(states_of(desk.environment, "kept", KEYS)) == before
+
+
+def test_before_anything_came_there_is_no_state_and_nothing_to_halve() -> None:
+    desk = Desk(Pipeline("kept", Kept, intervals=1))
+
+    assert desk.do(states_of(desk.environment, "kept", KEYS)) == {}
+    assert desk.do(halve(desk.environment, "kept", KEYS)) is None
+    assert desk.rows(HEAD) == []
 
 
 def test_a_large_state_that_becomes_small_while_it_is_read_is_there(desk: Desk) -> None:

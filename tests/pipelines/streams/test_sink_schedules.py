@@ -54,7 +54,7 @@ def test_each_record_is_delivered_once_in_any_schedule() -> None:
 
         def collect(commit: Commit, before: Any, *, into: Any = delivered) -> None:
             if commit.delivery is not None:
-                into[commit.delivery.sink] += commit.delivery.made
+                into[commit.delivery.sink[0]] += commit.delivery.made
 
         simulation.store.on_commit = collect
         chance = random.Random(seed)

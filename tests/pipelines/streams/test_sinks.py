@@ -13,11 +13,11 @@ from google.cloud import ndb
 from models.streams import StreamChunk, StreamInterval
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
-from pipelines.streams import Pipeline, Pushed, StreamTest
+from pipelines.streams import Computation, Pipeline, Pushed, StreamTest
 from pipelines.streams.service import Engine
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.sinks import TaskSink
+from pipelines.streams.sinks import EffectSink, TaskSink
 from pipelines.streams.worker import Ended
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
@@ -226,3 +226,40 @@ def test_a_sink_belongs_to_one_pipeline_and_brings_its_tasks() -> None:
         Pipeline("second-of-two", sinks=[sink])
     paths = Registry(OUTLETS).tasks
     assert "/tasks/streams/outlets/calls" in paths
+
+
+class LaterEffect(EffectSink):
+    version = 2
+
+
+@one_emulator
+def test_a_sink_is_attached_replaced_and_detached(services: Services) -> None:
+    """G15, G9: each record leaves by the version that runs, once; each has tasks of its own."""
+    called: list[tuple[int, str]] = []
+    sinks = [
+        kind("visits", lambda _, record, n=n: called.append((n, record.value["label"])), name="out")
+        for n, kind in ((1, EffectSink), (2, LaterEffect))
+    ]
+    reader = type("Reader", (Computation,), {"inputs": {"visits": lambda visit: visit["label"]}})
+    pipeline = Pipeline("sinks", reader, standby=sinks, intervals=1)
+    world = stream_world(services, pipeline)
+
+    def push(label: str) -> None:
+        with world.context():
+            pipeline.push(world.clients, "visits", [Pushed(label, {"label": label}, 1)])
+        world.settle()
+
+    push("a")
+    with world.context():
+        pipeline.attach(world.clients, "out", version=1)
+    push("b")
+    with world.context():
+        pipeline.replace(world.clients, "out", version=2)
+    push("c")
+    with world.context():
+        pipeline.detach(world.clients, "out")
+    world.settle()
+    push("d")
+    assert called == [(1, "b"), (2, "c")]
+    with world.context():
+        assert pipeline.topology(world.clients).parts["out"].phase == "standby"

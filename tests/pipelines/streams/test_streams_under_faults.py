@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 from google.api_core import exceptions as rpc_errors
-from google.cloud import ndb
 
 from models import streams
 from pipelines.runtime import Clients
@@ -30,6 +29,7 @@ from tests.faults import KINDS, OVERLAP
 from tests.pipelines.streams.harness import (
     WEBLOG,
     dead,
+    delete_rows,
     hits,
     is_drained,
     stream_world,
@@ -80,9 +80,7 @@ class WebLog:
 def forget(world: World) -> None:
     """Begin with nothing."""
     with world.plan.unwatched():
-        for kind in vars(streams).values():
-            if isinstance(kind, type) and issubclass(kind, ndb.Model):
-                ndb.delete_multi(kind.query().fetch(keys_only=True))
+        delete_rows(streams)
 
 
 class Waits(Computation):

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from pipelines.streams.calls import Commit
+from pipelines.streams.changes import attach
 from pipelines.streams.ids import MAX_PART
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import DEAD, IDS
@@ -285,8 +286,11 @@ def test_a_computation_that_is_attached_begins_at_the_watermark_of_what_it_reads
         inputs: ClassVar = {"seconds": key_of}
 
     desk.simulation.pipeline = Pipeline(
-        "grows", Tally, Written, Second, Seconds, sources=[source], intervals=1
+        "grows", Tally, Written, standby=[Second, Seconds], sources=[source], intervals=1
     )
+    for name in ("second", "seconds"):
+        desk.do(attach(desk.environment, name, None))
+    assert desk.head.inputs["second"] == desk.head.inputs["seconds"] == 25
     desk.push(Came("2", "a", 31), watermark=31)
     desk.run()
     assert desk.head.inputs["second"] == 31

@@ -1,0 +1,154 @@
+"""What is kept of keys, as it was last committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipelines.streams.calls import ChangedError, Read, Steps
+from pipelines.streams.computation import Computation
+from pipelines.streams.environment import Environment
+from pipelines.streams.injection import MAX_ATTEMPTS
+from pipelines.streams.keys import NOTHING, KeyState
+from pipelines.streams.layout import by_interval, interval_of
+from pipelines.streams.rows import SLOTS, Head, Interval, slot_of
+from pipelines.streams.shelf import Shelf
+from pipelines.streams.topology import CLEANING, DISCARDING, parts_of
+
+
+def state(environment: Environment, computation: str, key: str) -> Steps[dict[str, Any]]:
+    """Return the state of a key as it was last committed."""
+    found, code = yield from _kept(environment, computation, key)
+    return code.load(found.text, found.version) if found.text else {}
+
+
+def _kept(
+    environment: Environment, computation: str, key: str
+) -> Steps[tuple[KeyState, Computation]]:
+    """Return a key, from rows that belong together: its interval writes meanwhile; and its code.
+
+    Raises:
+        ChangedError: they never did.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        interval, shelf, code = yield from _interval_of(environment, computation, slot_of(key))
+        if interval is None:
+            return NOTHING, code
+        yield from shelf.load(interval, [key], ())
+        if shelf.is_torn(interval, key):
+            continue
+        found = shelf.state(interval, key)
+        if found.text:
+            return found, code
+        after, _, _ = yield from _interval_of(environment, computation, slot_of(key))
+        if after is not None and shelf.slab_of(after, key) == shelf.slab_of(interval, key):
+            return NOTHING, code
+    raise ChangedError
+
+
+def states(
+    environment: Environment, computation: str, first_slot: int
+) -> Steps[tuple[dict[str, dict[str, Any]], int]]:
+    """Return the states of one slab, by key, and where the next slab begins (65,536: nowhere)."""
+    interval, shelf, code = yield from _interval_of(environment, computation, first_slot)
+    if interval is None:
+        return {}, SLOTS
+    los = [slab.lo for slab in interval.slabs]
+    lo = max(each for each in los if each <= first_slot)
+    yield from shelf.load(interval, (), [lo])
+    keys = shelf.keys(lo)
+    yield from shelf.load(interval, keys, ())
+    # The slab may have been cut since its interval was read: the rest of it stands in the next one.
+    after, _, _ = yield from _interval_of(environment, computation, first_slot)
+    los = [slab.lo for slab in (after or interval).slabs]
+    end = min((each for each in los if each > lo), default=interval.hi)
+    found = {}
+    for key in [each for each in keys if slot_of(each) < end]:
+        kept = shelf.state(interval, key)
+        if shelf.is_torn(interval, key):
+            kept, code = yield from _kept(environment, computation, key)
+        if kept.text:
+            found[key] = code.load(kept.text, kept.version)
+    return found, end
+
+
+def states_of(
+    environment: Environment, computation: str, keys: Iterable[str]
+) -> Steps[dict[str, dict[str, Any]]]:
+    """Return the states of some keys as they were last committed; those without one are left out.
+
+    Each of them is whole, and they need not be of the same moment. It takes a few reads for each
+    interval that has some of them.
+    """
+    names, wanted = environment.names, sorted({*keys})
+    environment.pipeline.any_version(computation)
+    head = yield from look_at_head(environment)
+    plan = environment.at(head)
+    if not plan.works(computation):
+        return {}
+    by_lo, code = by_interval(head, computation, wanted), plan.code(computation)
+    rows = yield Read([names.interval(computation, lo) for lo in by_lo])
+    shelf, found, doubtful = Shelf(names, computation), dict[str, dict[str, Any]](), list[str]()
+    intervals: dict[str, Interval] = {}
+    for lo, row in zip(by_lo, rows, strict=True):
+        here = [each for each in by_lo[lo] if row is not None and slot_of(each) < row.body.hi]
+        doubtful += [each for each in by_lo[lo] if each not in here]
+        if not here:
+            continue
+        yield from shelf.load(row.body, here, ())
+        for key in here:
+            kept = shelf.state(row.body, key)
+            if not kept.text or shelf.is_torn(row.body, key):
+                intervals[key] = row.body
+            elif kept.version in (code.version, *code.reads):
+                found[key] = code.load(kept.text, kept.version)
+            else:
+                doubtful.append(key)
+    doubtful += yield from _moved(environment, shelf, intervals)
+    for key in doubtful:  # Its interval or slab was cut meanwhile, or its computation was replaced.
+        if now := (yield from state(environment, computation, key)):
+            found[key] = now
+    return found
+
+
+def _moved(
+    environment: Environment, shelf: Shelf, intervals: Mapping[str, Interval]
+) -> Steps[list[str]]:
+    """Return the keys that may stand in another slab by now, of those that were not found."""
+    if not intervals:
+        return []
+    head = yield from look_at_head(environment)
+    by_lo = by_interval(head, shelf.computation, intervals)
+    rows = yield Read([environment.names.interval(shelf.computation, lo) for lo in by_lo])
+    return [
+        key
+        for lo, row in zip(by_lo, rows, strict=True)
+        for key in by_lo[lo]
+        if row is None
+        or slot_of(key) >= row.body.hi
+        or shelf.is_torn(intervals[key], key)
+        or shelf.slab_of(row.body, key) != shelf.slab_of(intervals[key], key)
+    ]
+
+
+def _interval_of(
+    environment: Environment, computation: str, slot: int
+) -> Steps[tuple[Interval | None, Shelf, Computation]]:
+    """Return the interval of a slot; None: the computation does not run; and its code."""
+    shelf = Shelf(environment.names, computation)
+    while True:
+        head = yield from look_at_head(environment)
+        part = parts_of(head).get(computation)
+        if part is None or part.phase in (DISCARDING, CLEANING):
+            return None, shelf, environment.pipeline.any_version(computation)
+        code = environment.at(head).code(computation)
+        lo = interval_of(head, computation, slot)
+        [found] = yield Read([environment.names.interval(computation, lo)])
+        if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.
+            return found.body, shelf, code
+
+
+def look_at_head(environment: Environment) -> Steps[Head]:
+    """Return the head of a pipeline, which may never have run: whoever looks changes nothing."""
+    [found] = yield Read([environment.names.head])
+    return Head() if found is None else found.body

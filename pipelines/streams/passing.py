@@ -1,0 +1,168 @@
+"""Weak productions: records pass through weak computations in the commit of their sender.
+
+A weak computation keeps nothing, so nobody has to own a key of it, and whoever has records for it
+runs it: a source before it lets them in, a worker with what its batch has written. The results go
+into the inboxes of their readers in the place of the records, by the one commit that takes out, or
+makes durable, what they follow from. So the record holds the watermark where it was until its
+results are pending where they go, and a commit that fails leaves nothing behind.
+
+What is left over goes into the computation's inbox, as for any other: what there was no time for,
+what its hook raised at, and what is late. A late record may be one that was sent before in time,
+and then it has to stay behind that, which may wait in such an inbox.
+
+A weak sink acts outside, so it acts before that commit, and what it has not done within some time
+is in its inbox with the commit (`hands.py`). It may act again on a record of which that commit
+failed, or on one that nobody has let in: whoever pushed it never heard of it.
+
+Source: T. Akidau and others, "MillWheel", 2013, 5.1.3: there a weak production waits for
+its receivers' confirmation, and stragglers are checkpointed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from pipelines.streams.batch import MAX_PRODUCED_BYTES, run_batch
+from pipelines.streams.calls import HandOn, Steps
+from pipelines.streams.environment import Environment
+from pipelines.streams.keys import Input, Production, Target, derived_id
+from pipelines.streams.mail import Mail, letter_of
+from pipelines.streams.rows import Head, Letter
+from pipelines.streams.sink import Sink, SinkRecord
+
+
+class Parcel(NamedTuple):
+    """A record for a weak sink: it is handed on, or goes into the sink's inbox."""
+
+    target: Target
+    letter: Letter
+    version: int = 1  # Of the sink.
+
+    @property
+    def id(self) -> str:
+        """Return what the record is called at the sink, however it gets there."""
+        return sink_id(self.letter.stream, self.letter.id)
+
+    def record(self) -> SinkRecord:
+        each = self.letter
+        return SinkRecord(self.id, each.key, json.loads(each.text), each.at, each.stream)
+
+
+def sink_id(stream: str, id_: str) -> str:
+    """Return the name of a record at a weak sink, if the record has an id."""
+    return derived_id(stream, id_)
+
+
+class Passage:
+    """What one commit passes through weak computations."""
+
+    def __init__(
+        self, environment: Environment, head: Head, mail: Mail, *, is_open: bool = True
+    ) -> None:
+        """Begin a commit.
+
+        Args:
+            is_open: Whether anything is passed through; else all goes into the inboxes.
+        """
+        self._environment, self._head, self._mail = environment, head, mail
+        self._graph = environment.at(head).graph
+        self._weak: Collection[str] = self._graph.weak if is_open else ()
+        self._waiting: dict[str, list[Letter]] = {}
+        self._began_ms = environment.elapsed_ms()
+        self._left = environment.pace.max_passed
+        self._bytes = 0
+        self.parcels: list[Parcel] = []
+        self.passed: Counter[str] = Counter()
+
+    def produce(self, production: Production) -> None:
+        """Take what a hook has written."""
+        for target in production.targets:
+            self.send(target, letter_of(production, target), is_late=production.is_late)
+
+    def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
+        """Take a letter: it waits for its computation if that is weak, else it is sent."""
+        name = target.computation
+        if name not in self._weak or is_late or target.error:
+            self._mail.send(target, letter, is_late=is_late)
+        elif isinstance(self._graph.computations[name], Sink):
+            self._hand(Parcel(target, letter, self._graph.computations[name].version))
+        else:
+            self._waiting.setdefault(name, []).append(letter)
+
+    def end(self) -> None:
+        """Run what waits, each computation behind those that write for it."""
+        if not self._waiting:
+            return
+        for name in self._graph.order:
+            letters = self._waiting.pop(name, None)
+            if letters:
+                self._pass(name, letters)
+
+    def post(self, handed: Collection[str]) -> None:
+        """Send what was to be handed on, and was not done."""
+        for each in self.parcels:
+            if each.id in handed:
+                self.passed[each.target.computation] += 1
+            else:
+                self._mail.send(each.target, each.letter, is_late=False)
+
+    def _hand(self, parcel: Parcel) -> None:
+        if parcel.letter.id:
+            self.parcels.append(parcel)
+        else:  # The other side could not tell a repetition.
+            self._mail.send(parcel.target, parcel.letter, is_late=False)
+
+    def _pass(self, name: str, letters: list[Letter]) -> None:
+        part = letters[: self._left]
+        values = json.loads(f"[{','.join([letter.text for letter in part])}]")
+        inputs = [
+            Input(each.key, value, each.at, each.stream, False, each.id)
+            for each, value in zip(part, values, strict=True)
+        ]
+        effects = run_batch(
+            self._graph.computations[name],
+            {},
+            inputs,
+            watermark=self._head.inputs.get(name, 0),
+            now=self._environment.now_ms(),
+            route=self._graph.route,
+            is_over=self._is_over,
+        )
+        self._left -= effects.taken
+        self.passed[name] += effects.counts.records
+        failed = {id(failure.what) for failure in effects.failures}
+        for letter, each in zip(part, inputs, strict=True):
+            if id(each) in failed:
+                self._mail.send(Target(name, letter.key), letter, is_late=False)
+        for letter in letters[effects.taken :]:
+            self._mail.send(Target(name, letter.key), letter, is_late=False)
+        for production in effects.productions:
+            self._bytes += len(production.text) * len(production.targets)
+            self.produce(production)
+
+    def _is_over(self) -> bool:
+        took_ms = self._environment.elapsed_ms() - self._began_ms
+        return took_ms > self._environment.pace.pass_ms or self._bytes >= MAX_PRODUCED_BYTES
+
+
+def hand_on(environment: Environment, passage: Passage) -> Steps[frozenset[str]]:
+    """Have weak sinks act on what came through; return the ids of the records they acted on."""
+    parcels = passage.parcels
+    if not parcels:
+        return frozenset()
+    wait_s = environment.pace.hand_ms / 1000
+    call = HandOn(
+        [((each.target.computation, each.version), each.record()) for each in parcels], wait_s
+    )
+    done = yield call
+    return frozenset(parcels[place].id for place in done)
+
+
+def added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    """Return counts by name, and more of them."""
+    return (
+        {**counts, **{name: counts.get(name, 0) + more[name] for name in more}} if more else counts
+    )

@@ -1,0 +1,36 @@
+"""JSON as streams write it: without spaces, by encoders that are made once.
+
+`json.dumps` makes its encoder in C anew for each call, which takes longer than a small value does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from json import encoder as standard
+from typing import Any
+
+_DECODER = json.JSONDecoder()
+quoted: Callable[[str], str] = standard.encode_basestring_ascii
+"""Return a text as JSON."""
+
+
+def encoder(*, allow_nan: bool) -> Callable[[Any], str]:
+    """Return a function that returns a value as JSON.
+
+    It raises as `json.dumps` does, but RecursionError for a value that contains itself.
+    """
+    slow = json.JSONEncoder(separators=(",", ":"), allow_nan=allow_nan, check_circular=False)
+    make = getattr(standard, "c_make_encoder", None)
+    if make is None:
+        return slow.encode
+    parts = make(None, slow.default, quoted, None, ":", ",", False, False, allow_nan)
+    return lambda value: "".join(parts(value, 0))
+
+
+def decoded(text: str) -> Any:
+    """Return the value of a JSON text without white space around it."""
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+    return value

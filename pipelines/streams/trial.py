@@ -1,0 +1,76 @@
+"""Whether a version of a computation can read what others have stored, before it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipelines.streams.calls import Read, Steps
+from pipelines.streams.computation import Computation
+from pipelines.streams.environment import Environment
+from pipelines.streams.errors import UnreadableStateError
+from pipelines.streams.keys import KeyState
+from pipelines.streams.rows import Head
+from pipelines.streams.shelf import Shelf
+from pipelines.streams.sink import Sink
+from pipelines.streams.topology import Part
+
+# Of up to 32 KB each: of more, every second one is read, or third, and so on.
+MAX_SLABS = 400
+SLABS_AT_ONCE = 10
+
+
+def try_states(
+    environment: Environment, head: Head, code: Computation, part: Part
+) -> Steps[Sequence[int]]:
+    """Read stored states with a version of a computation; return which versions are stored.
+
+    Raises:
+        UnreadableStateError: it cannot read one of them, or does not say that it can.
+    """
+    if isinstance(code, Sink):
+        return ()  # It keeps no state.
+    keys = [environment.names.interval(code.name, lo) for lo in head.intervals[code.name]]
+    found = yield Read(keys)
+    intervals = [row.body for row in found if row]
+    step = max(1, -(-sum(len(each.slabs) for each in intervals) // MAX_SLABS))
+    versions: set[int] = set() if step == 1 else {*part.kept}
+    versions.add(part.version)
+    _check_reads(code, versions)
+    shelf = Shelf(environment.names, code.name)
+    for interval in intervals:
+        for slabs in _batched([slab.lo for slab in interval.slabs[::step]]):
+            yield from shelf.load(interval, (), slabs)
+            of_slabs = [key for lo in slabs for key in shelf.keys(lo)]
+            yield from shelf.load(interval, of_slabs, ())
+            for key in of_slabs:
+                state = shelf.state(interval, key)
+                if state.text and not shelf.is_torn(interval, key):
+                    versions.add(state.version)
+                    _try(code, key, state)
+            shelf.clear()
+    return sorted(versions)
+
+
+def _batched(slabs: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield slabs, some at a time."""
+    for first in range(0, len(slabs), SLABS_AT_ONCE):
+        yield slabs[first : first + SLABS_AT_ONCE]
+
+
+def _check_reads(code: Computation, versions: set[int]) -> None:
+    if missing := sorted(versions - {code.version, *code.reads}):
+        listed = ", ".join(map(str, missing))
+        raise UnreadableStateError(
+            f"version {code.version} of {code.name} does not say that it reads states of version "
+            f"{listed}: name them in its `reads`"
+        )
+
+
+def _try(code: Computation, key: str, state: KeyState) -> None:
+    try:
+        code.codec.dump(code.load(state.text, state.version))
+    except Exception as error:
+        raise UnreadableStateError(
+            f"version {code.version} of {code.name} cannot read the state of {key!r}, left by "
+            f"version {state.version}: {type(error).__name__}: {error}"[:500]
+        ) from error

@@ -1,0 +1,133 @@
+"""Weak productions with a part of the protocol left out: what the schedules have to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipelines.streams import batch, injection, passing, sink_worker, watermarks
+from pipelines.streams.batch import run_batch
+from pipelines.streams.calls import Commit
+from pipelines.streams.keys import Input, Target
+from pipelines.streams.passing import Passage
+from pipelines.streams.rows import CHUNK, Letter
+from pipelines.streams.worker import Worker
+from tests.pipelines.streams import schedules, weak
+from tests.pipelines.streams.store import Steps, answered
+from tests.pipelines.streams.weak import Weak
+
+
+def straggler_is_released(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """What a weak sink has not done in time is not put into its inbox."""
+    patch.setattr(Passage, "post", lambda self, handed: None)
+
+
+def acked_before_done(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """What was given to a weak sink counts as done."""
+    real = injection.hand_on
+
+    def trusting(environment: Any, passage: Passage) -> Steps:
+        yield from real(environment, passage)
+        return frozenset(each.id for each in passage.parcels)
+
+    patch.setattr(injection, "hand_on", trusting)
+
+
+def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """Late records pass, too, and may overtake themselves, sent in time, in an inbox."""
+    real = Passage.send
+
+    def send(self: Passage, target: Target, letter: Letter, *, is_late: bool) -> None:
+        stage = self._graph.computations[target.computation]
+        if not is_late or target.computation not in self._weak or stage in (*_sinks(self),):
+            real(self, target, letter, is_late=is_late)
+            return
+        value = passing.json.loads(letter.text)
+        each = Input(letter.key, value, letter.at, letter.stream, True, letter.id)
+        effects = run_batch(stage, {}, [each], watermark=0, now=0, route=self._graph.route)
+        if effects.failures:
+            real(self, target, letter, is_late=True)
+        for production in effects.productions:
+            self.produce(production)
+
+    patch.setattr(Passage, "send", send)
+    schedule.client.luck = [0.1] * len(schedule.client.luck)  # Many come late.
+
+
+def _sinks(passage: Passage) -> Iterator[Any]:
+    yield from passage._environment.pipeline.sinks
+
+
+def results_have_no_names(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """What follows from a record with an id has none."""
+    patch.setattr(batch._Batch, "_output_id", lambda self: "")
+
+
+def results_follow(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """A worker takes records out first, and then commits what came of them behind weak stages."""
+
+    class Torn(Worker):
+        def run(self) -> Steps:
+            return (yield from answered(super().run(), _chunks_last))
+
+    patch.setattr(weak, "Worker", Torn)
+
+
+def released_before_durable(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """A source goes on first, and then commits what came of its records behind weak stages."""
+    real = schedules.inject
+    patch.setattr(schedules, "inject", lambda *args: answered(real(*args), _chunks_last))
+
+
+def _chunks_last(call: Any) -> Iterator[Any]:
+    """Make a commit in two: the chunks that it inserts come last."""
+    if not isinstance(call, Commit) or call.delivery is not None:
+        return None
+    taken = {key.name.split(":")[1] for key, _ in call.deletes if key.kind == CHUNK}
+    chunks = [each for each in call.inserts if each[0].kind == CHUNK]
+    if not chunks or any(key.name.split(":")[1] in taken for key, _ in chunks):
+        return None  # Nothing is written, or it is forwarded.
+    rest = [each for each in call.inserts if each[0].kind != CHUNK]
+    versions = yield Commit(puts=call.puts, inserts=rest, deletes=call.deletes)
+    return ([*versions, *(yield Commit(inserts=chunks))],)
+
+
+def weak_inbox_unseen(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """A tick takes it that nothing waits for a weak computation: it keeps nothing."""
+    real, names = watermarks.inboxes_of, schedule.simulation.pipeline.graph.weak
+    patch.setattr(
+        watermarks, "inboxes_of", lambda head, name: [] if name in names else real(head, name)
+    )
+
+
+def failed_are_dropped(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """What a hook raises at on its way through is left out."""
+    real = passing.run_batch
+
+    def quiet(*args: Any, **more: Any) -> Any:
+        effects = real(*args, **more)
+        effects.failures.clear()
+        return effects
+
+    patch.setattr(passing, "run_batch", quiet)
+
+
+def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """A record that a weak sink gets from its inbox is named by its place there."""
+    real = sink_worker._records
+    patch.setattr(sink_worker, "_records", lambda batch, is_weak: real(batch, False))
+
+
+VARIANTS = (
+    straggler_is_released,
+    acked_before_done,
+    late_passes,
+    results_have_no_names,
+    results_follow,
+    released_before_durable,
+    weak_inbox_unseen,
+    failed_are_dropped,
+    durable_by_another_name,
+)
