@@ -1,10 +1,9 @@
 // Says how many comments were written since a post was opened, and shows them when asked: below
 // all that is there, so that the text being read stays where it is. Without this script: a link.
 //
-// It is told by a stream of events that there are some, or, where the server has no room for one
-// more stream, asks a question that costs next to nothing, less and less often. Each answer says
-// where to look next, so nothing comes twice. A page that is hidden, or that nobody has touched
-// for long, does not ask, and listens no more.
+// It is told that there are some, or asks, less and less often (updates.js). Each answer says where
+// to look next, so nothing comes twice. A page that is hidden, or that nobody has touched for
+// long, does not ask, and listens no more.
 "use strict";
 (() => {
   const EVERY_MS = 5000;
@@ -19,8 +18,6 @@
   const link = document.querySelector("[data-arrivals-link]");
   if (!bar || !place || !link) return;
   const count = bar.querySelector("[data-arrivals-count]");
-  const { updates, streams } = bar.dataset;
-
   const waiting = document.createElement("ol"); // What came, until somebody asks to see it.
   waiting.className = "comments";
   let where = bar.dataset.arrivals;
@@ -29,15 +26,13 @@
   let isLooking = false;
   let touched = performance.now();
   let looked = performance.now();
-  let source = null; // The stream of events, if there is one.
-  let hasRoom = streams === "yes";
-  let seen = ""; // The id of the last change that was heard of.
-  let isTold = false;
+  const told = window.updates.open(bar, () => next());
 
   const isIdle = () => performance.now() - touched > IDLE_MS;
+  const rests = () => document.hidden || isIdle();
 
   const look = async () => {
-    isTold = false;
+    told.isChanged = false;
     looked = performance.now();
     const response = await fetch(where);
     if (!response.ok) throw new Error(String(response.status));
@@ -57,49 +52,25 @@
 
   // Whether there may be something.
   const hasNews = async () => {
-    if (!updates || isTold || performance.now() - looked > UNTOLD_MS) return true;
-    if (source) return false;
-    const response = await fetch(updates, { cache: "no-store" });
-    if (!response.ok) return true;
-    const latest = await response.json();
-    const isNew = latest.id !== seen;
-    seen = latest.id;
-    pause = Math.max(latest.again_ms, Math.min(SLOWEST_MS, pause * 1.3));
-    return isNew;
-  };
-
-  const listen = () => {
-    if (source || !updates || !hasRoom) return;
-    source = new EventSource(`${updates}/events?after=${encodeURIComponent(seen)}`);
-    source.addEventListener("changed", (event) => {
-      seen = event.lastEventId;
-      isTold = true;
-      next();
-    });
-    source.addEventListener("error", () => {
-      if (source?.readyState !== EventSource.CLOSED) return;
-      hasRoom = false; // Until the page is looked at again.
-      hush();
-      next();
-    });
-  };
-
-  const hush = () => {
-    source?.close();
-    source = null;
+    if (!told.isThere || told.isChanged || performance.now() - looked > UNTOLD_MS) return true;
+    if (told.isListening()) return false;
+    const againMs = await told.ask();
+    pause = Math.max(againMs, Math.min(SLOWEST_MS, pause * 1.3));
+    return told.isChanged;
   };
 
   const next = () => {
     clearTimeout(timer);
     timer = 0;
-    if (document.hidden || isIdle()) {
-      hush();
+    if (rests()) {
+      told.hush();
       return;
     }
-    listen();
+    told.listen();
     if (isLooking) return;
     timer = setTimeout(async () => {
       timer = 0;
+      if (rests()) return next();
       isLooking = true;
       try {
         if (await hasNews()) await look();
@@ -108,7 +79,7 @@
       }
       isLooking = false;
       next();
-    }, isTold ? AT_LEAST_MS : source ? SLOWEST_MS : pause);
+    }, told.isChanged ? AT_LEAST_MS : told.isListening() ? SLOWEST_MS : pause);
   };
 
   bar.querySelector("[data-arrivals-show]").addEventListener("click", () => {
@@ -133,7 +104,7 @@
   document.addEventListener("visibilitychange", () => {
     touched = performance.now();
     pause = EVERY_MS;
-    hasRoom = streams === "yes";
+    told.tryAgain();
     next();
   });
   link.hidden = true;

@@ -1,7 +1,6 @@
 // Keeps the element marked data-live fresh: asks the server for it again and puts the parts that
 // differ in place. What has not changed is answered by a 304. Where the element has data-updates,
-// it is asked for when a stream of events says that something has changed, or, where the server
-// has no room for one more stream, a question that costs next to nothing; and now and then without
+// it is asked for when something is told to have changed (updates.js), and now and then without
 // that, for what nobody tells. Without this script there is a link.
 "use strict";
 (() => {
@@ -33,10 +32,11 @@
   let timer = 0;
   let asking = null;
   let tag = ""; // Of the part that stands on the page.
-  let source = null; // The stream of events, if there is one.
-  let hasRoom = true; // The server takes streams.
-  let seen = ""; // The id of the last change that was heard of.
-  let isTold = true; // Something has changed since the part was asked for.
+  const told = window.updates.open(live, () => {
+    still = 0;
+    next();
+  });
+  told.isChanged = true;
   let askedAt = -Infinity;
   let isLooking = false;
   let paceMs = 0; // How soon the server wants to be asked again.
@@ -65,6 +65,8 @@
   const swap = (old, fresh) => {
     if (old.dataset.same !== undefined && old.dataset.same === fresh.dataset.same) return;
     if (old.isEqualNode(fresh)) return;
+    const slider = old.querySelector("input[type=range]:focus");
+    if (slider && pressed) return; // Its drag would end.
     for (const details of old.querySelectorAll("details[id]")) {
       const twin = fresh.querySelector("#" + CSS.escape(details.id));
       if (twin) twin.open = details.open;
@@ -74,8 +76,11 @@
       if (twin) twin.value = choice.value;
     }
     keepCanvases(old, fresh);
+    // A slider that is in use is further on than what was asked for.
+    const twin = slider && fresh.querySelector("#" + CSS.escape(slider.id));
+    if (twin) twin.value = slider.value;
     const scrolled = [...old.querySelectorAll(".scroll")].map((box) => box.scrollTop);
-    const reachable = "a, button, select, summary, [tabindex]";
+    const reachable = "a, button, select, summary, input:not([type=hidden]), [tabindex]";
     const focused = document.activeElement;
     const place = [...old.querySelectorAll(reachable)].indexOf(focused);
     const name = nameOf(focused);
@@ -148,48 +153,13 @@
     }
   };
 
-  // The stream of events. A browser connects again by itself, from the last id on.
-  const listen = () => {
-    const { updates, streams } = live.dataset;
-    if (source || !updates || streams !== "yes" || !hasRoom || paused || document.hidden) return;
-    source = new EventSource(`${updates}/events?after=${encodeURIComponent(seen)}`);
-    source.addEventListener("changed", (event) => {
-      seen = event.lastEventId;
-      isTold = true;
-      still = 0;
-      next();
-    });
-    source.addEventListener("error", () => {
-      if (source?.readyState !== EventSource.CLOSED) return;
-      hasRoom = false; // Until the page is looked at again.
-      hush();
-      next();
-    });
-  };
-
-  const hush = () => {
-    source?.close();
-    source = null;
-  };
-
   // Whether the part has to be asked for.
   const hasNews = async () => {
-    const { updates } = live.dataset;
     const untold = performance.now() - askedAt;
     const isUntold = untold > (isMoving() ? UNTOLD_MOVING_MS : UNTOLD_STILL_MS);
-    if (!updates || lost) return true;
-    if (isTold || source) return isTold || isUntold;
-    try {
-      const response = await fetch(updates, { cache: "no-store" });
-      if (!response.ok) return true;
-      const latest = await response.json();
-      isTold = latest.id !== seen;
-      seen = latest.id;
-      paceMs = latest.again_ms;
-    } catch {
-      return true; // Then asking for the part fails, too, and says so.
-    }
-    return isTold || isUntold;
+    if (!told.isThere || lost) return true;
+    if (!told.isChanged && !told.isListening()) paceMs = await told.ask();
+    return told.isChanged || isUntold;
   };
 
   const look = async () => {
@@ -204,7 +174,7 @@
     const wasMoving = isMoving();
     const asked = performance.now();
     askedAt = asked;
-    isTold = false;
+    told.isChanged = false;
     try {
       const answer = await page(live.dataset.live, tag);
       const fresh = answer && answer.getElementById("live");
@@ -230,7 +200,9 @@
     const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
     const rested = Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
     const sinceAsked = performance.now() - askedAt;
-    const due = isTold && source ? Math.max(0, FAST_MS - sinceAsked) : Math.max(rested, source ? 0 : paceMs);
+    const due = told.isChanged && told.isListening()
+      ? Math.max(0, FAST_MS - sinceAsked)
+      : Math.max(rested, told.isListening() ? 0 : paceMs);
     // A server that needs long is asked less often.
     return isMoving() ? Math.max(due, 2 * tookMs) : due;
   };
@@ -240,10 +212,10 @@
     timer = 0;
     show();
     if (paused || document.hidden || isIdle()) {
-      hush();
+      told.hush();
       return;
     }
-    listen();
+    told.listen();
     if (isLooking) return; // It goes on from there.
     timer = setTimeout(async () => {
       timer = 0;
@@ -260,7 +232,7 @@
   });
   document.addEventListener("visibilitychange", () => {
     still = 0;
-    hasRoom = true;
+    told.tryAgain();
     next();
   });
   live.addEventListener("pointerdown", () => { pressed = true; });
@@ -292,6 +264,43 @@
       return "";
     }
   }
+
+  // Another view of the same page, by its address: links and forms marked data-view. A slider
+  // shows what it is moved to, while it is moved.
+  const view = (url) => {
+    const { pathname, search } = new URL(url, location.href);
+    history.replaceState(null, "", pathname + search);
+    live.dataset.live = live.dataset.live.split("?")[0] + search;
+    tag = "";
+    return window.live.refresh();
+  };
+
+  const addressOf = (form) => `${form.action.split("#")[0]}?${new URLSearchParams(new FormData(form))}`;
+
+  let isSliding = false;
+  const slide = async (event) => {
+    if (isSliding || !event.target.closest("form[data-view]")) return;
+    isSliding = true;
+    for (let shown = "", wanted; ; shown = wanted) {
+      wanted = addressOf(live.querySelector("form[data-view]"));
+      if (wanted === shown) break;
+      await view(wanted);
+    }
+    isSliding = false;
+  };
+  live.addEventListener("input", slide);
+  live.addEventListener("change", (event) => setTimeout(() => slide(event), 0)); // After the drag.
+  live.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-view]")) return;
+    event.preventDefault();
+    view(addressOf(event.target));
+  });
+  live.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-view]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    view(link.href);
+  });
 
   window.live = {
     refresh: async () => {

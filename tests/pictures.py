@@ -102,6 +102,11 @@ def count_a_log(stack: Stack) -> str:
     return submit(stack, "/streams/weblog", "/streams/weblog/logs", pace="watch")
 
 
+def play_queries(stack: Stack) -> str:
+    """Play ten days of made-up queries."""
+    return submit(stack, "/zeitgeist", "/zeitgeist/playbacks")
+
+
 def make_a_quilt(stack: Stack) -> str:
     """Have 64 squares painted."""
     return submit(stack, "/quilt", "/quilt")
@@ -137,6 +142,7 @@ PICTURES = (
     Picture("invitations", send_invitations, 1.5, LOOKS),
     Picture("grades", add_students, 1.5, (LIGHT, DARK)),
     Picture("weblog", count_a_log, 7.0, (LIGHT, DARK)),
+    Picture("zeitgeist", play_queries, 20.0, (LIGHT, DARK)),
     Picture("sums", load_a_sum, 8.0),
     Picture("counters", click, 6.0),
     Picture("quilt", make_a_quilt, 1.5),

@@ -119,6 +119,7 @@ class Part:
         waiting: Records in its inbox (backlog).
         watermark, lag_ms: In the time of the stream; how far it is behind what was read.
         rate: Records a second, since the run began.
+        version, phase: Of its code that runs, and what becomes of it ("running": nothing).
     """
 
     name: str
@@ -127,6 +128,8 @@ class Part:
     watermark: int
     lag_ms: int
     rate: float
+    version: int
+    phase: str
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,8 @@ def _parts(seen: Observation, totals: Totals, elapsed_s: float) -> list[Part]:
             watermark := seen.status.computations[name].watermark,
             max(0, front - watermark),
             (counted.records + counted.late + counted.dead) / elapsed_s if elapsed_s else 0.0,
+            seen.status.computations[name].version,
+            seen.status.computations[name].phase,
         )
         for name in WEBLOG.graph.order
     ]

@@ -19,7 +19,7 @@ maxima of E. Gumbel's "Statistics of extremes", 1958.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from demos.zeitgeist.model import Expected
@@ -51,6 +51,7 @@ class Alert:
         start: The beginning of the bucket that led to it.
         at: When it was told, by the time of the stream.
         usual: What the model had expected.
+        version: Of the detector that told it.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class Alert:
     usual: float
     evidence: float
     bar: float
+    version: int = 1
 
 
 @dataclass
@@ -156,3 +158,19 @@ class Detector:
         if not kept:
             return cls()
         return cls({kind: Side(*kept[kind]) for kind in SIGNS}, kept["last"])
+
+    # As a state of version 2
+
+    def named(self) -> dict[str, Any]:
+        """Return it as JSON knows it, each number by its name."""
+        return {
+            "last": self.last,
+            "sides": {kind: asdict(side) for kind, side in self.sides.items()},
+        }
+
+    @classmethod
+    def of_named(cls, kept: dict[str, Any] | None) -> Detector:
+        """Return the detector that was kept by names; a new one if there is none."""
+        if not kept:
+            return cls()
+        return cls({kind: Side(**kept["sides"][kind]) for kind in SIGNS}, kept["last"])

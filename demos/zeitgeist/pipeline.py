@@ -18,7 +18,7 @@ Source: the Zeitgeist pipeline of the MillWheel paper, 2013.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from demos.zeitgeist.detector import Alert, Detector
 from demos.zeitgeist.model import Expected, Model
 from demos.zeitgeist.series import BUCKET_MS, DAY_MS
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+from pipelines.streams.limits import Limits
 
 # Those that push records, each with its own watermark: the stream's is that of the slowest.
 FEEDS = ("tokyo", "paris", "austin")
@@ -38,6 +39,8 @@ GROWTH = 1.25
 # One that is not this far above the mean is no spike, whatever came before.
 MIN_PARTIAL = 1.0
 MAX_ALERTS = 50
+# For any computation; some thousand records. Feeds wait then, so the page shows a lag of seconds.
+MAX_WAITING_BYTES = 500_000
 
 KeyOf = Callable[[Any], str]
 
@@ -131,6 +134,7 @@ class Watcher(Computation):
     """Tells what is odd."""
 
     name = "detector"
+    reads: Sequence[int] = (2,)
     inputs: Mapping[str, KeyOf] = {"measured": by_query}
     outputs = ("alerts",)
     ttl = FORGOTTEN_AFTER
@@ -141,14 +145,41 @@ class Watcher(Computation):
             return
         start, count = found["start"], found["count"]
         expected = Expected(found["mean"], found["spread"])
-        detector = Detector.of(ctx.state.get("detector"))
+        detector = self.load_detector(ctx)
         if found["is_complete"]:
             alerts = detector.complete(start, count, expected)
         else:
             alerts = detector.partial(start, record.at, count, expected)
-        ctx.state["detector"] = detector.kept()
+        self.keep(ctx, detector)
         for alert in alerts:
-            ctx.produce("alerts", {"query": ctx.key, **asdict(alert)})
+            told = asdict(replace(alert, version=self.version))
+            ctx.produce("alerts", {"query": ctx.key, **told})
+
+    def load_detector(self, ctx: Context) -> Detector:
+        return Detector.of(ctx.state.get("detector"))
+
+    def keep(self, ctx: Context, detector: Detector) -> None:
+        ctx.state["detector"] = detector.kept()
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"detector": Detector.of_named(state.get("named")).kept()}
+
+
+class NewWatcher(Watcher):
+    """The same by another form of state, to take the place of the first one while all goes on."""
+
+    name = "detector"
+    version = 2
+    reads = (1,)
+
+    def load_detector(self, ctx: Context) -> Detector:
+        return Detector.of_named(ctx.state.get("named"))
+
+    def keep(self, ctx: Context, detector: Detector) -> None:
+        ctx.state["named"] = detector.named()
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"named": Detector.of(state.get("detector")).named()}
 
 
 class History(Computation):
@@ -193,6 +224,8 @@ ZEITGEIST = Pipeline(
     sources=[
         PushSource("queries", disorder=timedelta(0), processes=FEEDS, idle=GIVEN_UP_AFTER),
     ],
+    standby=[NewWatcher],
+    limits=Limits(waiting_bytes=MAX_WAITING_BYTES),
 )
 """The whole pipeline."""
 

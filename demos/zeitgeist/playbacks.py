@@ -23,7 +23,8 @@ from models.transactions import transact
 from models.uploads import put_upload
 from pipelines.runtime import Clients, naive_utc
 
-SPEEDS = (1, 60, 600, 3_000, 10_000, 100_000)
+SPEEDS = (1, 60, 600, 3_000, 10_000, 30_000, 100_000)
+SAMPLE_SPEED = 30_000  # Ten days in half a minute; the first spike after twelve seconds.
 MAX_SERIES = 10
 SAMPLE_BUCKETS = DAYS * DAY_MS // BUCKET_MS
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024
@@ -31,6 +32,7 @@ MAX_UPLOAD_BYTES = 8 * 1024 * 1024
 RUMOUR = (2 * HOUR_MS, 10.0)
 SILENCE = (3 * HOUR_MS, 0.0)
 MAX_CHANGES = 200
+MAX_RECORDS = 400  # Of one push.
 
 
 class PlaybackGoesOnError(Exception):
@@ -79,6 +81,7 @@ class Playback:
         since_ms, since: It has gone on at its speed since this time of day, from this time on.
         reached: By feed, up to where everything was pushed.
         step: The number of the task that comes next.
+        started_ms, ended_ms: Of the day; None: it goes on.
     """
 
     id: str
@@ -94,6 +97,8 @@ class Playback:
     held: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     step: int = 0
+    started_ms: int = 0
+    ended_ms: int | None = None
 
     @property
     def last(self) -> int:
@@ -108,6 +113,18 @@ class Playback:
     def front(self) -> int:
         """How far the fastest feed is."""
         return max(self.reached.values())
+
+    @property
+    def stride(self) -> int:
+        """How much of the stream one step pushes of a feed, at most: a push is short so."""
+        return max(1, MAX_RECORDS // len(self.parts)) * BUCKET_MS
+
+    def ahead(self, now_ms: int) -> int:
+        """Return the begin of the first bucket that no step can have pushed a record of by now.
+
+        Not even one that is under way, or has died: what it pushed is counted as it was pushed.
+        """
+        return -(-min(self.due(now_ms), self.front + self.stride) // BUCKET_MS) * BUCKET_MS
 
     def due(self, now_ms: int) -> int:
         """Return up to where records are due."""
@@ -205,9 +222,10 @@ def new_playback(
     first = min(part.first for part in parts)
     weeks = max(0, -(-(max(stated) + DAY_MS - first) // WEEK_MS))
     begin, end = first + weeks * WEEK_MS, max(part.end for part in parts) + weeks * WEEK_MS
+    now = now_ms(clients)
     return Playback(
-        playback_id, title, parts, weeks * WEEK_MS, begin, end, speed, now_ms(clients), begin,
-        dict.fromkeys(FEEDS, begin),
+        playback_id, title, parts, weeks * WEEK_MS, begin, end, speed, now, begin,
+        dict.fromkeys(FEEDS, begin), started_ms=now,
     )  # fmt: skip
 
 
@@ -222,7 +240,8 @@ def change_speed(clients: Clients, playback_id: str, speed: int) -> bool:
     """Go on at another speed, from where the fastest feed is; return False if it is over."""
 
     def changed(old: Playback) -> Playback:
-        return replace(old, speed=speed, since_ms=now_ms(clients), since=old.front)
+        now = now_ms(clients)
+        return replace(old, speed=speed, since_ms=now, since=old.ahead(now))
 
     return _change(playback_id, changed)
 
@@ -237,11 +256,11 @@ def hold(playback_id: str, feed: str, *, is_held: bool) -> bool:
     return _change(playback_id, changed)
 
 
-def ask_for(playback_id: str, query: str, what: tuple[int, float]) -> bool:
+def ask_for(clients: Clients, playback_id: str, query: str, what: tuple[int, float]) -> bool:
     """Have a query asked for more or less, from the next bucket on; False: that cannot be."""
 
     def changed(old: Playback) -> Playback | None:
-        begin = -(-old.front // BUCKET_MS) * BUCKET_MS
+        begin = old.ahead(now_ms(clients))
         if old.part(query) is None or len(old.changes) >= MAX_CHANGES:
             return None
         return replace(old, changes=(*old.changes, Change(query, begin, begin + what[0], what[1])))
@@ -249,12 +268,12 @@ def ask_for(playback_id: str, query: str, what: tuple[int, float]) -> bool:
     return _change(playback_id, changed)
 
 
-def stop(playback_id: str) -> bool:
+def stop(clients: Clients, playback_id: str) -> bool:
     """End a playback where its fastest feed is; return False if it is over."""
 
     def changed(old: Playback) -> Playback:
-        end = -(-old.front // BUCKET_MS) * BUCKET_MS
-        return replace(old, end=min(old.end, end), held=(), since=min(old.end, end) + BUCKET_MS)
+        end = min(old.end, old.ahead(now_ms(clients)))
+        return replace(old, end=end, held=(), since=end + BUCKET_MS)
 
     return _change(playback_id, changed)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from demos.zeitgeist.detector import DIP, SPIKE, Alert
 from demos.zeitgeist.pipeline import ZEITGEIST, alert_of
@@ -46,29 +47,41 @@ class Board:
 
 def board_of(clients: Clients, playback: Playback) -> Board:
     """Return what was told in a playback, the newest first."""
-    states = {part.query: ZEITGEIST.state(clients, "board", part.query) for part in playback.parts}
+    queries = [part.query for part in playback.parts]
+    states = ZEITGEIST.states_of(clients, "board", queries)
     told = [
         Told(part, alert_of(value))
         for part in playback.parts
-        for value in states[part.query].get("alerts", ())
+        for value in states.get(part.query, {}).get("alerts", ())
     ]
     return Board(
-        {query: state.get(SPIKE, 0) for query, state in states.items()},
-        {query: state.get(DIP, 0) for query, state in states.items()},
+        {query: states.get(query, {}).get(SPIKE, 0) for query in queries},
+        {query: states.get(query, {}).get(DIP, 0) for query in queries},
         sorted(told, key=lambda each: each.alert.at, reverse=True),
     )
 
 
-def points_of(clients: Clients, query: str, begin: int, end: int) -> list[Point]:
-    """Return the complete buckets of a query from a time on, before another one."""
-    points = []
-    for day in range(begin // DAY_MS, -(-end // DAY_MS)):
-        state = ZEITGEIST.state(clients, "history", f"{query}|{day}")
-        points += [
-            Point(day * DAY_MS + number * BUCKET_MS, *rest)
-            for number, *rest in state.get("buckets", ())
+def points_of(
+    clients: Clients, queries: Sequence[str], begin: int, end: int
+) -> dict[str, list[Point]]:
+    """Return the complete buckets of some queries from a time on, before another one."""
+    days = range(begin // DAY_MS, -(-end // DAY_MS))
+    keys = [f"{query}|{day}" for query in queries for day in days]
+    states = ZEITGEIST.states_of(clients, "history", keys)
+    return {
+        query: [
+            point
+            for day in days
+            for point in _points(states.get(f"{query}|{day}", {}), day)
+            if begin <= point.start < end
         ]
-    return [each for each in points if begin <= each.start < end]
+        for query in queries
+    }
+
+
+def _points(history: Mapping[str, Any], day: int) -> Iterator[Point]:
+    for number, *rest in history.get("buckets", ()):
+        yield Point(day * DAY_MS + number * BUCKET_MS, *rest)
 
 
 def open_counts(clients: Clients, query: str) -> list[Point]:

@@ -14,8 +14,10 @@ hint, so pages also look without being told, but rarely.
 
 A stream keeps one of the process's threads, so there are at most `LIVE_STREAMS` in a process; 0
 where the platform holds responses back until they are complete, as App Engine does. The others get
-503 and ask. How soon they may ask again follows from how many there are. Streams end after a
-minute, and at once when the process is told to end.
+503 and ask. How soon they may ask again follows from how many there are. Streams have turns, too:
+each event makes a page ask for its part, and all at once would keep others waiting. A stream that
+is alone has its turn at once. Streams end after a minute, and at once when the process is told to
+end.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ bp = Blueprint("rollforward_live", __name__, url_prefix="/updates")
 
 MAX_TOKEN_CHARS = 2_000
 MAX_ID_CHARS = 400
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S, MIN_PAUSE_S = 0.2, 0.001
 # A listener that has gone is found out by the next write.
 HEARTBEAT_S = 5.0
 STREAM_S = 60.0
@@ -46,6 +48,8 @@ RECONNECT_MS = 500
 # How often a page asks: as long as the pages of one process ask no more often than this in all.
 FAST_MS, SLOW_MS = 400, 15_000
 ASKED_PER_S = 10
+# And how often its streams tell them something, in all.
+TOLD_PER_S = 10
 
 
 @dataclass
@@ -76,21 +80,22 @@ class Streams:
 
 @dataclass
 class Pace:
-    """How often pages may ask: each that asks gets the next free moment to ask again.
+    """Turns, so many a second: whoever wants one gets the next that is free.
 
     So they come evenly, however many there are and however many came at once.
     """
 
+    per_s: float
     _next_at_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, now_s: float) -> int:
-        """Return after how many milliseconds a page may ask again."""
+    def wait_s(self, now_s: float, min_s: float = 0.0) -> float:
+        """Take a turn; return in how many seconds it is."""
         with self._lock:
-            wait_s = max(FAST_MS / 1000, self._next_at_s - now_s)
+            wait_s = max(min_s, self._next_at_s - now_s)
             wait_s = min(SLOW_MS / 1000, wait_s)  # Also when the clock was put back.
-            self._next_at_s = now_s + wait_s + 1 / ASKED_PER_S
-        return round(wait_s * 1000)
+            self._next_at_s = now_s + wait_s + 1 / self.per_s
+        return wait_s
 
 
 @dataclass
@@ -98,7 +103,8 @@ class Live:
     """What an app has of live updates."""
 
     streams: Streams
-    pace: Pace = field(default_factory=Pace)
+    asking: Pace = field(default_factory=lambda: Pace(ASKED_PER_S))
+    telling: Pace = field(default_factory=lambda: Pace(TOLD_PER_S))
     topics_of: dict[str, str] = field(default_factory=dict)  # By the beginning of a path.
 
 
@@ -113,9 +119,8 @@ def register(app: Flask) -> None:
     def publish(response: Response) -> Response:
         if request.method == "POST":
             live: Live = app.extensions["live"]
-            found = {
-                topic for start, topic in live.topics_of.items() if request.path.startswith(start)
-            }
+            path = request.path  # Once: to look for it takes longer than to compare it.
+            found = {topic for start, topic in live.topics_of.items() if path.startswith(start)}
             for topic in sorted(found):
                 clients().publish(topic)
         return response
@@ -141,8 +146,8 @@ def updates(*topics: str) -> Markup:
 def latest(token: str) -> ResponseReturnValue:
     """Say what the last change is; its caller compares it with the one it knows."""
     live = _live()
-    again_ms = live.pace.ask(clients().clock.now().timestamp())
-    return jsonify(id=_id(clients(), _topics(token)), again_ms=again_ms)
+    again_s = live.asking.wait_s(clients().clock.now().timestamp(), FAST_MS / 1000)
+    return jsonify(id=_id(clients(), _topics(token)), again_ms=round(again_s * 1000))
 
 
 @bp.get("/<token>/events")
@@ -154,30 +159,31 @@ def events(token: str) -> ResponseReturnValue:
         abort(400)
     if request.method == "HEAD" or not live.streams.enter():
         return "", 503, {"Retry-After": "60"}
-    response = Response(
-        _stream(clients(), live.streams, topics, seen), content_type="text/event-stream"
-    )
+    response = Response(_stream(clients(), live, topics, seen), content_type="text/event-stream")
     response.call_on_close(live.streams.leave)
     response.headers["X-Accel-Buffering"] = "no"
     return response
 
 
-def _stream(
-    clients: Clients, streams: Streams, topics: Sequence[str], seen: str
-) -> Iterator[bytes]:
+def _stream(clients: Clients, live: Live, topics: Sequence[str], seen: str) -> Iterator[bytes]:
     began = beat = clients.clock.now().timestamp()
+    turn_at: float | None = None  # To tell of a change.
     yield f"retry: {RECONNECT_MS}\n\n".encode()
-    while not streams.is_closing:
-        now = clients.clock.now().timestamp()
+    while not live.streams.is_closing:
+        now, pause_s = clients.clock.now().timestamp(), LOOK_EVERY_S
         if now - began > STREAM_S:
             return
-        if (id_ := _id(clients, topics)) != seen:
-            seen, beat = id_, now
-            yield f"id: {id_}\nevent: changed\ndata: {id_}\n\n".encode()
+        if turn_at is None and _id(clients, topics) != seen:
+            turn_at = now + live.telling.wait_s(now)
+        if turn_at is not None and now > turn_at - MIN_PAUSE_S:
+            seen, beat, turn_at = _id(clients, topics), now, None
+            yield f"id: {seen}\nevent: changed\ndata: {seen}\n\n".encode()
+        elif turn_at is not None:
+            pause_s = min(pause_s, turn_at - now)
         elif now - beat > HEARTBEAT_S:
             beat = now
             yield b":\n\n"
-        clients.clock.sleep(LOOK_EVERY_S)
+        clients.clock.sleep(pause_s)
 
 
 def _id(clients: Clients, topics: Sequence[str]) -> str:

@@ -74,4 +74,5 @@ def _watch(app: Flask) -> None:
     watch(app, "numbers", "/tasks/numbers/", "/tasks/continuations/measure-numbers")
     watch(app, "blog", "/blog/samples", "/tasks/continuations/add-sample-")
     watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")
-    watch(app, "zeitgeist", "/zeitgeist", "/tasks/zeitgeist/", "/tasks/streams/zeitgeist/")
+    watch(app, "zeitgeist", "/zeitgeist", "/demo/zeitgeist")
+    watch(app, "zeitgeist", "/tasks/zeitgeist/", "/tasks/streams/zeitgeist/")

@@ -31,6 +31,7 @@ from demos.sums import load, sums
 from demos.sums.load import Load
 from demos.sums.sums import TooManySumsError
 from demos.weblog.loads import TooManyLogsError, add_sample
+from demos.zeitgeist import playbacks, player
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.faults import strike_once_each
@@ -99,6 +100,11 @@ TOUR = (
         "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",
     ),
     Step(
+        "zeitgeist",
+        "Odd, or only late",
+        "A spike is told at once. Press Delay tokyo: the watermark waits, and nobody cries dip.",
+    ),
+    Step(
         "numbers",
         "What it all costs",
         "A read, a write, a busy row and a task, measured on this stack within half a minute.",
@@ -106,7 +112,7 @@ TOUR = (
 )
 
 
-@bp.post("/demo/<any(invitations, grades, sums, counters, quilt, weblog, numbers):name>")
+@bp.post("/demo/<any(invitations, grades, sums, counters, quilt, weblog, zeitgeist, numbers):name>")
 def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
     form_id = id_in_form()
@@ -173,6 +179,14 @@ def _weblog(form_id: str, tour: int | None) -> str:
     return url_for("weblog.page", tour=tour)
 
 
+def _zeitgeist(form_id: str, tour: int | None) -> str:
+    try:
+        player.start_sample(clients(), form_id, playbacks.SAMPLE_SPEED)
+    except playbacks.PlaybackGoesOnError:
+        flash("A playback goes on already: here it is.")
+    return url_for("zeitgeist.page", tour=tour)
+
+
 def _numbers(form_id: str, tour: int | None) -> str:
     run_id = form_id
     try:
@@ -190,6 +204,7 @@ _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "counters": _counters,
     "quilt": _quilt,
     "weblog": _weblog,
+    "zeitgeist": _zeitgeist,
     "numbers": _numbers,
 }
 

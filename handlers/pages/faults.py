@@ -69,6 +69,26 @@ def kill_worker() -> ResponseReturnValue:
     return redirect(_back(), 303)
 
 
+@bp.post("/workers")
+def resize() -> ResponseReturnValue:
+    """Have as many workers as a form says: so pressing a button twice is the same as once."""
+    count = request.form.get("count", 0, type=int)
+    with _platform_expected():
+        ask_platform("POST", "/api/v1/workers", {"count": count})
+    return redirect(_back(), 303)
+
+
+def workers() -> tuple[int, int]:
+    """Return how many workers the app has, and may have; 0, 0 when no platform answers."""
+    if not settings().is_local or not settings().devserver_url:
+        return 0, 0
+    try:
+        found = ask_platform("GET", "/api/v1/workers", None)
+        return int(found["count"]), int(found["max"])
+    except (requests.RequestException, KeyError, ValueError):
+        return 0, 0
+
+
 def strike_once_each(page: str) -> None:
     """Let each switch that is on strike one delivery of the run that begins, for certain.
 

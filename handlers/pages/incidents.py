@@ -66,7 +66,9 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Mark:
-    """What somebody did to the app: "kill" with the worker's process id, or "flush"."""
+    """What somebody did to the app: "kill" with the worker's process id, "flush", or "resize" with
+    how many workers there are to be.
+    """
 
     at: float
     kind: str

@@ -7,7 +7,7 @@ its flags, what was hit and came back, the closing line, the cost. What moves st
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from handlers.pages.formatting import duration, plural
@@ -22,6 +22,11 @@ FAULTS_IN_WORDS = {
     "kill_worker": "lost its worker",
 }
 DIED = "lost its worker"
+MARKS_IN_WORDS: Mapping[str, Callable[[str], str]] = {
+    "kill": lambda pid: f"worker {pid} killed",
+    "flush": lambda _: "memcached flushed",
+    "resize": lambda count: plural(int(count), "worker"),
+}
 # Of an axis: faults that are closer together share a flag.
 SAME_FLAG = 0.02
 # An axis grows in steps, so that its flags do not creep all the time.
@@ -41,7 +46,7 @@ LABEL_ROWS = 2
 class Flag:
     """Something that happened at one moment; `x` in percent of the axis, `row` of its label."""
 
-    kind: str  # "start", "fault", "kill", "flush", "healed" or "end".
+    kind: str  # "start", "fault", "kill", "flush", "resize", "healed" or "end".
     at_s: float
     text: str
     count: int = 1
@@ -220,6 +225,8 @@ def _said(
     when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""
+    if mark.kind == "resize":
+        return f"The app was given {MARKS_IN_WORDS['resize'](mark.text)}{when}.", ""
     lost = victims(mark, found)
     if not lost:
         return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
@@ -283,9 +290,8 @@ def _flags(time: Timeline, hits: Sequence[Delivery], found: Incidents) -> list[F
             flags.append(Flag("fault", at_s, "1 fault"))
     for mark in found.marks:
         if time.has(mark.at):
-            text = f"worker {mark.text} killed" if mark.kind == "kill" else "memcached flushed"
-            flags.append(Flag(mark.kind, time.of(mark.at), text))
-            flags += _healed(time, mark, found)
+            flags.append(Flag(mark.kind, time.of(mark.at), MARKS_IN_WORDS[mark.kind](mark.text)))
+            flags += _healed(time, mark, found) if mark.kind == "kill" else []
     ends = [each.task_ended_at for each in hits if each.is_repaired and each.task_ended_at]
     if hits and len(ends) == len(hits):
         flags.append(Flag("healed", time.of(max(ends)), "all repaired", len(hits)))

@@ -5,27 +5,18 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from demos.weblog.progress import Progress
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
-from handlers.pages.incidents import Delivery, Incidents, incidents
+from handlers.pages.incidents import Delivery, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
+from handlers.pages.stream_stage import Hits, delivery_name, hits_of
 from handlers.pages.weblog_charts import Second, by_second
 
 TASKS = "/tasks/streams/weblog/"
-NAMES = {"tick": "the watermarks", "pull": "the reading of the log", "push": "a push"}
-FIRST_SLOTS = 65_536
-
-
-@dataclass(frozen=True)
-class Hits:
-    """How often the deliveries of a box were hit, and whether a task is not done since."""
-
-    count: int
-    is_open: bool
+NAMES = {"pull": "the reading of the log"}
 
 
 def weblog_stage(
@@ -56,29 +47,8 @@ def weblog_stage(
     return stage, by_second(found.results, time.length_s), hits_of(replace(seen, deliveries=own))
 
 
-def hits_of(seen: Incidents) -> dict[str, Hits]:
-    """Return which computations were hit, and the source by its own name."""
-    hits: dict[str, Hits] = {}
-    for each in seen.deliveries:
-        box = _box(each)
-        if box and each.is_hit:
-            before = hits.get(box, Hits(0, is_open=False))
-            hits[box] = Hits(before.count + 1, before.is_open or not each.is_repaired)
-    return hits
-
-
-def _box(delivery: Delivery) -> str:
-    """Return which box of the picture a delivery is of; "": of none, as that of watermarks."""
-    body: Any = delivery.body or {}
-    return str(body.get("computation") or body.get("stream") or "")
-
-
 def _name(delivery: Delivery) -> str:
-    body: Any = delivery.body or {}
-    if "computation" in body and isinstance(body.get("first_slot"), int):
-        share = 100 * body["first_slot"] // FIRST_SLOTS
-        return f"{body['computation']}, keys from {share} % on"
-    return NAMES.get(delivery.path.removeprefix(TASKS), "a task")
+    return delivery_name(delivery, NAMES)
 
 
 def _closing(found: Progress, stage: Stage) -> str:

@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.zeitgeist import playbacks, player
+from demos.zeitgeist import intervals, playbacks, player
+from demos.zeitgeist.check import MAX_BUCKETS, Check, check
 from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import MAX_SERIES, MAX_UPLOAD_BYTES, SPEEDS, Playback
-from demos.zeitgeist.progress import Point, board_of, open_counts, points_of
+from demos.zeitgeist.playbacks import (
+    MAX_SERIES,
+    MAX_UPLOAD_BYTES,
+    SAMPLE_SPEED,
+    SPEEDS,
+    Playback,
+)
+from demos.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
 from demos.zeitgeist.series import DAY_MS, MAX_NAME_CHARS, BadSeriesError, Series, read_series
-from handlers.endpoints.context import clients
+from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
-from handlers.pages.faults import strike_once_each, switches_of
-from handlers.pages.incidents import Delivery, incidents
+from handlers.pages.faults import strike_once_each, workers
+from handlers.pages.formatting import plural
 from handlers.pages.live import live_part
-from handlers.pages.stage import Stage, seconds, stage_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
-from handlers.pages.zeitgeist_charts import Chart, chart_of, clock
-from pipelines.streams import FOREVER
+from handlers.pages.zeitgeist_charts import Chart, Spark, chart_of, clock, spark_of
+from handlers.pages.zeitgeist_stage import rows_of, sums_of, zeitgeist_stage
+from pipelines.streams import FOREVER, StreamError
 
 bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 
-TASKS = "/tasks/streams/zeitgeist/"
-TABS = ("how", "code")
+TABS = ("how", "compare", "code")
 SHOWN_MS = 2 * DAY_MS
 SHOWN_BUCKETS = 24
 SHOWN_ALERTS = 12
-SPEED = 10_000
 STEERED = {"rumour": playbacks.RUMOUR, "quiet": playbacks.SILENCE}
-
-
-@dataclass(frozen=True)
-class Row:
-    """How far a computation is."""
-
-    name: str
-    records: int
-    waiting: int
-    late: int
-    dead: int
-    lag_ms: int
 
 
 # Looking
@@ -76,12 +66,13 @@ def start() -> ResponseReturnValue:
         if files:
             parts = playbacks.upload_parts(clients(), playback_id, _series(files))
             title = ", ".join(part.name for part in parts)
+            wanted = playbacks.new_playback(clients(), playback_id, title, parts, speed)
+            is_new = player.start(clients(), wanted)
         elif request.form.get("sample"):
-            parts, title = playbacks.sample_parts(playback_id), "the sample"
+            is_new = player.start_sample(clients(), playback_id, speed)
         else:
             return _page("choose files, or press “Play the sample”", 400)
-        wanted = playbacks.new_playback(clients(), playback_id, title, parts, speed)
-        if not player.start(clients(), wanted):
+        if not is_new:
             flash("This form was sent before: its playback was started once.")
     except BadSeriesError as error:
         return _page(str(error), 400)
@@ -112,11 +103,11 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
     """Change a playback while it goes on."""
     query, feed = request.form.get("query", ""), request.form.get("feed", "")
     if verb in STEERED:
-        done = playbacks.ask_for(playback_id, query, STEERED[verb])
+        done = playbacks.ask_for(clients(), playback_id, query, STEERED[verb])
     elif verb == "speed":
         done = playbacks.change_speed(clients(), playback_id, _speed())
     elif verb == "stop":
-        done = playbacks.stop(playback_id)
+        done = playbacks.stop(clients(), playback_id)
     else:
         if feed not in FEEDS:
             abort(400, "There is no such feed.")
@@ -124,6 +115,47 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
     if not done:
         flash("That playback is over, or has no such query. Reload the page.")
     return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+@bp.post("/intervals/<any(split, merge):verb>")
+def reshape(verb: str) -> ResponseReturnValue:
+    """Split the interval that has most to do, or merge what was split. Local only."""
+    playback = playbacks.current()
+    if not settings().is_local:
+        abort(404)
+    try:
+        if verb == "merge":
+            flash(f"Undone: {plural(intervals.merge_all(clients()), 'split')}.")
+        elif playback is None:
+            flash("Nothing was played yet: there is nothing to split.")
+        else:
+            flash(_split_in_words(intervals.split_busiest(clients(), playback)))
+    except StreamError as error:
+        flash(f"{error}.")
+    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+@bp.post("/detector/<int:version>")
+def replace_detector(version: int) -> ResponseReturnValue:
+    """Have another version of the detector take over, while all goes on. Local only."""
+    if not settings().is_local:
+        abort(404)
+    try:
+        ZEITGEIST.replace(clients(), "detector", version=version)
+        flash(f"Version {version} of the detector takes over, interval by interval.")
+    except StreamError as error:
+        flash(f"{error}.")
+    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+def _split_in_words(found: intervals.Split | None) -> str:
+    if found is None:
+        return "Each query has an interval of its own already."
+    share = 100 * found.slot // intervals.SLOTS
+    return (
+        f"The keys of {found.computation} were cut at {share} %: {found.intervals - 1} intervals "
+        f"before, {found.intervals} now. “Compare” below shows that the results are the same."
+    )
 
 
 def _speed() -> int:
@@ -140,70 +172,107 @@ def _page(error: str, status: int) -> ResponseReturnValue:
     tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
     if tab not in TABS:
         abort(404)
+    live = _live()
     html = render_template(
         "zeitgeist/page.html",
         error=error,
         tab=tab,
+        check=_check(live) if tab == "compare" else None,
         excerpts=_code() if tab == "code" else [],
         max_mib=MAX_UPLOAD_BYTES // 1024**2,
         max_series=MAX_SERIES,
-        **_live(),
+        **live,
     )
     return html, status
 
 
+def _check(live: dict[str, Any]) -> Check | None:
+    """Return whether the pipeline has what a plain run has of the chosen query.
+
+    None: there is none, or it is too long.
+    """
+    if live["playback"] is None or live["part"].buckets > MAX_BUCKETS:
+        return None
+    found = live["status"].computations
+    # Of those that keep what is compared.
+    final = min(found["history"].watermark, found["board"].watermark)
+    return check(clients(), live["playback"], live["part"], final)
+
+
 def _live() -> dict[str, Any]:
     playback, found = playbacks.current(), ZEITGEIST.status(clients())
-    rows = _rows(found.computations, playback.front if playback else 0)
+    topology = ZEITGEIST.topology(clients())
+    rows = rows_of(found, topology, playback.front if playback else 0)
     goes_on = playback is not None and not playback.is_over
+    is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
+    sums, now = sums_of(found), clients().clock.now()
+    stage, hits = zeitgeist_stage(playback, sums, now, is_moving=is_moving)
     return {
+        "status": found,
         "rows": rows,
-        "came": sum(each.records for each in found.sources.values()),
+        "hits": hits,
+        "came": sums.came,
         "picture": picture_of(ZEITGEIST),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "playback": playback,
         "goes_on": goes_on,
-        "is_moving": goes_on or any(row.waiting or row.lag_ms for row in rows),
+        "is_moving": is_moving,
+        "held_back": found.sources["queries"].held,
         "feeds": FEEDS,
         "speeds": SPEEDS,
-        "speed": playback.speed if playback else SPEED,
-        "stage": _stage(),
+        "sample_speed": SAMPLE_SPEED,
+        "speed": playback.speed if playback else SAMPLE_SPEED,
+        "stage": stage,
+        "workers": workers(),
+        "usual_intervals": ZEITGEIST.intervals,
+        "versions": _versions(topology),
+        "replaced": topology.changes[:1],
         "new_id": clients().new_id(),
-        **(_of_playback(playback, found.computations["counter"].watermark) if playback else {}),
+        **(_of_playback(playback, found) if playback else {}),
     }
 
 
-def _rows(computations: Mapping[str, Any], front: int) -> list[Row]:
-    """Return how far each computation is, and how far behind the fastest feed."""
-    return [
-        Row(
-            each.name, each.records, each.waiting, each.late, each.dead,
-            max(0, front - each.watermark),
-        )
-        for each in (computations[name] for name in ZEITGEIST.graph.order)
-    ]  # fmt: skip
+def _versions(topology: Any) -> tuple[int, int]:
+    """Return which version of the detector runs, and the other one that this code has."""
+    part = topology.parts["detector"]
+    return part.version, next(each for each in part.versions if each != part.version)
 
 
-def _of_playback(playback: Playback, watermark: int) -> dict[str, Any]:
+def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     """Return what is shown of the queries of a playback, and of the chosen one."""
+    watermark = status.computations["counter"].watermark
     board = board_of(clients(), playback)
     part = playback.part(request.args.get("q", "")) or playback.parts[0]
     days = max(1, -(-(playback.end - playback.begin) // DAY_MS))
     day = request.args.get("day", 0, type=int)
     span = _span(playback, day if 1 <= day <= days else None)
-    points = points_of(clients(), part.query, *span)
+    points = points_of(clients(), [each.query for each in playback.parts], *span)
+    own = points[part.query]
     so_far = [] if 1 <= day <= days else open_counts(clients(), part.query)
     return {
         "part": part,
         "board": board,
         "told": board.told[:SHOWN_ALERTS],
         "watermark": min(watermark, playback.last),
-        "chart": _chart(playback, board.of(part.query), points, so_far, span, watermark),
-        "points": [*points, *so_far][-SHOWN_BUCKETS:],
+        "chart": _chart(playback, board.of(part.query), own, so_far, span, watermark),
+        "sparks": _sparks(playback, board, points, span, watermark),
+        "points": [*own, *so_far][-SHOWN_BUCKETS:],
         "open_from": so_far[0].start if so_far else FOREVER,
         "day": day if 1 <= day <= days else None,
         "days": days,
         "today": min(days, max(1, (playback.front - playback.begin) // DAY_MS + 1)),
+    }
+
+
+def _sparks(
+    playback: Playback, board: Board, points: dict[str, list[Point]], span: tuple[int, int],
+    watermark: int,
+) -> dict[str, Spark]:  # fmt: skip
+    return {
+        query: spark_of(
+            found, board.of(query), span=span, watermark=watermark, shift=playback.shift
+        )
+        for query, found in points.items()
     }
 
 
@@ -227,23 +296,13 @@ def _chart(
     )  # fmt: skip
 
 
-def _stage() -> Stage:
-    """Return the stage, for its switches and for what a kill led to."""
-    now = clients().clock.now()
-    seen = incidents(now - datetime.timedelta(seconds=30), path=TASKS)
-    return stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=_name)
-
-
-def _name(delivery: Delivery) -> str:
-    return f"zeitgeist {delivery.path.removeprefix(TASKS)}"
-
-
 def _code() -> list[Excerpt]:
     return [
         excerpt("demos.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
         excerpt("demos.zeitgeist.pipeline", "Usual", "What is usual goes with each count"),
         excerpt("demos.zeitgeist.pipeline", "Watcher", "What is odd"),
         excerpt("demos.zeitgeist.model", "Model.expected", "Mean and spread by hour of the week"),
+        excerpt("demos.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
         excerpt("demos.zeitgeist.detector", "Detector.complete", "Evidence over several buckets"),
         excerpt("demos.zeitgeist.detector", "Side.bar", "How much evidence is enough"),
         excerpt("demos.zeitgeist.player", "play", "A step of a playback"),

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from demos.zeitgeist.detector import Alert
 from demos.zeitgeist.progress import Point
@@ -14,6 +15,8 @@ from demos.zeitgeist.series import BUCKET_MS, HOUR_MS
 # Of the lines; their picture is stretched to the width of the page.
 WIDTH, HEIGHT = 1000, 200
 TICK_HOURS = 12
+# A small chart has a point for so many buckets, which is their mean.
+SPARK_BUCKETS = 6
 # What is usual may be wider than what was counted: it is cut at so many times the mean.
 BAND_CUT = 3.0
 
@@ -48,6 +51,21 @@ class Chart:
     top: float
     watermark: float | None
     front: float
+
+
+@dataclass(frozen=True)
+class Spark:
+    """The chart of a query in small, in the same units.
+
+    Attributes:
+        last: The count of the last complete bucket that is shown; None: there is none.
+    """
+
+    band: str
+    line: str
+    flags: Sequence[Flag]
+    watermark: float | None
+    last: float | None
 
 
 @dataclass(frozen=True)
@@ -104,17 +122,59 @@ def chart_of(
     )
 
 
+def spark_of(
+    points: Sequence[Point],
+    alerts: Sequence[Alert],
+    *,
+    span: tuple[int, int],
+    watermark: int,
+    shift: int,
+) -> Spark:
+    """Return the small chart of a query; the arguments are those of `chart_of`."""
+    begin, end = span
+    last = points[-1].count if points else None
+    frame, means = _Frame(begin, end, _top(points, [])), list(_means(points))
+    known = [each for each in means if each.mean is not None]
+    step = SPARK_BUCKETS * BUCKET_MS
+    return Spark(
+        band="".join(_band(frame, run) for run in _runs(known, step)),
+        line="".join(_line(frame, run) for run in _runs(means, step)),
+        flags=[_flag(frame, each, shift) for each in alerts if begin <= each.start < end],
+        watermark=frame.x(watermark, 100) if begin <= watermark < end else None,
+        last=last,
+    )
+
+
+def _means(points: Sequence[Point]) -> Iterator[Point]:
+    """Yield the means of some buckets each; what is usual, if it is known of all of them."""
+    step = SPARK_BUCKETS * BUCKET_MS
+    for start, group in groupby(points, key=lambda point: point.start // step * step):
+        found = list(group)
+        usual = [
+            (each.low, each.mean, each.high)
+            for each in found
+            if each.low is not None and each.mean is not None and each.high is not None
+        ]
+        mean = [_mean(column) for column in zip(*usual, strict=True)]
+        is_known = len(usual) == len(found)
+        yield Point(start, _mean([each.count for each in found]), *(mean if is_known else ()))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def _top(points: Sequence[Point], so_far: Sequence[Point]) -> float:
     highest = max((each.count for each in [*points, *so_far]), default=0)
     usual = max((min(each.high or 0, BAND_CUT * (each.mean or 0)) for each in points), default=0)
     return max(1.0, highest * 1.1, usual)
 
 
-def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
+def _runs(points: Sequence[Point], step: int = BUCKET_MS) -> Iterator[list[Point]]:
     """Yield points that follow each other; where something was not measured, a line ends."""
     run: list[Point] = []
     for point in points:
-        if run and point.start > run[-1].start + BUCKET_MS:
+        if run and point.start > run[-1].start + step:
             yield run
             run = []
         run.append(point)
@@ -142,8 +202,18 @@ def _ticks(frame: _Frame, shift: int) -> Iterator[tuple[float, str]]:
     step = TICK_HOURS * HOUR_MS
     at = -(-(frame.begin - shift) // step) * step
     while at + shift < frame.end:
-        yield frame.x(at + shift, 100), clock(at)
+        yield frame.x(at + shift, 100), _tick(at)
         at += step
+
+
+def _tick(at: int) -> str:
+    """Return what stands below a chart: a day at its beginning, and the time within it.
+
+    >>> _tick(4 * 86_400_000), _tick(4 * 86_400_000 + 43_200_000)
+    ('Mon 5 Jan', '12:00')
+    """
+    time = datetime.datetime.fromtimestamp(at / 1000, datetime.UTC)
+    return f"{time:%H:%M}" if time.hour else f"{time:%a} {time.day} {time:%b}"
 
 
 def clock(at: int) -> str:

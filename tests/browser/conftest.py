@@ -27,8 +27,9 @@ def chromium() -> str | None:
     return debian.find(*CHROMIUMS) or debian.install("chromium", *CHROMIUMS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack() -> Iterator[Stack]:
+    """Not longer than its tests: it does its work also while nobody looks."""
     with running_stack() as running:
         yield running
 

@@ -15,6 +15,18 @@ one_window = pytest.mark.parametrize(
     "page", [1280, 375] if IS_EXHAUSTIVE else [1280], indirect=True
 )
 
+# Of the demos, each of which works without a script, `make test` tries one in three.
+without_scripts = pytest.mark.one_of("without scripts", 3)
+
+# A worker that is killed cuts what it has begun to answer, as the stream by which a page
+# listens, and leaves what it has read without any answer.
+CUT_BY_A_KILL = ("ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
+
+
+def not_by_kills(problems: list[str]) -> list[str]:
+    """Return what a page complained about and no killed worker explains."""
+    return [each for each in problems if not any(error in each for error in CUT_BY_A_KILL)]
+
 
 def press(page: Page, button: Locator) -> None:
     """Press a button and wait for what it leads to: a page, or the stage as it is now."""
@@ -43,5 +55,9 @@ def expect_still(page: Page) -> None:
 
 
 def check_width(page: Page) -> None:
-    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert width <= 0, "the page is wider than the window"
+    assert width_beyond(page) <= 0, "the page is wider than the window"
+
+
+def width_beyond(page: Page) -> int:
+    """Return how many pixels of a page are right of the window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press
+from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press, without_scripts
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
@@ -87,6 +87,7 @@ def test_new_comments_never_move_the_text_being_read(
     assert problems == []
 
 
+@without_scripts
 def test_without_scripts_all_of_it_works(browser: Any, stack: Stack) -> None:
     """A link looks for new comments, and every form leads to a page."""
     context = browser.new_context(java_script_enabled=False)

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import requests
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.looks import drawn, violations
 from tests.stack import Stack, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
-MIN_TARGET_PX = 24
-MIN_TEXT_PX = 13
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm", "/runs"),
     *("/dead", "/outbox", "/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
     *("/faults", "/nothing"),
 )
-# Links within a sentence may be as small as its letters (WCAG 2.5.8).
-TOO_SMALL = """([minTarget, minText]) => {
-  const found = [];
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.textContent.trim() || !element.checkVisibility()) continue;
-    if (element.closest(".unseen, noscript")) continue;
-    const size = parseFloat(getComputedStyle(element).fontSize);
-    if (size < minText) found.push(`${size} px: ${texts.currentNode.textContent.trim()}`);
-  }
-  for (const element of document.querySelectorAll("a, button, input, select, textarea, summary")) {
-    const { width, height } = element.getBoundingClientRect();
-    if (!width || element.matches(".skip") || element.closest("p a:not(.button)")) continue;
-    if (Math.min(width, height) < minTarget - 0.5) {
-      found.push(`${width} x ${height}: ${element.outerHTML.slice(0, 80)}`);
-    }
-  }
-  return found;
-}"""
-
-
 # Pages of one thing, which are there when the app has worked: where they are linked, and how.
 OTHER_PAGES = (
     ("/runs", '/runs/continuations/[^"]+'),
@@ -51,7 +26,7 @@ OTHER_PAGES = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def busy(stack: Stack) -> Stack:
     """A stack that has worked: a run with its tasks, mails and lines."""
     page = stack.visitor.get(f"{stack.app}/invitations", timeout=30).text
@@ -73,36 +48,16 @@ def links(stack: Stack, path: str, pattern: str) -> list[str]:
     return [link.replace("&amp;", "&") for link in re.findall(rf'href="({pattern})"', text)]
 
 
-def check(page: Page, problems: list[str], where: str) -> None:
-    """Open all that is folded, and look at what axe and the ruler say."""
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    found: Any = Axe().run(page)
-    small = page.evaluate(TOO_SMALL, [MIN_TARGET_PX, MIN_TEXT_PX])
-    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    problems += [
-        f"{where}: {each['id']} {each['nodes'][0]['html']}" for each in found.response["violations"]
-    ]
-    problems += [f"{where}: {each}" for each in small]
-    problems += [f"{where} is wider than the window"] if width > 0 else []
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_every_page_is_accessible(busy: Stack, browser: Browser, scheme: Any, width: int) -> None:
+def test_every_page_is_accessible(busy: Stack, browser: Browser) -> None:
     """No violation of WCAG 2.2 AA nor of axe's best practice: by day, and on a phone at night."""
-    paths = [
-        *PAGES,
-        *(links(busy, path, pattern)[0] for path, pattern in OTHER_PAGES),
-    ]
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
-    )
-    page, problems = context.new_page(), []
-    for path in paths:
-        page.goto(busy.console + path)
-        check(page, problems, path)
-    context.close()
+    paths = [*PAGES, *(links(busy, path, pattern)[0] for path, pattern in OTHER_PAGES)]
+    page = browser.new_page(reduced_motion="reduce")
+    found: dict[str, list[str]] = {}
+    for path in drawn(paths):
+        found |= violations(page, busy.console + path)
+    page.close()
 
-    assert problems == []
+    assert found == {}
 
 
 def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:

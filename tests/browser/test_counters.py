@@ -11,6 +11,7 @@ from tests.browser.forms import (
     expect_still,
     press,
     refresh_until_still,
+    without_scripts,
 )
 from tests.browser.test_sums import keep
 from tests.stack import Stack
@@ -57,6 +58,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     check_width(page)
 
 
+@without_scripts
 def test_the_page_works_without_javascript(browser: Browser, stack: Stack) -> None:
     """Forms and links do it all, the switch of the limit too; the live part is a link away."""
     context = browser.new_context(java_script_enabled=False)
@@ -67,6 +69,7 @@ def test_the_page_works_without_javascript(browser: Browser, stack: Stack) -> No
     press(page, switch)
     expect(switch).not_to_be_checked()
     page.get_by_label("Count them").select_option("sharded")
+    page.get_by_role("slider", name="For seconds").fill("2")
     press(page, page.get_by_role("button", name="Start clicking"))
     expect(page.locator("#live")).to_contain_text("no limit simulated")
     refresh_until_still(page)

@@ -14,6 +14,7 @@ from tests.browser.forms import (
     one_window,
     press,
     refresh_until_still,
+    without_scripts,
 )
 from tests.explorer import IS_EXHAUSTIVE
 from tests.stack import Stack
@@ -105,6 +106,7 @@ def test_a_long_list_reaches_the_bars_and_nothing_drifts(
     check_width(page)
 
 
+@without_scripts
 def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> None:
     """Forms and links do it all; the live part is refreshed by a link."""
     context = browser.new_context(java_script_enabled=False)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.forms import (
-    TIMEOUT_MS,
-    check_width,
-    press,
-)
+from tests.browser.forms import TIMEOUT_MS, check_width, press, without_scripts
 from tests.stack import Stack
 
 GUESTS = 40
@@ -84,6 +80,7 @@ def test_the_console_shows_tasks_and_mails(page: Page, stack: Stack, problems: l
     assert problems == []
 
 
+@without_scripts
 def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> None:
     """Forms and links do it all; the live part is refreshed by a link."""
     context = browser.new_context(java_script_enabled=False)

@@ -7,7 +7,14 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.forms import TIMEOUT_MS, check_width, expect_still, one_window, press
+from tests.browser.forms import (
+    TIMEOUT_MS,
+    check_width,
+    expect_still,
+    one_window,
+    press,
+    without_scripts,
+)
 from tests.browser.test_sums import keep
 from tests.stack import Stack
 
@@ -44,6 +51,7 @@ def test_a_run_fills_its_rows_and_keeps_its_address(
     assert problems == []
 
 
+@without_scripts
 def test_without_scripts_all_of_it_works(browser: Browser, stack: Stack) -> None:
     """The switch is a form, the tabs are links, and a link shows how far a run is."""
     context = browser.new_context(java_script_enabled=False)

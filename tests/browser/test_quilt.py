@@ -15,6 +15,7 @@ from tests.browser.forms import (
     one_window,
     press,
     refresh_until_still,
+    without_scripts,
 )
 from tests.browser.test_sums import keep
 from tests.stack import Stack
@@ -117,6 +118,7 @@ def test_what_is_hit_is_hatched_and_none_stays_blank(page: Page, stack: Stack) -
     keep(page, "quilt-healed")
 
 
+@without_scripts
 def test_a_quilt_without_javascript(browser: Browser, stack: Stack) -> None:
     """Four quilts in one, by forms and links; the table says what each square is."""
     context = browser.new_context(java_script_enabled=False)

@@ -16,6 +16,7 @@ from tests.browser.forms import (
     one_window,
     press,
     refresh_until_still,
+    without_scripts,
 )
 from tests.stack import Stack
 
@@ -133,6 +134,7 @@ def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     expect(page.locator(".verdict")).to_contain_text("Adds up", timeout=TIMEOUT_MS)
 
 
+@without_scripts
 def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> None:
     """Forms and links do it all; the live part is refreshed by a link."""
     context = browser.new_context(java_script_enabled=False)

@@ -101,6 +101,27 @@ def test_the_pipeline_tells_what_model_and_detector_tell() -> None:
     assert detector | {"spike": None} == plain.detector.kept() | {"spike": None}
 
 
+def test_the_detector_is_replaced_between_two_buckets_and_tells_the_same() -> None:
+    """G15: in the middle of what it gathers, and back again; each alert says who told it."""
+    now = 3 * DAY + 120
+    buckets = [*counts(0, now), *((start, 0) for start, _ in counts(now, now + 3))]
+    plain, test = Zeitgeist(), StreamTest(ZEITGEIST)
+    expected = [(alert.kind, alert.start) for each in buckets for alert in plain.alerts(*each)]
+    assert [kind for kind, _ in expected] == ["dip"]
+
+    push(test, buckets[:now])
+    test.replace("detector", 2)
+    push(test, buckets[now:])
+    alerts = [output.value for output in test.read("alerts")]
+    assert [(each["kind"], each["start"], each["version"]) for each in alerts] == [
+        (kind, start, 2) for kind, start in expected
+    ]
+    test.replace("detector", 1)
+    push(test, counts(now + 3, now + 4))
+    plain.alerts(*counts(now + 3, now + 4)[0])
+    assert test.state("detector", NAME)["detector"] == plain.detector.kept()
+
+
 def test_a_query_that_has_ended_leaves_no_timer_and_bad_records_are_dead() -> None:
     test = StreamTest(ZEITGEIST)
     push(test, counts(0, 3))

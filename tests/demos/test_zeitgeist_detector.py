@@ -11,6 +11,7 @@ import pytest
 
 from demos.zeitgeist.detector import BAR_DAYS, DIP, MIN_BAR, REFRACTORY_MS, SPIKE, Alert, Detector
 from demos.zeitgeist.model import MIN_SEEN, Model
+from demos.zeitgeist.pipeline import NewWatcher, Watcher
 from demos.zeitgeist.quality import Zeitgeist
 from demos.zeitgeist.series import BUCKET_MS, DAY_MS
 
@@ -152,6 +153,19 @@ def test_what_is_kept_is_all_there_is_and_does_not_grow() -> None:
     alerts(series(32), long)
     assert len(long.detector.sides[SPIKE].days) == BAR_DAYS
     assert len(json.dumps([long.model.kept(), long.detector.kept()])) < 10_000
+
+
+def test_a_state_of_one_version_is_one_of_the_other() -> None:
+    """G15: each reads what the other has left, and nothing of it is lost on the way."""
+    zeitgeist = Zeitgeist()
+    assert alerts(series(8, during(6 * DAY, 3, 9.0)), zeitgeist)
+    first, second = Watcher(), NewWatcher()
+    kept = {"detector": zeitgeist.detector.kept()}
+    named = second.load(first.codec.dump(kept), 1)
+
+    assert Detector.of_named(named["named"]) == zeitgeist.detector
+    assert first.load(second.codec.dump(named), 2) == kept
+    assert Detector.of_named(second.upgrade({}, 1)["named"]) == Detector()
 
 
 def test_rare_counts_vary_by_chance_and_are_not_odd() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from itsdangerous import URLSafeSerializer
 
-from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, Pace
+from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, TOLD_PER_S, Pace
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.pages.test_blog_writing import publish
 from tests.world import Services, World
@@ -179,32 +179,49 @@ def test_pages_ask_where_nothing_streams(
 def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
     """They all wait longer until the process is asked as often as it can take, and no more."""
 
-    def play(pages: int, seconds: int = 60) -> tuple[Counter[int], list[int]]:
+    def play(pages: int, seconds: int = 60) -> tuple[Counter[int], list[float]]:
         """Return how many questions came in each second, and how long the last ones had to wait.
 
         All pages are opened in the same second, and each asks again when it may.
         """
-        pace, asked, told = Pace(), Counter[int](), list[int]()
+        pace, asked, told = Pace(ASKED_PER_S), Counter[int](), list[float]()
         due = [page / pages for page in range(pages)]
         while due[0] < seconds:
             at = heapq.heappop(due)
             asked[int(at)] += 1
-            told.append(pace.ask(at))
-            heapq.heappush(due, at + told[-1] / 1000)
+            told.append(pace.wait_s(at, FAST_MS / 1000))
+            heapq.heappush(due, at + told[-1])
         return asked, told[-pages:]
 
-    assert max(play(3)[1]) < 1.2 * FAST_MS
+    assert max(play(3)[1]) < 1.2 * FAST_MS / 1000
     asked, told = play(100)
-    each_ms = 100 / ASKED_PER_S * 1000
-    assert 0.9 * each_ms < min(told) <= max(told) < 1.1 * each_ms
+    each_s = 100 / ASKED_PER_S
+    assert 0.9 * each_s < min(told) <= max(told) < 1.1 * each_s
     assert max(asked[second] for second in range(15, 60)) <= ASKED_PER_S + 1
-    assert max(play(2_000, 40)[1]) == SLOW_MS
+    assert max(play(2_000, 40)[1]) == SLOW_MS / 1000
 
 
 def test_a_clock_that_is_put_back_lets_pages_ask_on(services: Services) -> None:
     """Not after the hour that it lost."""
-    pace = Pace()
-    pace.ask(10_000.0)
+    pace = Pace(ASKED_PER_S)
+    pace.wait_s(10_000.0)
 
-    assert pace.ask(6_400.0) <= SLOW_MS
-    assert pace.ask(6_500.0) == FAST_MS
+    assert pace.wait_s(6_400.0) <= SLOW_MS / 1000
+    assert pace.wait_s(6_500.0, FAST_MS / 1000) == FAST_MS / 1000
+
+
+def test_streams_tell_of_a_change_one_after_the_other(
+    listener: Browser, world: World, updates: str
+) -> None:
+    """The first at once, for else all their pages would ask for their parts in one moment."""
+    streams = [iter(listener.client.get(f"{updates}/events").response) for _ in range(2)]
+    assert [next(stream) for stream in streams] == [b"retry: 500\n\n"] * 2
+    began = world.clients.clock.now()
+
+    said, waited_s = list[bytes](), list[float]()
+    for stream in streams:
+        said.append(next(stream))
+        waited_s.append((world.clients.clock.now() - began).total_seconds())
+
+    assert all(b"event: changed" in each for each in said)
+    assert waited_s == pytest.approx([0.0, 1 / TOLD_PER_S], abs=0.002)

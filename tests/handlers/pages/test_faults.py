@@ -19,7 +19,12 @@ pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 
 @pytest.mark.parametrize(
-    "path", ["/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"]
+    "path",
+    [
+        *("/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"),
+        *("/break-it/workers", "/zeitgeist/intervals/split", "/zeitgeist/intervals/merge"),
+        "/zeitgeist/detector/2",
+    ],
 )
 @pytest.mark.parametrize("deployed", [on_app_engine, on_cloud_run])
 def test_nothing_is_broken_in_a_deployed_app(
@@ -110,7 +115,11 @@ def alone(world: World) -> Browser:
 
 
 @pytest.mark.parametrize(
-    "path", ["/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"]
+    "path",
+    [
+        *("/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"),
+        "/break-it/workers",
+    ],
 )
 def test_a_silent_platform_is_said_to_be_silent(alone: Browser, path: str) -> None:
     """The response leads back to the page, which says what to do: it is no error of ours."""

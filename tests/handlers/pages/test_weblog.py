@@ -16,8 +16,8 @@ from demos.weblog.lines import read_log
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.sample import sample_log
 from handlers.pages.incidents import Delivery, Incidents
+from handlers.pages.stream_stage import Hits, hits_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
-from handlers.pages.weblog_stage import Hits, hits_of
 from models.demos.weblog import access_logs
 from pipelines.streams import Pulled
 from tests.handlers.conftest import Browser

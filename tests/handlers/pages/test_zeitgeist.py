@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from demos.zeitgeist import playbacks
+from demos.zeitgeist import playbacks, player
+from demos.zeitgeist.check import Check, check
 from demos.zeitgeist.detector import Alert
 from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import current, save
+from demos.zeitgeist.playbacks import Playback, current, save
 from demos.zeitgeist.player import Step, play
 from demos.zeitgeist.progress import Point, points_of
 from demos.zeitgeist.series import BUCKET_MS, DAY_MS
-from handlers.pages.zeitgeist_charts import chart_of
+from handlers.pages import zeitgeist
+from handlers.pages.zeitgeist_charts import SPARK_BUCKETS, chart_of, spark_of
 from models.transactions import transact
+from pipelines.streams import Pushed
+from pipelines.streams.errors import HeldBackError
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
 from tests.world import World
@@ -31,13 +36,35 @@ def upload(content: bytes) -> dict[str, Any]:
     return {"id": FORM, "speed": "100000", "files": (io.BytesIO(content), "tokyo.csv")}
 
 
+def counted(world: World, playback: Playback) -> list[Point]:
+    """Return the complete buckets of the first query, where a context is open."""
+    query = playback.parts[0].query
+    return points_of(world.clients, [query], playback.begin, playback.last)[query]
+
+
+def compared(world: World) -> Check:
+    """Return what the first query has, beside a plain run."""
+    with world.context():
+        playback = current()
+        assert playback is not None
+        return check(world.clients, playback, playback.parts[0], playback.last)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sample have two queries and an hour."""
+    monkeypatch.setattr(playbacks, "SAMPLE_BUCKETS", 12)
+    monkeypatch.setattr(playbacks, "QUERIES", playbacks.QUERIES[:2])
+
+
 def test_looking_at_it_before_any_playback_says_what_to_press(browser: Browser) -> None:
     page = browser.get("/zeitgeist")
 
     assert page.status_code == 200
     assert "Nothing was played yet" in page.text
     assert page.text.count('class="box') == 1 + len(ZEITGEIST.computations)
-    assert all(browser.get(f"/zeitgeist?tab={tab}").status_code == 200 for tab in ("how", "code"))
+    for tab in ("how", "compare", "code"):
+        assert browser.get(f"/zeitgeist?tab={tab}").status_code == 200
     assert browser.get("/zeitgeist?tab=none").status_code == 404
 
 
@@ -51,9 +78,10 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     with world.context():
         playback = current()
         assert playback is not None
-        found = points_of(world.clients, playback.parts[0].query, playback.begin, playback.last)
+        found = counted(world, playback)
         status = ZEITGEIST.status(world.clients)
     assert playback.is_over
+    assert playback.ended_ms is not None
     assert [each.count for each in found] == [10, 20, 7]
     assert [each.start - playback.begin for each in found] == [0, BUCKET_MS, 4 * BUCKET_MS]
     assert status.sources["queries"].records == 5  # Three counts, a gap and the end.
@@ -61,6 +89,7 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     page = browser.get("/zeitgeist").text
     assert ">tokyo</a>" in page
     assert "Thu 26 Feb 22:00" in page
+    assert "5 records in = 5 counted + 0 late + 0 dead + 0 repeated + 0 in flight, played" in page
 
 
 def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
@@ -90,10 +119,137 @@ def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     world.settle(rounds=200)
     with world.context():
         playback, status = current(), ZEITGEIST.status(world.clients)
-        counted = points_of(world.clients, query, playback.begin, playback.last)  # type: ignore[union-attr]
+        found = counted(world, playback)  # type: ignore[arg-type]
     assert status.sources["queries"].records == 12 * len(FEEDS) + 1
-    assert (status.sources["queries"].late, len(counted)) == (0, 12)
-    assert counted[-1].count == 0
+    assert (status.sources["queries"].late, len(found)) == (0, 12)
+    assert found[-1].count == 0
+    assert compared(world).is_right
+
+
+def test_what_a_step_is_about_to_push_is_not_changed_any_more(
+    browser: Browser, world: World, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody presses Outage while it pushes: from where that ends on the query counts zero."""
+    real, pressed = player._push, list[bool]()
+
+    def push(clients: Any, playback: Playback, *rest: Any) -> int:
+        if not pressed:
+            what = (BUCKET_MS, 0.0)
+            pressed.append(playbacks.ask_for(clients, FORM, playback.parts[0].query, what))
+        return real(clients, playback, *rest)
+
+    browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "600", "sample": "yes"})
+    world.clock.sleep(2.0)  # Four buckets are due.
+    monkeypatch.setattr(player, "_push", push)
+    world.settle(rounds=400)
+
+    assert pressed == [True]
+    found = compared(world)
+    assert (found.is_right, found.buckets) == (True, 12)
+    with world.context():
+        playback = current()
+        assert playback is not None
+        assert [n for n, each in enumerate(counted(world, playback)) if not each.count] == [4]
+
+
+def test_a_step_that_is_held_back_pushes_later_what_it_could_not(
+    browser: Browser, world: World, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends well, and the next one begins where each feed is; nothing is missing in the end."""
+    real, refused = ZEITGEIST.push, list[str]()
+
+    def push(*args: Any, process: str, **more: Any) -> Any:
+        if process == "paris" and not refused:
+            refused.append(process)
+            raise HeldBackError("queries has to wait")
+        return real(*args, process=process, **more)
+
+    browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "3000", "sample": "yes"})
+    world.clock.sleep(1.0)
+    monkeypatch.setattr(ZEITGEIST, "push", push)
+    with world.context():
+        play.work(world.clients, Step(FORM, 0))
+        playback = current()
+    assert playback is not None
+    moved = {feed for feed in FEEDS if playback.reached[feed] > playback.begin}
+    assert (playback.step, moved) == (1, {"tokyo"})
+
+    world.settle(rounds=200)
+    assert compared(world).is_right
+
+
+def test_intervals_are_split_and_put_together_and_the_results_are_the_same(
+    browser: Browser, world: World, few: None
+) -> None:
+    """G10, by the page's buttons: it says how many there were and are."""
+    form = {"speed": "100000", "sample": "yes"}
+    where = "/zeitgeist/intervals"
+    assert "nothing to split" in browser.post(f"{where}/split", follow_redirects=True).text
+    browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
+    world.clock.sleep(0.001)
+    world.deliver_due()
+    said = [browser.post(f"{where}/split", follow_redirects=True).text for _ in range(8)]
+    world.settle(rounds=200)
+
+    assert "4 intervals before, 5 now" in said[0]
+    assert "an interval of its own already" in said[-1]
+    with world.context():
+        found = ZEITGEIST.status(world.clients).computations
+    splits = sum(len(each.intervals) - 4 for each in found.values())
+    assert compared(world).is_right
+    page = browser.get(f"/zeitgeist?tab=compare&q={FORM[:6]}+weather").text
+    assert "The same" in page
+
+    undone = browser.post(f"{where}/merge", follow_redirects=True).text
+    assert f"Undone: {splits} split" in undone
+    with world.context():
+        found = ZEITGEIST.status(world.clients).computations
+    assert {len(each.intervals) for each in found.values()} == {4}
+    assert compared(world).is_right
+
+
+def test_the_detector_is_replaced_and_put_back_while_records_flow(
+    browser: Browser, world: World, few: None
+) -> None:
+    """G15, by the page's button: it shows the version, how far the change is, and the results."""
+    browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "100000", "sample": "yes"})
+    world.deliver_due()
+    said = browser.post("/zeitgeist/detector/2", follow_redirects=True).text
+    assert "Version 2 of the detector takes over" in said
+    assert re.search(r"replacing, \d+ of \d+ know", said)
+    world.settle(rounds=200)
+
+    page = browser.get("/zeitgeist").text
+    assert "detector v2<" in page
+    assert "Detector v2 → v1" in page
+    assert "Last change: detector, version 1 → 2" in page
+    assert compared(world).is_right
+
+    browser.post("/zeitgeist/detector/1")
+    world.settle(rounds=200)
+    assert "Detector v1 → v2" in browser.get("/zeitgeist").text
+    assert "no version 3" in browser.post("/zeitgeist/detector/3", follow_redirects=True).text
+
+
+def test_a_record_too_many_is_seen_when_it_is_compared(
+    browser: Browser, world: World, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody played counts in its bucket, and a plain run has no such count."""
+    browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "100000", "sample": "yes"})
+    with world.context():
+        playback = current()
+        assert playback is not None
+        extra = Pushed("extra", {"query": playback.parts[0].query, "n": 1}, playback.begin)
+        ZEITGEIST.push(world.clients, "queries", [extra], process="tokyo")
+    world.settle(rounds=200)
+
+    found = compared(world)
+    assert (found.is_right, found.wrong) == (False, [playback.begin])
+    page = browser.get("/zeitgeist?tab=compare").text
+    assert "✕</span> Different" in page
+    assert "The same" not in page
+    monkeypatch.setattr(zeitgeist, "MAX_BUCKETS", 11)
+    assert "too many to play again" in browser.get("/zeitgeist?tab=compare").text
 
 
 def test_a_step_that_died_before_its_commit_pushes_the_same_again(
@@ -110,7 +266,7 @@ def test_a_step_that_died_before_its_commit_pushes_the_same_again(
     world.settle(rounds=200)
 
     with world.context():
-        found = points_of(world.clients, before.parts[0].query, before.begin, before.last)
+        found = counted(world, before)
         status = ZEITGEIST.status(world.clients)
     assert [each.count for each in found] == [10, 20, 7]
     assert (status.sources["queries"].records, status.computations["counter"].repeated) == (10, 5)
@@ -133,6 +289,18 @@ def test_a_chart_has_a_band_where_something_is_known_and_ends_its_line_at_a_gap(
     assert chart.top >= 20
 
 
+def test_a_small_chart_has_the_means_of_half_hours(services: object) -> None:
+    """A band where all of them are known, and where something was not measured an end."""
+    known = [Point(n * BUCKET_MS, 10.0 + n, 5, 10, 20) for n in range(12, 18)]
+    points = [Point(n * BUCKET_MS, 10) for n in (0, 1, 2)] + known
+    alert = Alert("dip", 13 * BUCKET_MS, 14 * BUCKET_MS, 1, 5, 9, 6)
+    spark = spark_of(points, [alert], span=(0, 36 * BUCKET_MS), watermark=-1, shift=0)
+
+    assert SPARK_BUCKETS == 6
+    assert (spark.line.count("M"), spark.line.count("L"), spark.band.count("M")) == (2, 0, 1)
+    assert (spark.last, spark.watermark, len(spark.flags)) == (27, None, 1)
+
+
 def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
     browser: Browser, world: World
 ) -> None:
@@ -146,7 +314,8 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
     with world.context():
         first = current()
     assert first is not None
-    assert (first.id, first.is_over, first.end) == (FORM, True, first.begin)
+    assert (first.id, first.is_over) == (FORM, True)
+    assert first.begin <= first.end <= first.begin + BUCKET_MS  # The bucket that was begun.
 
     browser.post("/zeitgeist/playbacks", {"id": "b" * 32, **form})
     with world.context():

@@ -1,0 +1,127 @@
+"""Every page of the app, in a real browser: everybody can use it, and what moves fits the window.
+
+The last file of its folder: what the tests before it have done is on the pages, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from demos.weblog.sample import sample_log
+from tests.browser.forms import TIMEOUT_MS, expect_still, press
+from tests.browser.looks import WINDOWS, bottom, drawn, turn, violations
+from tests.browser.test_blog import publish, say
+from tests.browser.test_grades import add_list
+from tests.browser.test_invitations import GUESTS, LIST, create_party, send, upload
+from tests.browser.test_sums import open_sum, start_load
+from tests.browser.test_zeitgeist import play, write_series
+from tests.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+# Of which all that moves is in the window at once.
+FITTING = ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors", "/streams/weblog")
+LOG_LINES = 500
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every page of the app, with something on it, and one that is not there."""
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    if not has_closed(page, stack, "/numbers"):
+        press(page, page.get_by_role("button", name="Measure this stack"))
+    if not has_closed(page, stack, "/counters"):
+        page.get_by_role("slider", name="For seconds").fill("2")
+        press(page, page.get_by_role("button", name="Start clicking"))
+    if not has_closed(page, stack, "/quilt"):
+        page.goto(stack.app)
+        press(page, page.get_by_role("button", name="Make a quilt"))
+    count_log(page, stack, tmp_path_factory.mktemp("log") / "sample.log")
+    publish(page, stack, "On stages")
+    post = page.url.partition("#")[0]
+    say(page, "Hello")
+    open_sum(page, stack, "visitors")
+    start_load(page, rate=50, writers=5, seconds=2)
+    page.goto(f"{stack.app}/grades")
+    add_list(page, 60)
+    page.goto(f"{stack.app}/zeitgeist")
+    play(page, [write_series(tmp_path_factory.mktemp("series"), "two-days", 5, days=2)])
+    party = sent_party(page, stack)
+    for path in ("/quilt", "/streams/weblog", "/numbers", "/counters", "/sums/visitors", "/grades"):
+        page.goto(stack.app + path)
+        expect_still(page)
+    context.close()
+    return [
+        *("/", "/invitations", "/sums", "/grades", "/sums/visitors", "/nothing"),
+        *(f"{party}?tab={tab}" for tab in ("how", "code", "guests", "table", "told")),
+        *("/grades?tab=roster", "/grades?tab=compare", "/grades?school=sample-100"),
+        *(f"/grades?more={more}" for more in ("code", "table", "teachers")),
+        *(f"/sums/visitors?tab={tab}" for tab in ("code", "batches", "decided")),
+        f"{party}?tour=2",
+        *("/counters", "/numbers", "/numbers?scale=long", "/blog", "/blog/new", "/blog/cost", post),
+        *(f"/counters?tab={tab}" for tab in ("how", "code", "tables")),
+        *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
+        *("/blog?tab=cache", "/blog?tab=code"),
+        *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
+        "/streams/weblog",
+        *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
+        *("/zeitgeist", "/zeitgeist?tab=compare", "/zeitgeist?tab=code"),
+    ]
+
+
+def has_closed(page: Page, stack: Stack, path: str) -> bool:
+    """Open a page; return whether a run on it has ended."""
+    page.goto(stack.app + path)
+    return page.locator(".closing").count() > 0
+
+
+def count_log(page: Page, stack: Stack, log: Path) -> None:
+    """Count a part of the sample, by workers that nobody kills."""
+    log.write_bytes(b"".join(itertools.islice(sample_log(), LOG_LINES)))
+    page.goto(f"{stack.app}/streams/weblog")
+    page.get_by_label("Common or combined format").set_input_files(log)
+    press(page, page.get_by_role("button", name="Read this file"))
+    expect(page.locator(".closing")).to_contain_text("counted in", timeout=TIMEOUT_MS)
+
+
+def sent_party(page: Page, stack: Stack) -> str:
+    """Invite guests to a party of which all mails are out; return its page."""
+    create_party(page, stack)
+    party = page.url.partition("#")[0]
+    upload(page, LIST)
+    expect(page.locator("#live")).to_contain_text(f"{GUESTS} guests", timeout=TIMEOUT_MS)
+    send(page)
+    expect(page.locator("#live")).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
+    return party
+
+
+def test_everybody_can_use_every_page(browser: Browser, stack: Stack, pages: list[str]) -> None:
+    """axe finds nothing; no target is small, no text is tiny, and no page is too wide."""
+    page = browser.new_page(reduced_motion="reduce")
+    found: dict[str, list[str]] = {}
+    for path in drawn(pages):
+        found |= violations(page, path if path.startswith("http") else stack.app + path)
+    page.close()
+
+    assert found == {}
+
+
+def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[str]) -> None:
+    """With its axis, its closing line and its cost, when a run is over."""
+    page = browser.new_page()
+    found = {}
+    for path in FITTING:
+        page.goto(stack.app + path)
+        expect(page.locator(".closing")).to_be_attached()
+        for window in ("desktop", "phone"):
+            turn(page, window)
+            if bottom(page) > WINDOWS[window]["viewport"]["height"]:
+                found[f"{path} {window}"] = bottom(page)
+    page.close()
+
+    assert found == {}
