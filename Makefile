@@ -35,8 +35,8 @@ shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=modu
 	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
-test: $(INSTALLED) ## Run the tests, on both Datastore emulators; ALL=1 with all parameters on both
-	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) $(PYTHON) -m pytest -n 3 --dist worksteal \
+test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators
+	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) SAMPLE_SEED=$(or $(SEED),$(shell date +%j)) $(PYTHON) -m pytest -n 3 --dist loadfile \
 	  --durations 20 $(ARGS)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all

@@ -22,7 +22,9 @@ from hypothesis import settings as hypothesis_settings
 from devserver import class_training
 from devserver import services as backing
 from devserver.cloudtasks.emulator import running
-from tests import sampling, soak, summary
+from tests import distribution, keys, sampling, soak, summary
+from tests.distribution import Distribution
+from tests.met import MET
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
 
@@ -31,6 +33,7 @@ hypothesis_settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis_settings.load_profile("steady")
 
 Flask.url_rule_class = SharedRule
+keys.make_fast()
 
 # An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
 # time that it takes, which was half of all that the emulators took.
@@ -61,19 +64,35 @@ FAST = (
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Archive the emulators' Java classes, once for this machine: they start some eighty times."""
-    if not hasattr(session.config, "workerinput"):
+    if not is_worker(session.config):
         class_training.make_missing()
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process runs tests for another one, which gives them out."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Distribution | None:
+    """Give out files as `make test` wants them; `make soak` gives out single tests."""
+    return Distribution(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Mark what is fast, draw samples, share out the minutes of a soak."""
     for item in items:
         is_in = str(item.path.relative_to(ROOT / "tests")).startswith(FAST)
         if is_in and "firestore" not in item.nodeid:
             item.add_marker("fast")
     yield
-    sampling.draw(items)
+    if sampling.IS_SAMPLED:
+        sampling.draw(items)
+    if is_worker(config):
+        distribution.arrange(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if soak.IS_SOAK and soak.MINUTES and items:
         shares = [share for item in items if (share := _share(item))]
@@ -109,6 +128,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say which files took long, and what was played with faults."""
     summary.tell(terminalreporter)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tells_workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tell other workers what was broken here: their folders stand in one."""
+    if is_worker(request.config):
+        MET.folder = tmp_path_factory.getbasetemp().parent / "met"
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,13 @@
 """What `make test` leaves out: most of what differs only in its parameters.
 
-A test with up to MANY parameters runs with all of them, on the emulator that lets the first commit
-win; one with more runs with half. On the emulator that locks it is one test in SAMPLE_OF of each
-file. A page is driven in one of two windows. What is drawn is the same each time.
-`make test ALL=1`, `make soak` and pytest by itself leave out none.
+A test that calls services runs with one in CALLING_OF of its parameters, on the emulator that lets
+the first commit win. On the emulator that locks it is one in LOCKING_OF of the tests of each file
+that run on the other one, too. A test that calls none runs with up to FEW parameters, or half. A
+page is driven in one of two windows. What is marked `one_of` is tried by one in so many. `make test
+ALL=1`, `make soak` and pytest by itself leave out none.
+
+SEED says which: `make test` takes the number of the day, and prints it; `make test SEED=7` draws as
+on another day. Of n tests of which one is drawn, n days in a row draw each.
 """
 
 from __future__ import annotations
@@ -12,50 +16,87 @@ import math
 import os
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 # For a claim about hours that pass or about limits, which no lock changes.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
-SAMPLE_OF = 8
-MANY = 3
+SEED = int(os.environ.get("SAMPLE_SEED") or 0)
+FEW = 2
+CALLING_OF = 3
+LOCKING_OF = 16
+
+
+class Group(NamedTuple):
+    """Tests of which one in so many is drawn, or all if they are few."""
+
+    name: str
+    one_in: int
+    few: int = 0
 
 
 def draw(items: list[pytest.Item]) -> None:
     """Take out of a collection what is not drawn."""
-    if not IS_SAMPLED:
-        return
-    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
+    elsewhere = {_function(item) for item in items if not _locks(item)}
+    groups: dict[Group, list[str]] = defaultdict(list)
     for item in items:
-        groups[_group(item)].append(item.nodeid)
+        groups[_group(item, elsewhere)].append(item.nodeid)
     drawn = {
         id_
-        for (group, one_in), ids in groups.items()
-        for id_ in sample(group, ids, one_in or (2 if len(ids) > MANY else 1))
+        for group, ids in groups.items()
+        for id_ in sample(group.name, ids, group.one_in if len(ids) > group.few else 1)
     }
     if left := [item for item in items if item.nodeid not in drawn]:
         left[0].config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item.nodeid in drawn]
 
 
-def sample(group: str, ids: Sequence[str], one_in: int) -> list[str]:
-    """Return one in so many, and at least one.
+def sample(group: str, ids: Sequence[T], one_in: int, seed: int | None = None) -> list[T]:
+    """Return one in so many, and at least one; as many seeds in a row return each.
 
-    >>> len(sample("a", ["x"], 4)), len(sample("a", list("wxyz"), 4)), len(sample("a", "vwxyz", 4))
+    >>> len(sample("a", "x", 4)), len(sample("a", "wxyz", 4)), len(sample("a", "vwxyz", 4))
     (1, 1, 2)
+    >>> sorted(x for seed in (7, 8, 9) for x in sample("a", "uvwxyz", 3, seed))
+    ['u', 'v', 'w', 'x', 'y', 'z']
     """
-    return random.Random(group).sample(list(ids), math.ceil(len(ids) / one_in))
+    shuffled = random.Random(group).sample(list(ids), len(ids))
+    count = math.ceil(len(ids) / one_in)
+    first = (SEED if seed is None else seed) * count % len(ids)
+    return (shuffled + shuffled)[first : first + count]
 
 
-def _group(item: pytest.Item) -> tuple[str, int]:
-    """Return what a test is drawn from, and of how many it is one; 0: that depends on how many."""
+def _group(item: pytest.Item, elsewhere: Collection[str]) -> Group:
+    """Return what a test is drawn from.
+
+    Args:
+        elsewhere: The functions that run on the emulator without locks, or on none.
+    """
+    function, parameters = _function(item), _parameters(item)
+    if _locks(item) and function in elsewhere:
+        return Group(item.nodeid.partition("::")[0] + " locks", LOCKING_OF)
+    if (one_of := item.get_closest_marker("one_of")) is not None:
+        return Group(*one_of.args)
+    if {"page", "window"} & parameters.keys():
+        return Group(f"{function} windows", 2)
+    return Group(function, CALLING_OF) if "services" in parameters else Group(function, 2, FEW)
+
+
+def _locks(item: pytest.Item) -> bool:
+    """Return whether a test runs on the emulator that locks."""
+    parameters = _parameters(item)
+    return "firestore" in (parameters.get("services"), parameters.get("kind"))
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
     callspec = getattr(item, "callspec", None)
-    parameters = callspec.params if callspec is not None else {}
-    if "firestore" in (parameters.get("services"), parameters.get("kind")):
-        return item.nodeid.partition("::")[0] + " locks", SAMPLE_OF
-    function = item.nodeid.partition("[")[0]
-    is_in_windows = {"page", "window"} & parameters.keys()
-    return (f"{function} windows", 2) if is_in_windows else (function, 0)
+    return callspec.params if callspec is not None else {}

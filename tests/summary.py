@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests import soak
+from tests import sampling, soak
 
 # What a file may take on a machine with two cores that does nothing else: its tests in a row.
 MAX_FILE_S = 30.0
@@ -25,6 +25,9 @@ def tell(terminalreporter: Any) -> None:
         terminalreporter.section(f"longest files; on a quiet machine at most {MAX_FILE_S:g} s")
         for line in durations(timed):
             terminalreporter.line(line)
+    if sampling.IS_SAMPLED:
+        again = f"make test SEED={sampling.SEED}"
+        terminalreporter.line(f"drawn by the seed {sampling.SEED}: `{again}` draws the same")
     for line in faults([report for report in timed if report.when == "call"]):
         terminalreporter.line(line)
 

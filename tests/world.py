@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 import os
 import random
@@ -280,7 +281,13 @@ def empty(memcached: str | None) -> None:
 
 def wipe(datastore: str) -> None:
     """Delete all that an emulator holds: its queries read every namespace of a kind."""
-    requests.post(f"http://{datastore}/reset", timeout=30)
+    _session().post(f"http://{datastore}/reset", timeout=30)
+
+
+@functools.cache
+def _session() -> requests.Session:
+    """Return a connection that is kept: it is made before each test otherwise."""
+    return requests.Session()
 
 
 def in_threads(*bodies: Callable[[], Any]) -> None:

@@ -20,6 +20,7 @@ THREADS = 4
 PATIENCE_S = 6
 STANDIN = """
 import hashlib
+import os
 from flask import Flask, request
 
 def serve():
@@ -32,6 +33,10 @@ def serve():
     @app.get("/large")
     def large():
         return bytes(50_000_000)
+
+    @app.get("/worker")
+    def worker():
+        return str(os.getpid())
 
     @app.get("/")
     def home():

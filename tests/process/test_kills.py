@@ -1,19 +1,27 @@
 """Real processes, killed for real: every guest gets a mail, and every repeat is accounted for.
 
-`make test` sends 300 mails in one run and kills three workers in the middle of it. With SOAK=1 it
-is 1,000 mails in each of two runs, and a kill every few seconds to the end.
+All on one stack: what makes sums, mails and grades at once is healed without cron; a quilt is
+painted to its last square; and mails go out. `make test` sends 300 mails in one run and kills three
+workers in the middle of it. With SOAK=1 it is 1,000 mails in each of two runs, and a kill every few
+seconds to the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks import dev_server
+from benchmarks.books import Books
+from models.batches import COMPLETED, BatchState
 from models.continuations import FINISHED, pages_of
 from models.demos.invitations import Party
+from models.demos.quilt import Quilt, QuiltSquare
 from pipelines.continuations.progress import Progress, progress
 from tests.explorer import IS_EXHAUSTIVE
 from tests.stack import Stack, running_stack, until
@@ -23,10 +31,16 @@ PAGE_SIZE = 25
 KILL_EVERY_S = 2.5
 KILL_AT = (0.0, 0.2, 0.4)  # Of the mails. Soon after each other, their leases end together.
 RUN_TIMEOUT_S = 200
-
+HEALED_KILLS = 4
+HEALED_GUESTS = 100
+SQUARES = 64
+KILL_AT_SQUARES = (4, 20, 40)
 
 # The locking emulator holds what a killed worker had locked for a minute: three minutes more.
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
+
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module", params=EMULATORS)
@@ -35,16 +49,85 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
+    """L5: kill -9 in the middle of sums, mails and grades: all exact, without one run of cron."""
+    where = {"app": stack.app.rstrip("/"), "console": stack.console}
+    platform = dev_server.Stack(Path(), {}, where)
+    with resting_cron(platform):
+        page = new_party(stack)
+        response = stack.post(f"{page}/sample-guests", page=page, count=str(HEALED_GUESTS))
+        response.raise_for_status()
+        until(lambda: ended(stack, party_of(stack, page).imports[-1]), 120)
+        books = Books(platform)
+        books.open()
+
+        with books.writing():
+            stack.post(f"{page}/send", page=page)
+            for _ in range(HEALED_KILLS):
+                enough = books.items + 20
+                until(lambda least=enough: books.items >= least, 120)  # type: ignore[misc]
+                platform.kill_worker()
+        books.until_exact()
+        (run,) = party_of(stack, page).sends
+        until(lambda: ended(stack, run["run_id"]), 180)
+
+        assert platform.sweeps() == 0
+    assert len(stack.mails()) == HEALED_GUESTS
+    assert guests_in_pages(stack, run["run_id"]) == HEALED_GUESTS
+
+
+@contextlib.contextmanager
+def resting_cron(platform: dev_server.Stack) -> Iterator[None]:
+    """Let no sweep run by itself meanwhile."""
+    platform.rest_cron()
+    yield
+    for job in platform.control("/api/v1/cron")["jobs"]:
+        platform.control("/api/v1/cron/pause", {"name": job["name"], "paused": False})
+
+
+@pytest.mark.timeout(240)
+def test_a_quilt_is_finished_while_workers_are_killed(stack: Stack) -> None:
+    """F1, F3: three workers die over it; no square is blank, and its batch has one generation."""
+    chosen = {"size": "8", "palette": "dusk", "pattern": "waves", "pace": "watch"}
+    page = f"{stack.app}/quilt"
+    stack.post(page, page=page, **chosen).raise_for_status()
+    for least in KILL_AT_SQUARES:
+        until(lambda least=least: len(squares(stack)) >= least, 60, 0.02)  # type: ignore[misc]
+        assert quilt(stack).finished is None, "it was over before a worker was killed"
+        stack.control("/api/v1/workers/kill", {})
+    until(lambda: quilt(stack).finished is not None, 120)
+
+    found = quilt(stack)
+    assert len(squares(stack)) == SQUARES
+    assert (found.outcome, found.completion) == ("succeeded", f"quilt:{found.key.id()}:1")
+    with stack.context():
+        [batch] = BatchState.query().fetch()
+    ends = (batch.state, batch.done, batch.failed, batch.cancelled)
+    assert ends == (COMPLETED, SQUARES, 0, 0)
+
+
+def squares(stack: Stack) -> list[QuiltSquare]:
+    with stack.context():
+        found: list[QuiltSquare] = QuiltSquare.query().fetch()
+        return found
+
+
+def quilt(stack: Stack) -> Quilt:
+    with stack.context():
+        return Quilt.query().get()
+
+
 @pytest.mark.timeout(600)
 def test_mails_go_out_while_workers_are_killed(
     stack: Stack, record_property: Callable[[str, object], None]
 ) -> None:
     """A1, A3, A5: killed again and again, 5 % delivered twice; no guest missed, repeats counted."""
+    before = stack.mails()
     page = new_party(stack)
     rows = "".join(f"Guest {i},guest{i}@example.com\n" for i in range(GUESTS))
     stack.post(f"{page}/guests", page=page, pasted=rows).raise_for_status()
-    until(lambda: ended(stack, party_of(stack).imports[-1]), 120)
+    until(lambda: ended(stack, party_of(stack, page).imports[-1]), 120)
     for kind in ("overlap", "duplicate"):
         stack.control("/api/v1/faults", {"kind": kind, "rate": 0.05, "queue": "fan-out"})
 
@@ -54,7 +137,7 @@ def test_mails_go_out_while_workers_are_killed(
                    when="2031-01-01T20:00", note="")  # fmt: skip
         runs.append(_send_under_kills(stack, page))
 
-    mails = stack.mails()
+    mails = stack.mails() - before
     assert len(mails) == SENDS * GUESTS
     repeated = sum(mails.values()) - SENDS * GUESTS
     in_doubt = sum(run.totals.in_doubt for run in runs)
@@ -68,10 +151,10 @@ def test_mails_go_out_while_workers_are_killed(
 
 def _send_under_kills(stack: Stack, page: str) -> Progress:
     """Press send, kill workers in the middle of the run; return how it ended."""
-    sends = len(party_of(stack).sends)
+    sends = len(party_of(stack, page).sends)
     stack.post(f"{page}/send", page=page)
-    until(lambda: len(party_of(stack).sends) == sends + 1, 30)
-    run_id = party_of(stack).sends[-1]["run_id"]
+    until(lambda: len(party_of(stack, page).sends) == sends + 1, 30)
+    run_id = party_of(stack, page).sends[-1]["run_id"]
     kills = _kill_until_the_end(stack, run_id) if IS_EXHAUSTIVE else _kill_some(stack, run_id)
     assert kills >= 2, "no worker was killed while it ran: nothing was proved"
     return _look(stack, run_id)
@@ -107,9 +190,9 @@ def new_party(stack: Stack) -> str:
     return response.url
 
 
-def party_of(stack: Stack) -> Party:
+def party_of(stack: Stack, page: str) -> Party:
     with stack.context():
-        return Party.query().get()
+        return Party.get_by_id(page.rpartition("/")[2])
 
 
 def _look(stack: Stack, run_id: str) -> Progress:

@@ -1,0 +1,60 @@
+"""What `make test` draws: something of each test on each day, and all of it within some days."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import sampling
+
+EMULATORS = ("datastore", "firestore")
+DAYS = range(300, 300 + sampling.LOCKING_OF)
+
+
+def item(function: str, **parameters: str) -> Any:
+    """Return what pytest collects of a test."""
+    return SimpleNamespace(
+        nodeid=f"tests/test_some.py::{function}[{'-'.join(parameters.values())}]",
+        callspec=SimpleNamespace(params=parameters),
+        get_closest_marker=lambda name: None,
+        config=SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: None)),
+    )
+
+
+def collected() -> list[Any]:
+    """Return tests of each kind: one that needs the locks, others on both emulators, a page."""
+    return [
+        *(item(f"test_{n}", services=kind) for n in range(30) for kind in EMULATORS),
+        *(item("test_many", services="datastore", fault=str(n)) for n in range(11)),
+        item("test_of_locks", services="firestore"),
+        *(item("test_a_page", window=window) for window in ("desktop", "phone")),
+        *(item("test_words", word=str(n)) for n in range(9)),
+    ]
+
+
+def drawn(day: int, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return what is drawn on a day."""
+    monkeypatch.setattr(sampling, "SEED", day)
+    items = collected()
+    sampling.draw(items)
+    return {each.nodeid for each in items}
+
+
+def test_no_test_is_left_out_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not one that runs on the emulator that locks alone: nothing else proves its claim."""
+    functions = {each.nodeid.partition("[")[0] for each in collected()}
+
+    for day in DAYS:
+        assert {id_.partition("[")[0] for id_ in drawn(day, monkeypatch)} == functions
+
+
+def test_within_some_days_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one day leaves out comes on another; and what a day draws, it draws again."""
+    found = {day: drawn(day, monkeypatch) for day in DAYS}
+
+    assert set().union(*found.values()) == {each.nodeid for each in collected()}
+    assert len(set(map(frozenset, found.values()))) > 1
+    assert drawn(DAYS[0], monkeypatch) == found[DAYS[0]]
+    assert len(found[DAYS[0]]) < len(collected())
