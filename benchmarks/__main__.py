@@ -11,6 +11,7 @@ import datetime
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from benchmarks import (
     query_cache,
     startup,
     streams,
+    streams_growth,
 )
 from benchmarks.results import Result, table
 
@@ -46,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "query_cache": query_cache.measure,
     "startup": startup.measure,
     "streams": streams.measure,
+    "streams_growth": streams_growth.measure,
 }
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"
@@ -56,36 +59,42 @@ def main() -> int:
     arguments = _arguments()
     results: list[Result] = []
     for name, measure in BENCHMARKS.items():
-        if arguments.names and not any(asked.startswith(name) for asked in arguments.names):
+        if arguments.names and name not in {each.partition(".")[0] for each in arguments.names}:
             continue
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        began = time.monotonic()
         for result in measure():
             if arguments.names and not result.name.startswith(tuple(arguments.names)):
                 continue
             print(result.line(), flush=True)
             results.append(result)
-    if arguments.docs:
-        _write(results)
+        print(f"{name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        if arguments.docs:  # Each for itself: a later one may fail.
+            _write(results, {name} & set(arguments.names or BENCHMARKS))
     return 0 if all(result.met is not False for result in results) else 1
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", help="benchmarks, or beginnings of their names")
+    parser.add_argument("names", nargs="*", help="benchmarks, or beginnings of results' names")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
     return parser.parse_args()
 
 
-def _write(results: list[Result]) -> None:
-    """Write the table behind the text that explains it; rows not measured now stay."""
+def _write(results: list[Result], whole: set[str]) -> None:
+    """Write the table behind the text that explains it; rows of benchmarks not run now stay."""
     text, _, old = PERFORMANCE.read_text().partition(MARK)
     measured = {result.name for result in results}
-    kept = [line for line in old.splitlines() if line.startswith("| `")]
-    kept = [line for line in kept if line.split("`")[1] not in measured]
+    kept = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
+    kept = {
+        name: line
+        for name, line in kept.items()
+        if name not in measured and name.split(".")[0] not in whole
+    }
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}"
     day = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     head, ruler, *rows = table(results).splitlines()
-    lines = "\n".join([head, ruler, *sorted([*kept, *rows])])
+    lines = "\n".join([head, ruler, *sorted([*kept.values(), *rows])])
     PERFORMANCE.write_text(f"{text}{MARK}\n\nLast measured {day}, {machine}.\n\n{lines}\n")
 
 

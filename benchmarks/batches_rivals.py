@@ -1,15 +1,14 @@
 """The same thousand tasks by what people use instead, on a Redis of their own.
 
 A program in an environment of its own (requirements-rivals.txt): it starts two worker processes,
-runs each batch some times, and says as JSON how many seconds that took, from the call that starts
-the batch to the end of its callback.
+and says "ready". For each line that it reads it runs a batch, and says how many seconds that took,
+from the call that starts the batch to the end of its callback.
 
-    python benchmarks/batches_rivals.py celery redis://127.0.0.1:6399 1000 5
+    python benchmarks/batches_rivals.py celery redis://127.0.0.1:6399 1000
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -105,19 +104,18 @@ def dramatiq(url: str) -> tuple[list[str], Callable[[int], None]]:
 
 
 def main() -> None:
-    """Measure one rival."""
-    name, url, count, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    """Run one rival, until nobody asks any more."""
+    name, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     command, run = {"celery": celery, "dramatiq": dramatiq}[name](url)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     workers = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
     try:
         run(50)  # Its workers are there.
-        seconds = []
-        for _ in range(rounds):
+        print("ready", flush=True)
+        for _ in sys.stdin:
             began = time.perf_counter()
             run(count)
-            seconds.append(time.perf_counter() - began)
-        print(json.dumps(seconds))
+            print(time.perf_counter() - began, flush=True)
     finally:
         workers.terminate()
         workers.wait(30)

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,6 @@ from benchmarks.streams_app import (
     BATCH,
     HOPS,
     LAGS,
-    NOTES,
     ONE,
     PUSHED,
     RECORDS,
@@ -34,18 +32,29 @@ from benchmarks.streams_app import (
     BenchCount,
     count_each,
 )
-from benchmarks.streams_workload import KEYS, events, truth
+from benchmarks.streams_load import (
+    TIMEOUT_S,
+    WARM_S,
+    WrongError,
+    check_windows,
+    hops_ms,
+    push,
+    push_paced,
+    shares,
+    until_collected,
+)
+from benchmarks.streams_weak import measure_weak
+from benchmarks.streams_workload import events, truth
 from benchmarks.testbed import Bench, open_testbed
 from models import rows
 from pipelines.runtime import Cost
 from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.rows import HEAD, Names, first_slots
+from pipelines.streams.rows import HEAD
 
-TIMEOUT_S = 240
 # By a task for each record.
 TASKS = 2_000
 PUSHES = {1: 300, 10: 200, 100: 200}
-PACED_S, WARM_S = 12.0, 2.0
+ATTEMPTS = 5  # Of Bytewax.
 PYTHON = Path(__file__).parent.parent / ".venv" / "rivals" / "bin" / "python"
 # Bytewax's epochs, in seconds.
 EPOCHS = {"durable": 0.0, "default": 10.0}
@@ -58,19 +67,16 @@ class MissingError(Exception):
     """Bytewax is not there; the text says how to get it."""
 
 
-class WrongError(Exception):
-    """Records were lost or doubled."""
-
-
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
     if not PYTHON.exists():
         raise MissingError("Bytewax is missing: run `make bench NAMES=streams`")
-    with open_testbed("benchmarks.streams_app:serve()", emulator="firestore") as bench:
+    with open_testbed("benchmarks.streams_weak_app:serve()", emulator="firestore") as bench:
         yield from _rates(bench)
         yield from _costs(bench)
         yield from _hops(bench)
         yield from _lags(bench)
+        yield from measure_weak(bench)
 
 
 # Records a second
@@ -124,33 +130,11 @@ def _pulled(bench: Bench, pipeline: Pipeline) -> float:
     """Run a pipeline from its first record until all results are there; return its seconds."""
     began = time.perf_counter()
     pipeline.pull(bench.clients, "in")
-    _until_collected(bench, pipeline, len(truth(RECORDS)))
+    until_collected(bench, pipeline, "collect", len(truth(RECORDS)))
     took_s = time.perf_counter() - began
-    _check(bench, pipeline, RECORDS)
+    check_windows(bench, pipeline, RECORDS)
     bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
     return took_s
-
-
-def _until_collected(bench: Bench, pipeline: Pipeline, count: int) -> None:
-    """Wait until the last computation has so many results."""
-    names, ends_at = Names(pipeline.name), time.monotonic() + TIMEOUT_S
-    keys = [rows.Name(*names.interval("collect", lo)) for lo in first_slots(pipeline.intervals)]
-    while True:
-        found, _ = rows.read(bench.clients.datastore, keys)
-        if sum(json.loads(row.body)["records"] for row in found if row is not None) >= count:
-            return
-        if time.monotonic() > ends_at:
-            raise WrongError(f"{pipeline.name} does not come to its end")
-        time.sleep(0.05)
-
-
-def _check(bench: Bench, pipeline: Pipeline, count: int) -> None:
-    """Compare each window with the truth."""
-    states = pipeline.states(bench.clients, "collect")
-    found = [(key, *each) for key, state in states for each in state["windows"]]
-    counts = Counter({(key, start): records for key, start, records in found})
-    if len(found) != len(counts) or counts != truth(count):
-        raise WrongError(f"{pipeline.name}: the counts are not those of its records")
 
 
 def _task_each(bench: Bench, round_: int) -> float:
@@ -168,13 +152,20 @@ def _task_each(bench: Bench, round_: int) -> float:
 
 
 def _bytewax(epoch_s: float, stages: int) -> float:
-    """Return the seconds of one run of Bytewax, which checks its counts itself."""
+    """Return the seconds of one run of Bytewax, which checks its counts itself.
+
+    Its watermark goes on with the machine's clock, so where that is busy with other work records
+    in time come late, and its counts are too low: then it runs again.
+    """
     program = Path(__file__).parent / "streams_rivals.py"
     options = [epoch_s, stages, BATCH, RECORDS, 1]
     command = [str(PYTHON), str(program), *map(str, options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
-    [took_s] = json.loads(done.stdout.splitlines()[-1])
-    return float(took_s)
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=TIMEOUT_S)
+        if done.returncode == 0:
+            [took_s] = json.loads(done.stdout.splitlines()[-1])
+            return float(took_s)
+    raise WrongError(f"Bytewax has failed {ATTEMPTS} times, as it says above")
 
 
 # Operations
@@ -188,12 +179,12 @@ def _costs(bench: Bench) -> Iterator[Result]:
         for first in range(0, count, size):
             part = enumerate(events(count)[first : first + size], first)
             pushed = [Pushed(f"{n}", {"key": each.key}, each.at) for n, each in part]
-            pipeline.push(bench.clients, "in", pushed)
+            push(bench, pipeline, pushed)
         pipeline.close(bench.clients, "in")
         read = bench.read_meter.total() - read_before
-        _until_collected(bench, pipeline, len(truth(count)))
+        until_collected(bench, pipeline, "collect", len(truth(count)))
         bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
-        _check(bench, pipeline, count)
+        check_windows(bench, pipeline, count)
         yield from _cost_of(size, count, bench.cost() - before + read)
 
 
@@ -218,46 +209,19 @@ def _hops(bench: Bench) -> Iterator[Result]:
     first = 0
     for per_s in (100, 1_000):
         size = max(1, per_s // 100)
-        accepted = _push_paced(bench, HOPS, per_s / size, size, first)
+        accepted = push_paced(bench, HOPS, per_s / size, size, first)
         bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
-        readable = _readable(bench)
         first += len(accepted)
-        if set(readable) != set(range(first)):
-            raise WrongError(f"{len(readable)} records of {first} have a result")
-        warm = [n for n in accepted if n > first - len(accepted) + per_s * WARM_S]
-        hops_ms = [1000 * max(0.0, readable[n] - accepted[n]) for n in warm]
-        for name, share, most in (("p50", 0.5, MAX_HOP_MS), ("p95", 0.95, MAX_HOP_P95_MS)):
+        p50, p95 = shares(hops_ms(bench, accepted, first))
+        for name, value, most in (("p50", p50, MAX_HOP_MS), ("p95", p95, MAX_HOP_P95_MS)):
             yield Result(
                 f"streams.hop_{name}_ms_at_{per_s}",
-                percentile(hops_ms, share),
+                value,
                 "ms",
                 f"from the end of a push of {size}, 100 a second, until its result can be read",
                 most if per_s == 1_000 else None,
                 at_least=False,
             )
-
-
-def _push_paced(
-    bench: Bench, pipeline: Pipeline, per_s: float, size: int, first: int
-) -> dict[int, float]:
-    """Push for some time; return when each record was accepted."""
-    began, accepted = time.time(), dict[int, float]()
-    for push in range(int(per_s * PACED_S)):
-        time.sleep(max(0.0, began + push / per_s - time.time()))
-        numbers = range(first + push * size, first + (push + 1) * size)
-        now_ms = int(time.time() * 1000)
-        pushed = [
-            Pushed(f"{n}", {"key": f"k{n * 7919 % KEYS}", "number": n}, now_ms) for n in numbers
-        ]
-        pipeline.push(bench.clients, "in", pushed)
-        accepted.update(dict.fromkeys(numbers, time.time()))
-    return accepted
-
-
-def _readable(bench: Bench) -> dict[int, float]:
-    """Return when the commit of each record had returned."""
-    lines = [line.split() for path in bench.costs.glob(f"*.{NOTES}") for line in path.open()]
-    return {int(number): float(at) for number, at in lines}
 
 
 # Watermarks
@@ -268,7 +232,7 @@ def _lags(bench: Bench) -> Iterator[Result]:
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as thread:
         sampled = thread.submit(_sample, bench, LAGS, is_over)
-        pushed = len(_push_paced(bench, LAGS, 100, 1, 0))
+        pushed = len(push_paced(bench, LAGS, 100, 1, 0))
         is_over.set()
         samples = sampled.result()
     LAGS.close(bench.clients, "in")

@@ -7,11 +7,14 @@ pushed       the count, pushed by somebody else
 hops         the same; the app notes when each record's commit had returned: from then on the result
              can be read
 lags         the three stages, pushed
+spread       three stages of two intervals each, of which the last one notes as that of `hops`
+detector     the stages of the demo Zeitgeist
 each         one task and one transaction for each record
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -26,6 +29,9 @@ from google.cloud import ndb
 
 from benchmarks.streams_workload import DISORDER_MS, WINDOW_MS, events
 from benchmarks.testbed import app_for
+from demos.zeitgeist.model import MIN_SEEN, Model
+from demos.zeitgeist.pipeline import FEEDS, Board, Counter, History, Usual, Watcher
+from demos.zeitgeist.series import BUCKET_MS
 from models import rows
 from models.transactions import transact
 from pipelines.registry import Registry
@@ -43,6 +49,7 @@ from pipelines.streams.windows import Tumbling, Windowed
 from pipelines.tasks import task
 
 RECORDS, BATCH, ROUNDS = 50_000, 100, 4
+SPREAD_RECORDS = 20_000
 SIZES = (1, 10, 100)
 WINDOW = Tumbling(timedelta(milliseconds=WINDOW_MS))
 NOTES = "hops"
@@ -78,19 +85,20 @@ class Collect(Computation):
 class Noted(Computation):
     """Counts a key's records, and notes which ones its commit is about."""
 
-    inputs: ClassVar = {"in": by_key}
+    def __init__(self, stream: str = "in") -> None:
+        self.inputs = {stream: by_key}
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.counter("seen").add(1)
         _numbers().append(record.value["number"])
 
 
-def read(clients: Clients, position: int | None, limit: int) -> Pulled:
-    """Return the next records of the workload."""
+def read(count: int, clients: Clients, position: int | None, limit: int) -> Pulled:
+    """Return the next records of the workload of so many."""
     begin = position or 0
-    end = min(begin + BATCH, RECORDS)
-    part = [({"key": each.key}, each.at) for each in events(RECORDS)[begin:end]]
-    return Pulled(part, end, is_over=end == RECORDS)
+    end = min(begin + BATCH, count)
+    part = [({"key": each.key}, each.at) for each in events(count)[begin:end]]
+    return Pulled(part, end, is_over=end == count)
 
 
 def stages(count: int) -> Sequence[Computation]:
@@ -101,16 +109,19 @@ def stages(count: int) -> Sequence[Computation]:
     return [*passes, counted, Collect()]
 
 
-def pulled(name: str, count: int) -> Pipeline:
-    """Return a pipeline over the workload."""
-    source = PullSource("in", read, disorder=timedelta(milliseconds=DISORDER_MS))
-    return Pipeline(name, *stages(count), sources=[source], intervals=1)
+def pulled(name: str, count: int, records: int = RECORDS, intervals: int = 1) -> Pipeline:
+    """Return a pipeline of so many stages over the workload."""
+    disorder = timedelta(milliseconds=DISORDER_MS)
+    source = PullSource("in", functools.partial(read, records), disorder=disorder)
+    return Pipeline(name, *stages(count), sources=[source], intervals=intervals)
 
 
-def pushed(name: str, *computations: Computation, disorder_ms: int = DISORDER_MS) -> Pipeline:
+def pushed(
+    name: str, *computations: Computation, disorder_ms: int = DISORDER_MS, intervals: int = 1
+) -> Pipeline:
     """Return a pipeline that somebody pushes to."""
     source = PushSource("in", disorder=timedelta(milliseconds=disorder_ms))
-    return Pipeline(name, *computations, sources=[source], intervals=1)
+    return Pipeline(name, *computations, sources=[source], intervals=intervals)
 
 
 # The first round of each warms up.
@@ -119,6 +130,42 @@ THREE = [pulled(f"three-{n}", 3) for n in range(ROUNDS)]
 PUSHED = {size: pushed(f"pushed-{size}", *stages(1)) for size in SIZES}
 HOPS = pushed("hops", Noted())
 LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
+# On one worker and more; the first of those that are pulled warms up.
+PASSES = Pass(1, "in", "passed-1"), Pass(2, "passed-1", "passed-2")
+SPREAD = pushed("spread", *PASSES, Noted("passed-2"), intervals=2)
+SPREAD_PULLED = [pulled(f"spread-{n}", 3, SPREAD_RECORDS, intervals=2) for n in range(2)]
+
+
+# A thousand series
+
+# 2025-01-06 0:00, UTC.
+FIRST_BUCKET_MS = 1_736_121_600_000
+
+
+class Known(Usual):
+    """What is usual of series that were seen for a day before they begin."""
+
+    name = "model"
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if "model" not in ctx.state:
+            ctx.state["model"] = learned()
+        super().record(ctx, record)
+
+
+@functools.cache
+def learned() -> dict[str, Any]:
+    """Return a model that has seen a day of counts, as it is kept."""
+    model = Model()
+    for number in range(MIN_SEEN):
+        model.learn(FIRST_BUCKET_MS + (number - MIN_SEEN) * BUCKET_MS, 5 + number * 7919 % 46)
+    return model.kept()
+
+
+DETECTOR = Pipeline(
+    "detector", Counter, Known, Watcher, History, Board,
+    sources=[PushSource("queries", disorder=timedelta(0), processes=FEEDS)],
+)  # fmt: skip
 
 
 # One task and one transaction for each record
@@ -178,9 +225,9 @@ def _note_commits() -> None:
     rows.commit = noted
 
 
-def serve() -> Flask:
-    """Return the app."""
+def serve(*more: Pipeline) -> Flask:
+    """Return the app, with further pipelines."""
     _note_commits()
-    pipelines = (*ONE, *THREE, *PUSHED.values(), HOPS, LAGS)
-    app, _ = app_for(Registry(*pipelines, count_each))
+    pipelines = (*ONE, *THREE, *PUSHED.values(), HOPS, LAGS, SPREAD, *SPREAD_PULLED, *more)
+    app, _ = app_for(Registry(*pipelines, DETECTOR, count_each))
     return app

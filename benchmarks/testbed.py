@@ -1,7 +1,7 @@
 """What benchmarks run on: emulators, a queue, and the measured app under gunicorn.
 
-Cloud Tasks runs in the benchmark's own process; the app's two workers and the Datastore emulator
-are processes of their own.
+Cloud Tasks runs in the benchmark's own process; the app's workers, two unless a benchmark says
+otherwise, and the Datastore emulator are processes of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flask import Flask
 import main
 from demos.invitations.mail import Mailer, SmtpMailer
 from devserver import ports
-from devserver.app import THREADS, AppServer
+from devserver.app import THREADS, WORKERS, AppServer
 from devserver.cloudtasks.emulator import RunningEmulator, running
 from devserver.mail import MailServer
 from devserver.services import datastore_emulator, mail_server, memcached
@@ -139,6 +139,7 @@ def open_testbed(
     target: str,
     *,
     is_cached: bool = False,
+    workers: int = WORKERS,
     threads: int = THREADS,
     emulator: str = "datastore",
     at_once: int = 16,
@@ -148,7 +149,8 @@ def open_testbed(
     Args:
         target: What gunicorn serves, "module:serve()".
         is_cached: The app has a memcached.
-        threads: Of each of the app's two workers.
+        workers: How many processes serve the app.
+        threads: Of each of them.
         emulator: "datastore", or "firestore", which locks, and increments by itself.
         at_once: How many tasks of the queue "bench" are delivered at a time.
     """
@@ -167,7 +169,14 @@ def open_testbed(
             issuer="http://issuer.bench",
         ) as queue,
         _app(
-            target, port, threads, folder, datastore, cache if is_cached else None, relay, queue
+            target,
+            port,
+            (workers, threads),
+            folder,
+            datastore,
+            cache if is_cached else None,
+            relay,
+            queue,
         ) as app,
     ):
         read_meter = Meter()
@@ -201,7 +210,7 @@ def _clients(
 def _app(
     target: str,
     port: int,
-    threads: int,
+    workers: tuple[int, int],
     folder: str,
     datastore: str,
     cache: str | None,
@@ -226,7 +235,8 @@ def _app(
         "LOG_LEVEL": "WARNING",
         "BENCH_COSTS": folder,
     }
-    app = AppServer(ROOT, port=port, env=env, target=target, threads=threads)
+    count, threads = workers
+    app = AppServer(ROOT, port=port, env=env, target=target, workers=count, threads=threads)
     _wait(app.start)
     try:
         yield app

@@ -8,6 +8,7 @@ raise_prices.py next to it.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,9 +82,11 @@ def play(clients: Clients, queue: RunningEmulator) -> list[str]:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: let the time come, and deliver each task twice."""
+    """Be the queue's dispatcher: wait until a task is due, and deliver each twice."""
     tasks = Registry(BOOKS).tasks
     while (wake_at := queue.engine.wake_at()) is not None:
+        # In its own time, too, by which batches know when they are over.
+        time.sleep(max(0.0, wake_at - queue.engine.clock.now()))
         queue.engine.advance(max(0.0, wake_at - queue.engine.clock.now()))
         while due := queue.engine.due():
             attempt = queue.engine.begin_attempt(due[0].task_name)

@@ -1,0 +1,187 @@
+"""What a record of a stream costs this framework alone: `python -m benchmarks.streams_cost`.
+
+The workload of benchmarks/streams.py, pulled through one stage and three, with rows in a dict, and
+with all that runs at once in turns on one thread, a remote call each. So the processor time is that
+of our code: no service, no gRPC, no other thread. `--profile` says where it goes.
+
+The least of some rounds counts, for others may use the machine. Calls and bytes hardly vary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import heapq
+import pstats
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+
+from benchmarks import streams_app
+from benchmarks.streams_workload import truth
+from models import rows
+from pipelines.runtime import SystemClock
+from pipelines.runtime.process_state import ProcessState
+from pipelines.streams import Pipeline
+from pipelines.streams.calls import Create, Pause, Wake
+from pipelines.streams.injection import pull, pull_wake, read_head
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import HEAD, Names
+from pipelines.streams.service import Engine
+from pipelines.streams.watermarks import tick
+from pipelines.streams.worker import Worker
+
+RECORDS, ROUNDS = streams_app.RECORDS, 3
+
+
+class Rows:
+    """In the place of models.rows: rows in a dict."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], rows.Row] = {}
+        self.version = 0
+        self.counts: Counter[str] = Counter()
+
+    def read(self, client: Any, names: Sequence[rows.Name], at: Any = None) -> Any:
+        return [self.rows.get(name) for name in names], None
+
+    def scan(self, client: Any, kind: str, low: str, high: str, limit: int) -> list[rows.Row]:
+        return [self.rows[kind, name] for name in self._names(kind, low, high)[:limit]]
+
+    def first_names(
+        self, client: Any, kind: str, low: str, high: str, limit: int, at: Any = None
+    ) -> list[str]:
+        return self._names(kind, low, high)[:limit]
+
+    def _names(self, kind: str, low: str, high: str) -> list[str]:
+        return sorted(name for each, name in self.rows if each == kind and low <= name < high)
+
+    def commit(
+        self, client: Any, *, puts: Sequence[Any], inserts: Sequence[Any], deletes: Sequence[Any]
+    ) -> list[int]:
+        guarded = [*((name, at) for name, _, at in puts), *deletes]
+        if any(at is not None and self._version(name) != at for name, at in guarded):
+            raise rpc_errors.FailedPrecondition("written since")
+        if any(name in self.rows for name, _ in inserts):
+            raise rpc_errors.AlreadyExists("it exists")
+        self.version += 1
+        for name, body, *_ in [*puts, *inserts]:
+            self.rows[name] = rows.Row(name.name, body, self.version)
+            self.counts["bytes"] += len(body)
+        for name, _ in deletes:
+            self.rows.pop(name, None)
+        self.counts["writes"] += len(puts) + len(inserts) + len(deletes)
+        return [self.version] * (len(puts) + len(inserts))
+
+    def _version(self, name: rows.Name) -> int | None:
+        row = self.rows.get(name)
+        return None if row is None else row.version
+
+
+class Machine:
+    """Runs the tasks of one pipeline, a call of each in turn."""
+
+    def __init__(self, pipeline: Pipeline, store: Rows) -> None:
+        clients: Any = SimpleNamespace(
+            datastore=None, clock=SystemClock(), random=random, process_state=ProcessState()
+        )
+        self.pipeline, self.counts = pipeline, store.counts
+        self.engine = Engine(clients, pipeline)
+        self.environment = self.engine.environment
+        self.wakes: list[tuple[float, int, Wake]] = []
+        self.known: set[Any] = set()
+        self.running: list[list[Any]] = []  # Steps, what they get, and when they go on.
+
+    def run(self) -> None:
+        """Pull all, and work until the last window is kept."""
+        self.engine.run(read_head(self.environment))
+        self._create(Create([pull_wake(self.environment, "in", 0)]))
+        names = Names(self.pipeline.name)
+        while not self._is_over(names):
+            now = time.monotonic()
+            while self.wakes and self.wakes[0][0] <= now:
+                self.running.append([self._steps(heapq.heappop(self.wakes)[2]), None, 0.0])
+            ready = [each for each in self.running if each[2] <= now]
+            for each in ready:
+                self._resume(each)
+            if not ready:
+                time.sleep(0.001)
+
+    def _is_over(self, names: Names) -> bool:
+        [head], _ = rows.read(self.engine, [rows.Name(HEAD, names.pipeline)])  # type: ignore[arg-type]
+        assert head is not None
+        return f'"collect":{FOREVER}'.encode() in head.body.partition(b'"sources"')[0]
+
+    def _resume(self, process: list[Any]) -> None:
+        steps, answer, _ = process
+        go_on = steps.throw if isinstance(answer, Exception) else steps.send
+        try:
+            call = go_on(answer)
+        except StopIteration:
+            self.running.remove(process)
+            return
+        process[1] = None
+        if isinstance(call, Pause):
+            process[2] = time.monotonic() + call.seconds
+            return
+        self.counts["calls"] += 1
+        try:
+            process[1] = self._create(call) if isinstance(call, Create) else self.engine._do(call)
+        except Exception as error:
+            process[1] = error
+
+    def _create(self, call: Create) -> None:
+        for wake in call.wakes:
+            if wake.name not in self.known:
+                self.known.add(wake.name)
+                due = time.monotonic() + wake.delay_s
+                heapq.heappush(self.wakes, (due, len(self.known), wake))
+
+    def _steps(self, wake: Wake) -> Any:
+        name, lo = wake.target
+        if not name:
+            return tick(self.environment)
+        return pull(self.environment, name) if lo < 0 else Worker(self.environment, name, lo).run()
+
+
+def measured(stages: int, name: str, profile: cProfile.Profile | None) -> tuple[float, Rows]:
+    """Run the workload once; return the processor time in seconds, and what was called."""
+    store = Rows()
+    for each in ("read", "scan", "first_names", "commit"):
+        setattr(rows, each, getattr(store, each))
+    machine = Machine(streams_app.pulled(name, stages), store)
+    began_s = time.process_time()
+    if profile is None:
+        machine.run()
+    else:
+        profile.runcall(machine.run)
+    took_s = time.process_time() - began_s
+    states = machine.pipeline.states(machine.engine._clients, "collect")
+    if sum(len(state["windows"]) for _, state in states) != len(truth(RECORDS)):
+        raise RuntimeError("the windows are not all")
+    return took_s, store
+
+
+def main() -> None:
+    """Print what a record costs, and where the time goes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams_cost")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes")
+    is_profile = parser.parse_args().profile
+    for stages in (1, 3):
+        runs = [measured(stages, f"cost-{stages}-{n}", None) for n in range(ROUNDS)]
+        took_s, store = min(runs, key=lambda run: run[0])
+        each = {name: f"{count / RECORDS:.3f}" for name, count in sorted(store.counts.items())}
+        print(f"{stages} stages: {1e6 * took_s / RECORDS:.1f} us a record, {each}")
+        if is_profile:
+            profile = cProfile.Profile()
+            measured(stages, f"profile-{stages}", profile)
+            pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+
+
+if __name__ == "__main__":
+    main()
