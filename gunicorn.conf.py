@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import tempfile
 from typing import Any
 
 worker_class = "serving.PatientWorker"
@@ -17,6 +20,13 @@ def on_starting(server: Any) -> None:
         raise SystemExit(
             "--header-map=dangerous and --forwarder-headers let any caller forge X-AppEngine-*"
         )
+    # By which the workers wake each other (pipelines/runtime/siblings.py); nobody else may.
+    os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
+
+
+def on_exit(server: Any) -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(os.environ["WORKER_SOCKETS"], ignore_errors=True)
 
 
 def worker_exit(server: Any, worker: Any) -> None:

@@ -18,6 +18,7 @@ from models.transactions import OUTCOME_UNKNOWN
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import SystemClock
 from pipelines.runtime.messages import Message
+from pipelines.streams.arrivals import Arrivals
 from pipelines.streams.calls import (
     Call,
     ChangedError,
@@ -145,10 +146,7 @@ class Engine:
             memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
             later=self._run_later,
         )
-        # By inbox: whether this process has put something there since it was last looked at.
-        self._inboxes: dict[str, threading.Event] = clients.process_state.get_or_create(
-            "streams inboxes", dict
-        )
+        self._arrivals = Arrivals.of(clients.process_state)
         self._acts: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
             Snapshot: self._snapshot,
@@ -200,7 +198,7 @@ class Engine:
 
     def _pause(self, call: Pause) -> None:
         if call.inbox and isinstance(self._clients.clock, SystemClock):
-            self._inboxes.setdefault(call.inbox, threading.Event()).wait(call.seconds)
+            self._arrivals.wait(call.inbox, call.seconds)
         else:
             self._clients.clock.sleep(call.seconds)
 
@@ -215,8 +213,8 @@ class Engine:
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
-        if call.kind == CHUNK and (arrived := self._inboxes.get(f"{call.low.rsplit(':', 2)[0]}:")):
-            arrived.clear()  # Before it looks: what arrives from now on ends its next pause.
+        if call.kind == CHUNK:
+            self._arrivals.look(f"{call.low.rsplit(':', 2)[0]}:")
         found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
@@ -242,9 +240,7 @@ class Engine:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
-        for name, _ in inserts:
-            if name.kind == CHUNK and (arrived := self._inboxes.get(inbox_of(name.name))):
-                arrived.set()
+        self._arrivals.came({inbox_of(name.name) for name, _ in inserts if name.kind == CHUNK})
         return versions
 
     def _deliver(self, call: Commit, delivery: Delivery) -> list[int]:
