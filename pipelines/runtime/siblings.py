@@ -13,25 +13,26 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 FOLDER = "WORKER_SOCKETS"
-MAX_BYTES = 64 * 1024
+# The kernel takes some 200 KB.
+MAX_BYTES = 128 * 1024
 LISTED_FOR_S = 1.0
 
 
 class Siblings:
     """The other processes of this instance."""
 
-    def __init__(self, folder: str, hear: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, hear: Callable[[bytes], None]) -> None:
         """Begin to listen.
 
         Args:
             folder: Where each process has its socket.
-            hear: Gets each word, on a thread of its own.
+            hear: Gets each message, on a thread of its own.
 
         Raises:
             OSError: no socket can be made there.
@@ -40,21 +41,24 @@ class Siblings:
         self._hear = hear
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._path = self._folder / f"{os.getpid()}-{id(self):x}"
-        self._socket.bind(str(self._path))
+        try:
+            self._socket.bind(str(self._path))
+        except OSError:
+            self._socket.close()
+            raise
         self._others: list[str] = []
         self._listed_at = -LISTED_FOR_S
         threading.Thread(target=self._listen, name="siblings", daemon=True).start()
 
-    def tell(self, words: Iterable[str]) -> None:
-        """Tell the others some words, each of one line; who cannot hear them now never will."""
-        message = "\n".join(words).encode()
+    def tell(self, message: bytes) -> None:
+        """Tell the others something of at most 128 KB; who cannot hear it now never will."""
         for path in self._found():
             try:
                 self._socket.sendto(message, socket.MSG_DONTWAIT, path)
             except (ConnectionRefusedError, FileNotFoundError):  # Its process has ended.
                 Path(path).unlink(missing_ok=True)
                 self._listed_at = -LISTED_FOR_S
-            except OSError as error:
+            except OSError as error:  # Its buffer is full, for example.
                 log.debug("%s cannot be told: %s", path, error)
 
     def close(self) -> None:
@@ -67,8 +71,8 @@ class Siblings:
     def _found(self) -> list[str]:
         now = time.monotonic()
         if now - self._listed_at > LISTED_FOR_S:
-            here = self._path
-            self._others = [str(path) for path in self._folder.iterdir() if path != here]
+            with contextlib.suppress(FileNotFoundError):  # The master has ended.
+                self._others = [str(each) for each in self._folder.iterdir() if each != self._path]
             self._listed_at = now
         return self._others
 
@@ -80,11 +84,13 @@ class Siblings:
                 return
             if not message:
                 return
-            for word in message.decode(errors="replace").splitlines():
-                self._hear(word)
+            try:
+                self._hear(message)
+            except Exception:
+                log.exception("what another process of this instance said is not understood")
 
 
-def open_siblings(hear: Callable[[str], None]) -> Siblings | None:
+def open_siblings(hear: Callable[[bytes], None]) -> Siblings | None:
     """Begin to listen to the other processes of this instance; None: it has no others."""
     folder = os.environ.get(FOLDER)
     if not folder:

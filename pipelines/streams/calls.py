@@ -70,12 +70,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Read rows in order of their names, from `low` on and before `high`: (name, Found) of each."""
+    """Read rows in order of their names, from `low` on and before `high`: (name, Found) of each.
+
+    `some`: of an inbox, some of what is in time will do, unless there is none: what the process
+    knows to have come. It may be gone again, which its version tells the commit that takes it out.
+    """
 
     kind: str
     low: str
     high: str
     limit: int
+    some: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ class Create:
 class Pause:
     """Let some time pass.
 
-    `inbox`: less, if this process puts something there: what its names begin with, as `inbox_of`
+    `inbox`: less, if this instance puts something there: what its names begin with, as `inbox_of`
     returns it. What others put there does not end a pause.
     """
 

@@ -154,9 +154,9 @@ class Owner:
             self.computation = self.plan.sender(self.name)
         self.head_read_ms = read_ms
 
-    def _scan(self, limit: int) -> Scan:
+    def _scan(self, limit: int, *, some: bool = False) -> Scan:
         low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
-        return Scan(CHUNK, low, high, limit)
+        return Scan(CHUNK, low, high, limit, some)
 
     # What was left behind by a split or a merge
 

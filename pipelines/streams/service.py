@@ -18,7 +18,7 @@ from models.transactions import OUTCOME_UNKNOWN
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import SystemClock
 from pipelines.runtime.messages import Message
-from pipelines.streams.arrivals import Arrivals
+from pipelines.streams.arrivals import Arrivals, Arrived
 from pipelines.streams.calls import (
     Call,
     ChangedError,
@@ -47,7 +47,7 @@ from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.hands import Hands
 from pipelines.streams.injection import pull
 from pipelines.streams.owner import unknown
-from pipelines.streams.rows import CHUNK, inbox_of
+from pipelines.streams.rows import CHUNK
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.sources import PullSource
@@ -213,9 +213,13 @@ class Engine:
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+        if call.some and (known := self._arrivals.some(call.low, call.high, call.limit)):
+            return known
         if call.kind == CHUNK:
-            self._arrivals.look(f"{call.low.rsplit(':', 2)[0]}:")
+            self._arrivals.begin_look(call.low)
         found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
+        if call.kind == CHUNK:
+            self._arrivals.end_look(call.low, {row.name for row in found})
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
     def _peek(self, call: Peek) -> list[str]:
@@ -240,7 +244,14 @@ class Engine:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
-        self._arrivals.came({inbox_of(name.name) for name, _ in inserts if name.kind == CHUNK})
+        written = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
+        self._arrivals.came(
+            [
+                Arrived(key.name, version, text, body)
+                for (key, body), (_, text), version in written
+                if key.kind == CHUNK
+            ]
+        )
         return versions
 
     def _deliver(self, call: Commit, delivery: Delivery) -> list[int]:

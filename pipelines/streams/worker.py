@@ -139,7 +139,7 @@ class Worker(Owner):
         ]
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
-            self.inbox = dict((yield self._scan(self.pace.max_chunks)))
+            self.inbox = dict((yield self._scan(self.pace.max_chunks, some=True)))
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False

@@ -10,7 +10,7 @@ clocks disagree.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,10 +34,11 @@ from pipelines.streams.calls import (
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.errors import MissingCodeError
+from pipelines.streams.forwarding import is_late
 from pipelines.streams.injection import pull
 from pipelines.streams.owner import unknown
 from pipelines.streams.records import NEVER
-from pipelines.streams.rows import INTERVAL
+from pipelines.streams.rows import CHUNK, INTERVAL
 from pipelines.streams.sweep import wake_sources, why_now
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Worker
@@ -60,6 +61,7 @@ FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 # Faults of one schedule come within so many steps; then all must come to rest.
 FAULTY_STEPS = 250
 MAX_STEPS = 4_000
+MAX_GONE = 5
 
 
 class UnavailableError(Exception):
@@ -135,6 +137,7 @@ class Simulation:
         # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
         self.handed: list[tuple[tuple[str, int], Any]] = []
         self.slow_sinks = 0.0
+        self.gone: deque[tuple[str, Found]] = deque(maxlen=MAX_GONE)  # The last chunks taken out.
         self.swept_ms = self.now_ms
         self.steps = 0
         self.max_steps = MAX_STEPS
@@ -393,7 +396,11 @@ class Simulation:
 
     def _commit(self, commit: Commit) -> list[int]:
         self.counts["commits"] += 1
-        return self.store.commit(commit)
+        chunks = [key for key, _ in commit.deletes if key.kind == CHUNK]
+        rows = [(key.name, self.store.rows[key]) for key in chunks if key in self.store.rows]
+        versions = self.store.commit(commit)
+        self.gone.extend(rows)
+        return versions
 
     def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
         moment = dict(self.store.rows) if self.has_snapshots else None
@@ -401,7 +408,15 @@ class Simulation:
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
         names = self.store.names(call.kind, call.low, call.high)[: call.limit]
-        return [(name, self.store.rows[Key(call.kind, name)]) for name in names]
+        found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
+        return self._some(call, found) if call.some and self.random.random() < 0.5 else found
+
+    def _some(self, call: Scan, found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+        """Return a part of what is in time, and perhaps what is gone; all, if none is left."""
+        chance = self.random.random
+        gone = [each for each in self.gone if call.low <= each[0] < call.high and chance() < 0.1]
+        some = [*gone, *(each for each in found if chance() < 0.5)]
+        return sorted(each for each in some if not is_late(each[0])) or found
 
     def _peek(self, call: Peek) -> list[str]:
         return self.store.names(call.kind, call.low, call.high, call.at)[: call.limit]

@@ -1,0 +1,107 @@
+"""What has come to an inbox is told to who looks into it, once, as far as is known."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.runtime.process_state import ProcessState
+from pipelines.runtime.siblings import FOLDER, MAX_BYTES
+from pipelines.streams import arrivals
+from pipelines.streams.arrivals import MAX_KEPT, Arrivals, Arrived
+from pipelines.streams.encoding import dump
+from pipelines.streams.rows import CHUNK, LATE, ON_TIME, Letter, Names
+from tests.stack import until
+
+NAMES = Names("p")
+INBOX = NAMES.inbox("c", 0)
+LOW, HIGH = NAMES.inbox_range("c", 0, 0)
+WAITED_FOR_S = 30.0
+BODY = (Letter("k", 1, "in", "", "1"),)
+
+
+@pytest.fixture(autouse=True)
+def looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", 60)
+
+
+@pytest.fixture
+def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An instance of several processes; the name of a socket has 107 bytes at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv(FOLDER, folder)
+        yield
+
+
+def chunk(number: int, *, lane: int = ON_TIME, body: object = BODY) -> Arrived:
+    name = NAMES.chunk("c", 0, lane, 1, f"n{number:03d}").name
+    return Arrived(name, number, dump(CHUNK, body), body)
+
+
+def look(here: Arrivals, *found: Arrived) -> None:
+    here.some(LOW, HIGH, 1)  # From now on somebody looks into it.
+    here.begin_look(LOW)
+    here.end_look(LOW, {each.name for each in found})
+
+
+def known(here: Arrivals, limit: int = 10) -> list[tuple[str, int]]:
+    return [(name, found.version) for name, found in here.some(LOW, HIGH, limit)]
+
+
+def test_what_has_come_is_taken_once_and_in_order() -> None:
+    here = Arrivals()
+    look(here)
+    here.came([chunk(2), chunk(1), chunk(3)])
+    assert known(here, 2) == [(chunk(1).name, 1), (chunk(2).name, 2)]
+    assert known(here) == [(chunk(3).name, 3)]
+    assert known(here) == []
+
+
+def test_what_a_look_has_found_is_not_told_again() -> None:
+    """Also if it is told behind the look."""
+    here = Arrivals()
+    look(here)
+    here.came([chunk(1)])
+    look(here, chunk(1), chunk(2))
+    here.came([chunk(2), chunk(3)])
+    assert known(here) == [(chunk(3).name, 3)]
+
+
+@pytest.mark.parametrize("why", ["late", "many", "nobody looks", "time"])
+def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Arrivals()
+    if why != "nobody looks":
+        look(here)
+    if why == "time":
+        monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", -1)
+    here.came([chunk(1)])
+    if why == "late":
+        here.came([chunk(2, lane=LATE)])
+    if why == "many":
+        here.came([chunk(n) for n in range(2, MAX_KEPT + 2)])
+    assert known(here) == []
+
+
+def test_another_process_is_told_with_the_chunk(instance: None) -> None:
+    """Who waits for half a minute wakes; a chunk that is too long is found by a look."""
+    reader, sender = ProcessState(), ProcessState()
+    there, here = Arrivals.of(reader), Arrivals.of(sender)
+    look(there)
+    waiting = threading.Thread(target=there.wait, args=[INBOX, WAITED_FOR_S], daemon=True)
+    waiting.start()
+    here.came([chunk(1)])
+    waiting.join(WAITED_FOR_S / 2)
+    assert not waiting.is_alive()
+    [(name, found)] = there.some(LOW, HIGH, 10)
+    assert (name, found.version, found.body) == (chunk(1).name, 1, BODY)
+
+    long = Letter("k", 1, "in", "", "1" * MAX_BYTES)
+    here.came([chunk(2), chunk(3, body=(long,))])
+    until(lambda: there._inboxes[INBOX].has_more, WAITED_FOR_S, every_s=0.01)
+    assert known(there) == []
+    reader.shutdown()
+    here.came([chunk(4)])  # Nobody is there.
+    sender.shutdown()
