@@ -127,6 +127,17 @@ def unguarded_lease(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     schedule.simulation.store.unguarded = frozenset([INTERVAL])
 
 
+def unguarded_take(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """What is taken out of an inbox is deleted whether it is still there or not."""
+
+    class Careless(Worker):
+        def commit(self, commit: Commit, interval: Interval) -> Steps:
+            commit.deletes[:] = [(key, None) for key, _ in commit.deletes]
+            return (yield from super().commit(commit, interval))
+
+    schedule.simulation.worker = Careless
+
+
 def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """States first, then what was consumed and produced."""
 
@@ -313,6 +324,7 @@ OF_STAGES = (
     forgotten_ring,
     no_fence,
     unguarded_lease,
+    unguarded_take,
     two_commits,
     no_dedup,
     downstream_first,
