@@ -37,6 +37,8 @@ CALM_S = 60.0
 MAX_GROUP_CALLS = 400
 MAX_GROUP_ROWS = 450
 MAX_GROUP_WAIT_S = 0.05
+# A commit waits so long for others, if it has company, and as long as they keep coming.
+LINGER_S = 0.008
 # Counters that one sweep has settled; the next one goes on.
 MAX_SETTLED = 200
 
@@ -304,7 +306,9 @@ class Counter:
                 max_calls=MAX_GROUP_CALLS,
                 max_bytes=MAX_GROUP_ROWS,
                 size=lambda each: len(each.deltas) + 1,
-                max_wait_s=MAX_GROUP_WAIT_S,
+                max_wait_s=MAX_GROUP_WAIT_S + 2 * LINGER_S,
+                linger_s=LINGER_S,
+                gap_s=LINGER_S / 4,
             ),
         )
 
