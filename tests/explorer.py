@@ -75,22 +75,27 @@ class Explorer:
     most_sweeps: Mapping[str, int] = field(default_factory=MAX_SWEEPS.copy)
     plays: int = 0
 
-    def explore(self, kinds: Sequence[str] = KINDS, at_most: int = 0) -> list[str]:
+    def explore(
+        self, kinds: Sequence[str] = KINDS, at_most: int = 0, *, named: str = ""
+    ) -> list[str]:
         """Play the scenario with each fault at its remote calls; return the faults that fired.
 
         Args:
             at_most: How many calls are broken by each kind of fault; 0: as many as PLAYS says.
+            named: Only calls of this name are broken, such as "Commit".
         """
         calls = self._calls(kinds)
         assert calls, "the scenario makes no remote call: nothing is tested"
         most = ALL if IS_EXHAUSTIVE else at_most or PLAYS[self.world.services.datastore_kind]
+        broken = {call for call in calls if named in ("", call)}
         faults = [
             fault
             for kind in kinds
             for at in _chosen(calls, most, kind, is_bounded=bool(at_most))
+            if calls[at] in broken
             for fault in self._faults(kind, at)
         ]
-        BUDGET.could_break({(call, _plain(kind)) for call in calls for kind in kinds})
+        BUDGET.could_break({(call, _plain(kind)) for call in broken for kind in kinds})
         if at_most == ALL:  # A planted bug: some of these show it, and they may stand together.
             random.Random(ALL).shuffle(faults)
         return self._play_all([[fault] for fault in faults])

@@ -41,7 +41,9 @@ from pipelines.outbox import InlineRelay
 from pipelines.pull_queues import PullQueue
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.runtime.flusher import PeriodicFlusher
 from pipelines.runtime.heartbeats import NoHeart
+from pipelines.runtime.process_state import ProcessState
 from pipelines.streams import Pipeline
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
@@ -70,6 +72,29 @@ DEPLOYED_REPLICAS = materialized_views.CATALOG_REPLICAS
 materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = 3
 
 _namespaces = itertools.count(random.randrange(2**40))
+
+
+class ProcessMemory(ProcessState):
+    """What a process remembers, and the threads that store what it has gathered."""
+
+    def clear(self) -> None:
+        """Forget everything, as if killed: the threads end, too, and store nothing more."""
+        for act in self._last_acts.values():
+            flusher = getattr(act, "__self__", None)
+            if isinstance(flusher, PeriodicFlusher):
+                flusher._buffer = Nothing()
+                flusher._has_ended.set()
+        super().clear()
+
+
+class Nothing:
+    """What a dead process has left to store."""
+
+    def is_empty(self) -> bool:
+        return True
+
+    def store(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -351,6 +376,7 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
         services={Mailer: FaultyMailer(mailer, plan)},
         clock=QueueClock(services.cloud_tasks.engine),
         heart=NoHeart(),
+        process_state=ProcessMemory(),
     )
 
 

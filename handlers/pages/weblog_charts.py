@@ -18,7 +18,7 @@ COLUMN, ROW = 194, 78
 MARGIN = 9
 # How far a line goes from a box before it turns.
 TURN = 21
-BARS_HIGH, SECONDS_HIGH = 66, 24
+BARS_HIGH, SECONDS_HIGH = 54, 20
 MAX_BARS = 96
 # Steps between the dates below a chart, in minutes, and how many there may be.
 TICK_MINUTES = (5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 20_160)

@@ -21,6 +21,7 @@ from tests.browser.forms import (
     refresh_until_still,
     without_scripts,
 )
+from tests.browser.looks import WINDOWS, bottom, turn
 from tests.browser.test_sums import keep
 from tests.demos.test_weblog import Counts, plain_counts, plain_lines
 from tests.stack import Stack
@@ -98,6 +99,9 @@ def test_the_sample_is_counted_while_workers_are_killed(
     keep(page, "weblog-done")
     assert not_by_kills(problems) == []
     check_width(page)
+    for window in ("desktop", "phone"):
+        turn(page, window)
+        assert bottom(page) <= WINDOWS[window]["viewport"]["height"], window
 
 
 @without_scripts

@@ -388,6 +388,7 @@ def _let_flushers_end() -> None:
     for thread in threading.enumerate():
         if thread.daemon and ":" in thread.name:
             thread.join(FLUSHED_WITHIN_S)
+            assert not thread.is_alive(), f"a test before this one has left {thread.name} running"
 
 
 @contextlib.contextmanager
