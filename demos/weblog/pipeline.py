@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +61,7 @@ class Around:
     def assign(self, record: Record) -> Sequence[Bounds]:
         result = record.value
         delay = record.at - result["end"] + 1
-        begun = replace(record, at=result["start"])
+        begun = record._replace(at=result["start"])
         windows = Sliding(self.size, self.every).assign(begun)
         return [Bounds(start, end, due + delay) for start, end, due in windows]
 

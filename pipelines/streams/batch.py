@@ -45,6 +45,8 @@ MAX_TAG_CHARS = 200
 MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
 
 Route = Callable[[str, Any], tuple[Target, ...]]
+What = Input | tuple[str, SetTimer]
+Hook = Callable[[Context, Any], None]
 
 
 def nowhere(stream: str, value: Any) -> tuple[Target, ...]:
@@ -93,19 +95,24 @@ class _HookError(Exception):
 class _Work:
     """A key in the course of a batch."""
 
-    __slots__ = ("computation", "expires", "items", "text", "timers", "version")
+    __slots__ = ("before", "computation", "expires", "items", "state", "text", "timers", "version")
 
-    def __init__(self, state: KeyState, computation: Computation) -> None:
-        self.computation = computation
-        self.text, self.version = state.text, state.version
+    def __init__(self, before: KeyState, computation: Computation) -> None:
+        self.before, self.computation = before, computation
+        self.put(before)
+
+    def put(self, state: KeyState) -> None:
+        """Have the key as it was at some time, in the place of what hooks have left."""
+        self.text, timers, self.expires, self.version = state
+        self.timers = dict(timers)
         self.items: dict[str, Any] | None = None  # Decoded when a hook asks for it.
-        self.timers = dict(state.timers)
-        self.expires = state.expires
+        self.state: State | None = None
 
-    def decoded(self) -> dict[str, Any]:
-        if self.items is None:
+    def decoded(self) -> State:
+        if self.state is None:
             self.items = self.computation.load(self.text, self.version) if self.text else {}
-        return self.items
+            self.state = State(self.items)
+        return self.state
 
     def freeze(self) -> KeyState:
         """Return the key as it is now.
@@ -119,7 +126,8 @@ class _Work:
             _check_size(self.text)
         if not self.text and not self.timers:
             return NOTHING
-        return KeyState(self.text, dict(self.timers), self.expires, self.version)
+        now = KeyState(self.text, dict(self.timers), self.expires, self.version)
+        return self.before if now == self.before else now  # What follows from it is known then.
 
 
 class _Batch:
@@ -162,10 +170,10 @@ class _Batch:
         self._freeze_all()
         return self.effects
 
-    def call(self, what: Input | tuple[str, SetTimer], hook: Callable[[], None]) -> bool:
+    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
         """Call a hook; return whether it ended well."""
         try:
-            hook()
+            hook(self.context, told)
         except Exception as error:
             raise _HookError from error
         return True
@@ -183,36 +191,35 @@ class _Batch:
     # Records
 
     def _take(self, each: Input) -> None:
-        if each.stream == DEAD_TIMERS:
-            tag, at, is_wall = each.value
-            self._fire_one(each.key, tag, SetTimer(at, is_wall, each.at, True))
+        key, value, at, stream, is_late, _ = each
+        if stream == DEAD_TIMERS:
+            tag, fires_at, is_wall = value
+            self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
             return
-        counts = self.effects.counts
-        if each.is_late and self.computation.late == "drop":
-            counts.late += 1
-            self._divert(each)
+        if is_late and self.computation.late == "drop":
+            self._drop(each)
             return
         self._input = each
-        self.enter(each.key, each.at, each.is_late, None)
-        record = Record(each.key, each.value, each.at, each.stream)
-        if not self.call(each, lambda: self.computation.record(self.context, record)):
+        self.enter(key, at, is_late, None)
+        if not self.call(each, self.computation.record, Record(key, value, at, stream)):
             return
         if self._has_dropped:
-            counts.late += 1
-            self._divert(each)
+            self._drop(each)
         else:
-            counts.records += 1
+            self.effects.counts.records += 1
         if self.ttl is not None:
-            work, expires = self._work, each.at + self.ttl
+            work, expires = self._work, at + self.ttl
             if work.expires == NEVER or work.expires < expires:
                 work.expires = expires
 
-    def _divert(self, each: Input) -> None:
-        """Hand a late record to the stream for late ones."""
+    def _drop(self, each: Input) -> None:
+        """Count a record as late, and hand it to the stream for late ones."""
+        self.effects.counts.late += 1
         stream = self.computation.late_stream
         if stream is not None:
             targets = self.route(stream, each.value)
-            self._keep(Production(stream, value_text(each.value), each.at, True, targets))
+            late = Production(stream, value_text(each.value), each.at, True, targets)
+            self._keep(late, _bytes_of(late))
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -243,7 +250,7 @@ class _Batch:
             _, _, tag = min(due)
             self._fire_one(key, tag, work.timers.pop(tag))
         if work.expires <= self.watermark:
-            work.text, work.items, work.timers, work.expires = "", None, {}, NEVER
+            work.put(NOTHING)
         return True
 
     def _has_fired_enough(self) -> bool:
@@ -254,14 +261,17 @@ class _Batch:
         self.enter(key, timer.hold, timer.is_late, timer)
         told = Timer(key, tag, timer.at, timer.is_wall)
         self.effects.fired.append((key, timer))
-        if self.call((tag, timer), lambda: self.computation.timer(self.context, told)):
+        if self.call((tag, timer), self.computation.timer, told):
             self.effects.counts.timers += 1
 
     # What a hook does
 
     def state(self) -> State:
-        _check_strong(self.computation, "state")
-        return State(self._work.decoded())
+        state: State | None = self._work.state
+        if state is None:
+            _check_strong(self.computation, "state")
+            state = self._work.decoded()
+        return state
 
     def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
         _check_strong(self.computation, "timers")
@@ -302,29 +312,31 @@ class _Batch:
                 f"an output at {at} is earlier than its input, at {self.at}: give it that time, or "
                 "a later one"
             )
-        targets = self.route(stream, value)
-        production = Production(
-            stream, value_text(value), at, self.is_late, targets, self._output_id()
-        )
-        self._hook_bytes += _bytes_of(production)
+        targets, text = self.route(stream, value), value_text(value)
+        production = Production(stream, text, at, self.is_late, targets, self._output_id())
+        size = _bytes_of(production)
+        self._hook_bytes += size
         if self._hook_bytes > MAX_HOOK_BYTES:
             raise BadRecordError(
                 f"one call may write {MAX_HOOK_BYTES} bytes at most, to all readers together"
             )
-        self._keep(production)
+        self._keep(production, size)
 
     def _output_id(self) -> str:
         """Return the id of an output: that of its input and its place, if a repetition needs it."""
+        if not self.computation.weak:
+            return ""
         each = self._input
-        if each is None or not each.id or not self.computation.weak:
+        if each is None or not each.id:
             return ""
         self._hook_outputs += 1
         return derived_id(each.stream, each.id, self.computation.name, self._hook_outputs)
 
-    def _keep(self, production: Production) -> None:
-        self.effects.productions.append(production)
-        self.effects.counts.produced += 1
-        self.bytes += _bytes_of(production)
+    def _keep(self, production: Production, size: int) -> None:
+        effects = self.effects
+        effects.productions.append(production)
+        effects.counts.produced += 1
+        self.bytes += size
 
     def drop_late(self) -> None:
         _check_strong(self.computation, "count of what it drops")
@@ -343,17 +355,17 @@ class _Batch:
 class _CarefulBatch(_Batch):
     """A batch in which each hook can be undone by itself."""
 
-    def call(self, what: Input | tuple[str, SetTimer], hook: Callable[[], None]) -> bool:
+    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
         effects, key, at = self.effects, self.key, self.at
         before = self._work.freeze()
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook()
+                hook(self.context, told)
                 self._work.freeze()
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
-                self.works[key] = self._restored(before)
+                self._work.put(before)
                 del effects.productions[produced:]
                 self.bytes, effects.counts = size, replace(counts)
                 self.enter(key, at, self.is_late, self._firing)
@@ -362,13 +374,6 @@ class _CarefulBatch(_Batch):
         effects.failures.append(Failure(key, what, said[:MAX_ERROR_CHARS]))
         effects.counts.dead += 1
         return False
-
-    def _restored(self, before: KeyState) -> _Work:
-        """Return the key as it was before a hook, in the place of what that has left."""
-        work = self.works[self.key]
-        work.text, work.version, work.items = before.text, before.version, None
-        work.timers, work.expires = dict(before.timers), before.expires
-        return work
 
 
 def _check_strong(computation: Computation, what: str) -> None:
@@ -387,7 +392,7 @@ def _check_size(text: str) -> None:
 
 def _bytes_of(production: Production) -> int:
     """Return what a production takes in a commit: each reader gets its own."""
-    return len(production.text) * max(1, len(production.targets))
+    return len(production.text) * (len(production.targets) or 1)
 
 
 def _milliseconds(span: timedelta | None) -> int | None:

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pipelines.streams.computation import Computation
@@ -117,7 +117,8 @@ class Graph:
 
     def route(self, stream: str, value: Any) -> tuple[Target, ...]:
         """Return who gets a record of a stream, each under its key."""
-        return tuple(_target(name, key_of, value) for name, key_of in self.readers.get(stream, ()))
+        readers = self.readers.get(stream, ())
+        return tuple([_target(name, key_of, value) for name, key_of in readers])
 
 
 class Declaration:
@@ -306,6 +307,13 @@ def _made(computation: Computation | type[Computation]) -> Computation:
 def _target(name: str, key_of: Any, value: Any) -> Target:
     """Return where a record goes for one reader; a value without a key has an error there."""
     try:
-        return Target(name, check_key(key_of(value)))
+        key = key_of(value)
+        return _known(name, key) if type(key) is str else Target(name, check_key(key))
     except Exception as error:
         return Target(name, "", f"no key: {type(error).__name__}: {error}"[:500])
+
+
+@lru_cache(maxsize=20_000)
+def _known(name: str, key: str) -> Target:
+    """Return where a key's records go for one reader: keys come again and again."""
+    return Target(name, check_key(key))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter
 
 from pipelines.streams.calls import Commit, Found, Key
-from pipelines.streams.keys import Input
-from pipelines.streams.rows import CHUNK, LATE, fingerprint
+from pipelines.streams.keys import Input, made
+from pipelines.streams.rows import CHUNK, LATE, Letter, fingerprint
+
+_id_of = attrgetter("id")
 
 
 @dataclass
@@ -21,6 +25,31 @@ class Batch:
     places: list[tuple[int, int]] = field(default_factory=list)  # Chunk and letter of an input.
     repeated: list[tuple[int, int]] = field(default_factory=list)
     end: tuple[int, int] = (0, 0)
+    met: set[str] = field(default_factory=set)
+
+    def add(self, chunk: int, inputs: Sequence[Input]) -> int:
+        """Add the first letters of a chunk, which has no ids; return how many."""
+        self.inputs += inputs
+        self.ids += repeat("", len(inputs))
+        self.places += zip(repeat(chunk), range(len(inputs)), strict=False)
+        return len(inputs)
+
+    def add_new(
+        self, chunk: int, inputs: Sequence[Input], known: Collection[str], limit: int
+    ) -> int:
+        """Add those letters of a chunk that are new; return behind which one the limit ends it."""
+        for place, each in enumerate(inputs):
+            if len(self.inputs) >= limit:
+                return place
+            id_ = fingerprint(f"{each.stream} {each.id}") if each.id else ""
+            if id_ and (id_ in known or id_ in self.met):
+                self.repeated.append((chunk, place))
+                continue
+            self.met.add(id_)
+            self.inputs.append(each)
+            self.ids.append(id_)
+            self.places.append((chunk, place))
+        return len(inputs)
 
     def take(self, count: int, commit: Commit) -> tuple[int, list[str]]:
         """Take the first inputs out of the inbox, by a commit.
@@ -48,28 +77,30 @@ class Batch:
 
 def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
     """Take letters out of chunks, up to a number."""
-    batch, met = Batch(chunks), set[str]()
+    batch = Batch(chunks)
     for number, (name, found) in enumerate(chunks):
-        is_late = name.rsplit(":", 3)[1] == str(LATE)
-        values = json.loads(f"[{','.join([letter.text for letter in found.body])}]")
-        for place, (letter, value) in enumerate(zip(found.body, values, strict=True)):
-            if len(batch.inputs) >= limit:
-                batch.end = (number, place)
-                return batch
-            id_ = fingerprint(f"{letter.stream} {letter.id}") if letter.id else ""
-            if id_ and (id_ in known or id_ in met):
-                batch.repeated.append((number, place))
-                continue
-            met.add(id_)
-            batch.inputs.append(
-                Input(letter.key, value, letter.at, letter.stream, is_late, letter.id)
-            )
-            batch.ids.append(id_)
-            batch.places.append((number, place))
-        batch.end = (number, len(found.body))
+        letters, is_late = found.body, name.rsplit(":", 3)[1] == str(LATE)
+        if any(map(_id_of, letters)):
+            taken = batch.add_new(number, inputs_of(letters, is_late=is_late), known, limit)
+        else:
+            left = limit - len(batch.inputs)
+            taken = batch.add(number, inputs_of(letters[:left], is_late=is_late))
+        batch.end = number, taken
+        if taken < len(letters):
+            break
     return batch
+
+
+def inputs_of(letters: Sequence[Letter], *, is_late: bool) -> list[Input]:
+    """Return letters as a batch gets them, each with a value of its own."""
+    if not letters:
+        return []
+    keys, times, streams, ids, texts = zip(*letters, strict=True)
+    values = json.loads(f"[{','.join(texts)}]")
+    lates = (is_late,) * len(letters)
+    return list(made(Input, zip(keys, values, times, streams, lates, ids, strict=True)))
 
 
 def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:
     """Return whether a letter has an id: of one chunk some may, and others not."""
-    return any(letter.id for _, found in chunks for letter in found.body)
+    return any(any(map(_id_of, found.body)) for _, found in chunks)

@@ -232,17 +232,17 @@ class _Plan:
             raise UnknownStreamError(
                 f"nobody reads {stream} as it comes from outside: attach a computation that does"
             )
-        for each in self.offer.arrivals:
-            is_late = each.at < floor
+        for id_, text, at, value in self.offer.arrivals:
+            is_late = at < floor
             late += is_late
-            for target in graph.route(stream, each.value):
-                letter = Letter(target.key, each.at, stream, each.id, each.text)
+            for target in graph.route(stream, value):
+                letter = Letter(target.key, at, stream, id_, text)
                 self.passage.send(target, letter, is_late=is_late)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:
         was, offer, now_ms = self.was, self.offer, self.environment.now_ms()
-        latest = max([was.latest, *(each.at for each in offer.arrivals)])
+        latest = max([was.latest, *[each.at for each in offer.arrivals]])
         latest = max(was.latest, min(latest, now_ms + MAX_AHEAD_MS))
         reached = latest - self.pipeline.disorder_ms(offer.stream)
         if offer.watermark is not None:
@@ -330,7 +330,7 @@ def _offer(environment: Environment, stream: str, pulled: Pulled, seq: int) -> O
     """Return what was read; its records have ids if any of them may be handed on before that."""
     is_handed = stream in environment.pipeline.handed
     arrivals = [
-        arrival(environment, stream, value, at, f"{seq}.{n}" if is_handed else "")
+        Arrival(f"{seq}.{n}" if is_handed else "", value_text(value), check_time(at), value)
         for n, (value, at) in enumerate(pulled.records)
     ]
     watermark = FOREVER if pulled.is_over else pulled.watermark

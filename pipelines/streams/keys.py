@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 from pipelines.streams.records import NEVER
 
-TIMER_BYTES = 50
 AGAIN = "\0"  # In no id that somebody has given.
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def made(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """Make named tuples of tuples that have all of their fields, without a call for each."""
+    return map(tuple.__new__, repeat(kind), rows)
 
 
 class SetTimer(NamedTuple):
@@ -54,13 +60,20 @@ class KeyState(_Kept):
     """
 
     stored: tuple[str, str] | None = None
+    _times: Times | None = None
 
     @property
     def is_empty(self) -> bool:
         return not self.text and not self.timers
 
-    @cached_property
+    @property
     def times(self) -> Times:
+        times = self._times
+        if times is None:
+            times = self._times = self._found_times()
+        return times
+
+    def _found_times(self) -> Times:
         hold, due, wall = NEVER, self.expires, NEVER
         for at, is_wall, held, is_late in self.timers.values():
             if is_wall:
@@ -70,11 +83,6 @@ class KeyState(_Kept):
             if held < hold and not is_late:
                 hold = held
         return Times(hold, due, wall)
-
-    @cached_property
-    def size(self) -> int:
-        """How much place it takes, about, in bytes, without its name."""
-        return len(self.text) + TIMER_BYTES * (1 + len(self.timers))
 
 
 NOTHING = KeyState()

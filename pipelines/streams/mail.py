@@ -24,6 +24,7 @@ from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 MAX_LETTERS = 500
 MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
+LETTER_BYTES = 50  # Besides its text and its key.
 # Cloud Tasks takes a task for up to 30 days ahead; a timer for later is found by the sweep.
 MAX_DELAY_S = 29 * 24 * 3600.0
 
@@ -37,20 +38,21 @@ class Mail:
         self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
         self._dead: list[DeadRow] = []
 
-    def produce(self, production: Production) -> None:
-        """Send what a hook has written."""
-        for target in production.targets:
-            self.send(target, letter_of(production, target), is_late=production.is_late)
+    def produce(self, productions: Iterable[Production]) -> None:
+        """Send what hooks have written."""
+        for stream, text, at, is_late, targets, id_ in productions:
+            for target in targets:
+                self.send(target, Letter(target.key, at, stream, id_, text), is_late=is_late)
 
     def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
         """Send a letter to an interval, or, if it has no key, to the dead letters."""
-        if target.error:
+        computation, key, error = target
+        if error:
             now_ms = self._environment.now_ms()
-            self._dead.append(DeadRow(target.computation, "", target.error, now_ms, letter))
+            self._dead.append(DeadRow(computation, "", error, now_ms, letter))
             return
-        lo = interval_of(self._head, target.computation, slot_of(target.key))
-        lane = LATE if is_late else ON_TIME
-        self._letters[target.computation, lo, lane].append(letter)
+        lo = interval_of(self._head, computation, slot_of(key))
+        self._letters[computation, lo, LATE if is_late else ON_TIME].append(letter)
 
     def bury(self, dead: DeadRow) -> None:
         """Send a failure to the dead letters."""
@@ -70,20 +72,15 @@ class Mail:
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
         for (computation, lo, lane), letters in self._letters.items():
-            for part in _cut(letters):
-                at = min(letter.at for letter in part)
-                name = f"{id_}.{len(rows)}.{len(part)}.{sum(map(_size, part))}"
+            for part, size in _cut(letters):
+                at = min([letter.at for letter in part])
+                name = f"{id_}.{len(rows)}.{len(part)}.{size}"
                 born = birth_of(self._head, computation, lo)
                 key = names.chunk(computation, lo, lane, at, name, born)
                 rows.append((key, tuple(part)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
-
-
-def letter_of(production: Production, target: Target) -> Letter:
-    """Return a production as one of its readers gets it."""
-    return Letter(target.key, production.at, production.stream, production.id, production.text)
 
 
 def ring(
@@ -160,18 +157,15 @@ def tick_wake(environment: Environment, head: Head) -> Wake:
     return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))
 
 
-def _cut(letters: list[Letter]) -> Iterable[list[Letter]]:
-    """Cut letters into chunks, by number and by size."""
+def _cut(letters: list[Letter]) -> Iterable[tuple[list[Letter], int]]:
+    """Cut letters into chunks, by number and by size; yield each with its size."""
     part: list[Letter] = []
     size = 0
     for letter in letters:
-        if part and (len(part) >= MAX_LETTERS or size + len(letter.text) > MAX_CHUNK_BYTES):
-            yield part
+        key, _, _, _, text = letter
+        if part and (len(part) >= MAX_LETTERS or size + len(text) > MAX_CHUNK_BYTES):
+            yield part, size
             part, size = [], 0
         part.append(letter)
-        size += _size(letter)
-    yield part
-
-
-def _size(letter: Letter) -> int:
-    return len(letter.text) + len(letter.key) + 50
+        size += len(text) + len(key) + LETTER_BYTES
+    yield part, size

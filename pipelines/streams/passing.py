@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pipelines.streams.batch import MAX_PRODUCED_BYTES, run_batch
 from pipelines.streams.calls import HandOn, Steps
 from pipelines.streams.environment import Environment
-from pipelines.streams.keys import Input, Production, Target, derived_id
-from pipelines.streams.mail import Mail, letter_of
+from pipelines.streams.inbox import inputs_of
+from pipelines.streams.keys import Production, Target, derived_id
+from pipelines.streams.mail import Mail
 from pipelines.streams.rows import Head, Letter
 from pipelines.streams.sink import Sink, SinkRecord
 
@@ -77,10 +78,14 @@ class Passage:
         self.parcels: list[Parcel] = []
         self.passed: Counter[str] = Counter()
 
-    def produce(self, production: Production) -> None:
-        """Take what a hook has written."""
-        for target in production.targets:
-            self.send(target, letter_of(production, target), is_late=production.is_late)
+    def produce(self, productions: Sequence[Production]) -> None:
+        """Take what hooks have written."""
+        if not self._weak:
+            self._mail.produce(productions)
+            return
+        for stream, text, at, is_late, targets, id_ in productions:
+            for target in targets:
+                self.send(target, Letter(target.key, at, stream, id_, text), is_late=is_late)
 
     def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
         """Take a letter: it waits for its computation if that is weak, else it is sent."""
@@ -117,11 +122,7 @@ class Passage:
 
     def _pass(self, name: str, letters: list[Letter]) -> None:
         part = letters[: self._left]
-        values = json.loads(f"[{','.join([letter.text for letter in part])}]")
-        inputs = [
-            Input(each.key, value, each.at, each.stream, False, each.id)
-            for each, value in zip(part, values, strict=True)
-        ]
+        inputs = inputs_of(part, is_late=False)
         effects = run_batch(
             self._graph.computations[name],
             {},
@@ -139,9 +140,8 @@ class Passage:
                 self._mail.send(Target(name, letter.key), letter, is_late=False)
         for letter in letters[effects.taken :]:
             self._mail.send(Target(name, letter.key), letter, is_late=False)
-        for production in effects.productions:
-            self._bytes += len(production.text) * len(production.targets)
-            self.produce(production)
+        self._bytes += sum(len(each.text) * len(each.targets) for each in effects.productions)
+        self.produce(effects.productions)
 
     def _is_over(self) -> bool:
         took_ms = self._environment.elapsed_ms() - self._began_ms

@@ -6,7 +6,7 @@ Times are whole milliseconds since 1970, in UTC, as in Kafka and Flink.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.texts import encoder
@@ -21,8 +21,7 @@ MAX_VALUE_BYTES = 200_000
 _encode = encoder(allow_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record of a stream, under the key that the computation gave it."""
 
     key: str

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipelines.streams.calls import Found, Key
+from pipelines.streams.keys import NOTHING
 from pipelines.streams.rows import SlabBody
 
-ROW_BYTES = 200
+ROW_BYTES, TIMER_BYTES = 200, 50
 # Evicted down to this part of what is allowed, so that it is not done for each row.
 KEPT = 0.75
 
@@ -75,4 +76,9 @@ def size_of(body: Any) -> int:
     """Return about how many bytes a row has, as text."""
     if not isinstance(body, SlabBody):
         return len(body)
-    return sum(map(len, body.keys)) + sum(state.size for state in body.keys.values())
+    texts, timers, *_ = zip(NOTHING, *body.keys.values(), strict=True)
+    return (
+        sum(map(len, body.keys))
+        + sum(map(len, texts))
+        + TIMER_BYTES * (len(body.keys) + sum(map(len, timers)))
+    )

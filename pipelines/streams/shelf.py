@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,15 +61,27 @@ class Shelf:
         Args:
             slabs: The first slots of slabs.
         """
-        of = {key: self.slab_of(interval, key) for key in keys}
-        los = sorted({*slabs, *of.values()})
-        yield from self._read(map(self._key, los))
-        large = {lo: body.large for lo in los if (body := self._slab(lo)).large}
-        yield from self._read(
+        by_slab = self._by_slab(interval, keys)
+        yield from self._read(map(self._key, sorted({*slabs, *by_slab})))
+        large = [
             self.names.large(self.computation, key)
-            for key, lo in of.items()
-            if lo in large and key in large[lo]
-        )
+            for lo, names in by_slab.items()
+            if (are_large := self._slab(lo).large)
+            for key in names
+            if key in are_large
+        ]
+        yield from self._read(large)
+
+    def states(self, interval: Interval, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Return keys whose slabs were read."""
+        found: dict[str, KeyState] = {}
+        for lo, names in self._by_slab(interval, keys).items():
+            body = self._slab(lo)
+            if body.large:
+                found |= {key: self.state(interval, key) for key in names}
+            else:
+                found |= {key: body.keys.get(key, NOTHING) for key in names}
+        return found
 
     def state(self, interval: Interval, key: str) -> KeyState:
         """Return a key whose slab was read."""
@@ -104,12 +116,15 @@ class Shelf:
         self, interval: Interval, keys: Mapping[str, KeyState], commit: Commit
     ) -> tuple[Slab, ...]:
         """Add to a commit what some keys have become; return the slabs as they are then."""
-        by_slab: dict[int, dict[str, KeyState]] = defaultdict(dict)
-        for key, state in keys.items():
-            by_slab[self.slab_of(interval, key)][key] = state
         slabs = {slab.lo: slab for slab in interval.slabs}
-        for lo, changed in by_slab.items():
-            body = self._changed(self._slab(lo), changed, commit)
+        for lo, names in self._by_slab(interval, keys).items():
+            was = self._slab(lo)
+            changed = {
+                key: keys[key] for key in names if keys[key] is not was.keys.get(key, NOTHING)
+            }
+            if not changed:
+                continue
+            body = self._changed(was, changed, commit)
             for part_lo, part in _cut(lo, body):
                 self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
@@ -126,9 +141,22 @@ class Shelf:
 
     def slab_of(self, interval: Interval, key: str) -> int:
         """Return the first slot of a key's slab."""
+        los = self._los_of(interval)
+        return los[bisect_right(los, slot_of(key)) - 1]
+
+    def _by_slab(self, interval: Interval, keys: Iterable[str]) -> Mapping[int, Sequence[str]]:
+        """Return keys by the first slot of their slab."""
+        los = self._los_of(interval)
+        found: dict[int, list[str]] = defaultdict(list)
+        for key in keys:
+            found[los[bisect_right(los, slot_of(key)) - 1]].append(key)
+        return found
+
+    def _los_of(self, interval: Interval) -> Sequence[int]:
+        """Return the first slots of an interval's slabs."""
         if interval.slabs is not self._slabs:
             self._slabs, self._los = interval.slabs, [slab.lo for slab in interval.slabs]
-        return self._los[bisect_right(self._los, slot_of(key)) - 1]
+        return self._los
 
     def _read(self, keys: Iterable[Key]) -> Steps[None]:
         wanted = list(keys)
@@ -192,14 +220,7 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
 
 def summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab."""
-    hold, due, wall, timers = *NOTHING.times, 0
-    for state in body.keys.values():
-        first_hold, first_due, first_wall = state.times
-        if first_hold < hold:
-            hold = first_hold
-        if first_due < due:
-            due = first_due
-        if first_wall < wall:
-            wall = first_wall
-        timers += len(state.timers)
-    return Slab(lo, hold, due, wall, timers)
+    states = [NOTHING, *body.keys.values()]
+    holds, dues, walls = zip(*[state.times for state in states], strict=True)
+    timers = sum([len(state.timers) for state in states])
+    return Slab(lo, min(holds), min(dues), min(walls), timers)

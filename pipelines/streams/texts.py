@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from json import encoder as standard
+from json import scanner
 from typing import Any
 
-_DECODER = json.JSONDecoder()
+_scan: Callable[[str, int], tuple[Any, int]] = scanner.make_scanner(json.JSONDecoder())
 quoted: Callable[[str], str] = standard.encode_basestring_ascii
 """Return a text as JSON."""
 
@@ -30,7 +31,10 @@ def encoder(*, allow_nan: bool) -> Callable[[Any], str]:
 
 def decoded(text: str) -> Any:
     """Return the value of a JSON text without white space around it."""
-    value, end = _DECODER.raw_decode(text)
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration as stop:
+        raise json.JSONDecodeError("Expecting value", text, stop.value) from None
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return value

@@ -202,7 +202,8 @@ class Windowed(Computation):
             raise TypeError(f"{name}: `lateness` is not below zero, and `early` is above it")
 
     def record(self, ctx: Context, record: Record) -> None:
-        counted = [self._add(ctx, record, each) for each in self.windows.assign(record)]
+        kept = ctx.state.map(_WINDOWS)
+        counted = [self._add(ctx, kept, record, each) for each in self.windows.assign(record)]
         if not any(counted):
             ctx.drop_late()
 
@@ -230,20 +231,18 @@ class Windowed(Computation):
         result = {**bounds, "pane": pane, "records": window["records"], "value": value}
         ctx.produce(self.output, result, at)
 
-    def _add(self, ctx: Context, record: Record, bounds: Bounds) -> bool:
+    def _add(self, ctx: Context, kept: MapCell, record: Record, bounds: Bounds) -> bool:
         """Add a record to a window; return False if that is closed."""
-        kept = ctx.state.map(_WINDOWS)
-        touched = self._touched(kept, bounds)
+        touched, watermark = self._touched(kept, bounds), ctx.watermark
         due = bounds.due
         for _, window in touched:
             due = max(due, window["due"])
-        if due + self.lateness <= ctx.watermark:
+        if due + self.lateness <= watermark:
             return False
-        tag, window = self._joined(ctx, touched, bounds)
+        tag, window = self._joined(ctx, kept, touched, bounds)
         window["records"] += 1
         window["total"] = self.combine.add(window["total"], record)
-        kept.set(tag, window)
-        if due <= ctx.watermark:
+        if due <= watermark:
             self.write(ctx, window, "late", due)
             ctx.set_timer(_END + tag, due + self.lateness)
         else:
@@ -255,7 +254,8 @@ class Windowed(Computation):
         """Return the windows that are there and to which a new one belongs, the earliest first."""
         if not self.windows.merges:
             tag = str(bounds.start)
-            return [(tag, kept.get(tag))] if tag in kept else []
+            window = kept.get(tag)
+            return [] if window is None else [(tag, window)]
         found = [
             (tag, window)
             for tag, window in kept.items()
@@ -264,9 +264,13 @@ class Windowed(Computation):
         return sorted(found, key=lambda item: int(item[1]["start"]))
 
     def _joined(
-        self, ctx: Context, touched: Sequence[tuple[str, dict[str, Any]]], bounds: Bounds
+        self,
+        ctx: Context,
+        kept: MapCell,
+        touched: Sequence[tuple[str, dict[str, Any]]],
+        bounds: Bounds,
     ) -> tuple[str, dict[str, Any]]:
-        """Make one window of a new one and those that it touches; return it with its tag.
+        """Make one window of a new one and those that it touches; return it, as kept, with its tag.
 
         It keeps the tag, and so the timer, of the last one: that of a window with records in time
         stays in time, also if a late record joins it to others.
@@ -274,7 +278,9 @@ class Windowed(Computation):
         start, end, due = bounds
         if not touched:
             empty = {"records": 0, "total": self.combine.empty()}
-            return str(start), {"start": start, "end": end, "due": due, **empty}
+            tag, window = str(start), {"start": start, "end": end, "due": due, **empty}
+            kept.set(tag, window)
+            return tag, window
         if not self.windows.merges:
             tag, window = touched[0]
             window["due"] = max(due, window["due"])
@@ -284,12 +290,13 @@ class Windowed(Computation):
         for _, each in touched[1:]:
             total = self.combine.merge(total, each["total"])
         for other, _ in touched[:-1]:
-            ctx.state.map(_WINDOWS).pop(other)
+            kept.pop(other)
             ctx.cancel_timer(_END + other)
             ctx.cancel_timer(_EARLY + other)
         window["total"], window["start"] = total, min(start, first["start"])
         window["records"] = sum(each["records"] for _, each in touched)
         window["end"], window["due"] = max(end, last["end"]), max(due, last["due"])
+        kept.set(tag, window)
         return tag, window
 
     def _set_early(self, ctx: Context, tag: str, window: dict[str, Any]) -> None:

@@ -178,17 +178,18 @@ class Worker(Owner):
         return self._run_hooks(inputs, due[: self.limit], now_ms)
 
     def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
-        began_ms = self.environment.elapsed_ms()
-        keys = dict.fromkeys([*due, *(each.key for each in inputs)])
+        elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.pace.hooks_ms
+        began_ms = elapsed_ms()
+        keys = dict.fromkeys([*due, *[each.key for each in inputs]])
         return run_batch(
             self.computation,
-            {key: self.shelf.state(self.interval, key) for key in keys},
+            self.shelf.states(self.interval, keys),
             inputs,
             watermark=self.reached,
             now=now_ms,
             due=due,
             route=self.plan.graph.route,
-            is_over=lambda: self.environment.elapsed_ms() - began_ms > self.pace.hooks_ms,
+            is_over=lambda: elapsed_ms() - began_ms > hooks_ms,
             max_fired=MAX_FIRED if self.limit >= self.pace.max_records else self.limit,
         )
 
@@ -214,8 +215,7 @@ class Worker(Owner):
         """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
         now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
         passage = Passage(self.environment, self.head, mail, is_open=self._may_pass())
-        for production in effects.productions:
-            passage.produce(production)
+        passage.produce(effects.productions)
         passage.end()
         passage.post(())  # What a worker writes leaves behind its commit.
         unkeyed = mail.dead

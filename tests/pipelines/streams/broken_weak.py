@@ -50,7 +50,7 @@ def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
         if effects.failures:
             real(self, target, letter, is_late=True)
         for production in effects.productions:
-            self.produce(production)
+            self.produce([production])
 
     patch.setattr(Passage, "send", send)
     schedule.client.luck = [0.1] * len(schedule.client.luck)  # Many come late.

@@ -1,0 +1,232 @@
+"""What a batch is made of, and what it leaves: letters, values of its own, and what has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams.batch import run_batch
+from pipelines.streams.calls import Commit, Found, TooLargeError
+from pipelines.streams.encoding import dump, load
+from pipelines.streams.inbox import Batch, gather
+from pipelines.streams.keys import NOTHING, Input, KeyState, SetTimer
+from pipelines.streams.records import NEVER
+from pipelines.streams.row_cache import TIMER_BYTES, size_of
+from pipelines.streams.rows import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
+from pipelines.streams.shelf import summary
+from tests.pipelines.streams.desk import Came, Desk, is_batch
+from tests.pipelines.streams.store import answered
+
+TIMES = st.integers(0, 10**15)
+LETTERS = st.lists(
+    st.builds(
+        Letter,
+        st.text(min_size=1, max_size=5),
+        TIMES,
+        st.sampled_from(("in", "out")),
+        st.sampled_from(("", "", "a", "b", "c")),
+        st.sampled_from(('{"k":"\\u20ac"}', "null", "1.5", '"\\""', "[1,2]")),
+    ),
+    max_size=7,
+).map(tuple)
+
+
+# Letters
+
+
+@given(LETTERS)
+def test_a_chunk_is_read_as_it_was_written(letters: tuple[Letter, ...]) -> None:
+    """Also one that was written before letters stood in columns."""
+    for written in (dump(CHUNK, letters), json.dumps(letters).encode()):
+        found = load(CHUNK, written)
+        assert found == letters
+        assert all(type(each) is Letter for each in found)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), LETTERS), max_size=4),
+    st.sets(st.sampled_from(("in a", "in b", "out c"))),
+    st.integers(1, 20),
+)
+def test_a_batch_has_what_is_new_up_to_a_number(
+    written: list[tuple[bool, tuple[Letter, ...]]], met: set[str], limit: int
+) -> None:
+    """And takes out of its inbox what it was, and no more."""
+    chunks = [
+        (f"p:c:0000:{int(is_late)}:{n:015d}:id.{n}.1.1", Found(body, n))
+        for n, (is_late, body) in enumerate(written)
+        if body
+    ]
+    known = {fingerprint(each) for each in met}
+
+    batch, expected = gather(chunks, known, limit), one_by_one(chunks, known, limit)
+
+    assert batch.inputs == expected.inputs
+    assert [type(each) for each in batch.inputs] == [Input] * len(batch.inputs)
+    for count in range(len(batch.inputs) + 1):
+        mine, theirs = Commit(), Commit()
+        assert batch.take(count, mine) == expected.take(count, theirs)
+        assert mine == theirs
+        assert batch.is_full(count, 20) == expected.is_full(count, 20)
+
+
+def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
+    """Gather letters one by one."""
+    batch, met = Batch(chunks), set[str]()
+    for number, (name, found) in enumerate(chunks):
+        for place, letter in enumerate(found.body):
+            if len(batch.inputs) >= limit:
+                batch.end = number, place
+                return batch
+            id_ = fingerprint(f"{letter.stream} {letter.id}") if letter.id else ""
+            if id_ and (id_ in known or id_ in met):
+                batch.repeated.append((number, place))
+                continue
+            met.add(id_)
+            is_late, value = name.split(":")[3] == str(LATE), json.loads(letter.text)
+            batch.inputs.append(
+                Input(letter.key, value, letter.at, letter.stream, is_late, letter.id)
+            )
+            batch.ids.append(id_)
+            batch.places.append((number, place))
+        batch.end = number, len(found.body)
+    return batch
+
+
+# Hooks
+
+
+def key_of(value: Any) -> Any:
+    return value["k"]
+
+
+class Spoiling(Computation):
+    """Changes its records."""
+
+    inputs: ClassVar = {"in": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        record.value["n"] = record.value.get("n", 0) + 1
+        ctx.state.list("seen").append(record.value["n"])
+
+
+def test_a_batch_that_is_worked_on_again_has_its_records_as_they_came() -> None:
+    """Although its commit was too large, and its chunks are not read again."""
+    desk = Desk(Pipeline("p", Spoiling, sources=[PushSource("in")], intervals=1))
+    desk.push(*(Came(f"{n}", "a", n) for n in range(4)))
+    refused = []
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if is_batch(call) and len(refused) < 2:
+            refused.append(call)
+            raise TooLargeError
+        return None
+
+    desk.do(answered(desk.worker("spoiling"), answer))
+
+    assert len(refused) == 2
+    assert desk.state("spoiling", "a") == {"seen": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> None:
+    """Each attempt finds the state as it was, also through what an earlier one was given."""
+    calls = []
+
+    class Flaky(Computation):
+        inputs: ClassVar = {"in": key_of}
+        outputs = ("out",)
+
+        def record(self, ctx: Context, record: Record) -> None:
+            calls.append(ctx.state)
+            ctx.state.counter("seen").add(1)
+            ctx.produce("out", dict(ctx.state))
+            if len(calls) <= failures:
+                raise ValueError
+
+    before = {"k": KeyState('{"seen":4}')}
+    inputs = [Input("k", {}, 1, "in")]
+
+    effects = run_batch(Flaky(), before, inputs, watermark=0, now=0)
+
+    assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
+    assert effects.keys == {"k": KeyState('{"seen":5}')}
+    assert [each.text for each in effects.productions] == ['{"seen":5}']
+
+
+@pytest.mark.parametrize("key", [["a"], {}, 7, True, None, "", "x" * 501])
+def test_what_is_no_key_is_said(key: Any) -> None:
+    [target] = Pipeline("p", Spoiling).graph.route("in", {"k": key})
+    assert (target.computation, target.key) == ("spoiling", "")
+    assert target.error.startswith("no key: BadRecordError: a key ")
+
+
+# What has changed
+
+
+class Looking(Computation):
+    """Looks at its state, and changes it if a record says so."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("out",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if "set" in record.value:
+            ctx.state["set"] = record.value["set"]
+        ctx.produce("out", ctx.state.value("set").get())
+
+
+class Listing(Computation):
+    inputs: ClassVar = {"out": lambda value: "all"}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("out").append(record.value)
+
+
+def test_a_slab_in_which_nothing_has_changed_is_not_written() -> None:
+    """What is looked at stays as it is, in memory and in its row."""
+    desk = Desk(Pipeline("p", Looking, Listing, sources=[PushSource("in")], intervals=1))
+    slab = desk.environment.names.slab("looking", 0)
+    versions = []
+
+    for n, more in enumerate(({}, {"set": 1}, {}, {"set": 1}, {"set": 2})):
+        desk.push(Came(f"{n}", "a", n), **more)
+        desk.run()
+        row = desk.simulation.store.rows.get(slab)
+        versions.append(row and row.version)
+
+    assert versions[0] is None
+    assert versions[1] == versions[2] == versions[3]
+    assert versions[3] != versions[4]
+    assert desk.state("looking", "a") == {"set": 2}
+    assert desk.state("listing", "all") == {"out": [None, 1, 1, 1, 2]}
+
+
+TIMERS = st.dictionaries(
+    st.text(max_size=3), st.builds(SetTimer, TIMES, st.booleans(), TIMES, st.booleans()), max_size=3
+)
+STATES = st.builds(KeyState, st.text(max_size=9), TIMERS, st.one_of(st.just(NEVER), TIMES))
+
+
+@given(st.dictionaries(st.text(max_size=5), STATES, max_size=4))
+def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_is(
+    keys: dict[str, KeyState],
+) -> None:
+    body, states = SlabBody(keys), [NOTHING, *keys.values()]
+    timers = [timer for state in states for timer in state.timers.values()]
+    assert summary(7, body) == Slab(
+        7,
+        min([NEVER, *(each.hold for each in timers if not each.is_late)]),
+        min([*(each.expires for each in states), *(e.at for e in timers if not e.is_wall)]),
+        min([NEVER, *(each.at for each in timers if each.is_wall)]),
+        len(timers),
+    )
+    texts = sum(len(key) + len(state.text) for key, state in keys.items())
+    assert size_of(body) == texts + TIMER_BYTES * (len(keys) + len(timers))
