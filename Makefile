@@ -41,7 +41,7 @@ test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with 
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
-	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills" $(ARGS)
+	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills or any_schedule" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -52,6 +52,14 @@ class Budget:
     def is_over(self) -> bool:
         """Return whether the test has used its share; its first play is always done."""
         return self.counts["played"] > 0 and time.monotonic() > self.ends_at
+
+    def plays(self, plays: Sequence[T]) -> Iterator[T]:
+        """Yield plays in the order of the seed, as far as the share goes; each counts as played."""
+        for each in self.drawn(plays):
+            if self.is_over():
+                return
+            yield each
+            self.played()
 
     def played(self) -> None:
         self.counts["played"] += 1

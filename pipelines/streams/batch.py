@@ -158,7 +158,7 @@ class _Batch:
         self._work: Any = None
         self._firing: SetTimer | None = None
         self._has_dropped = False
-        self._hook_bytes, self._hook_outputs = 0, 0
+        self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
     def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
         if self._fire_all(due):
@@ -181,7 +181,8 @@ class _Batch:
     def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
         self.key, self.at, self.is_late, self._firing = key, at, is_late, firing
-        self._has_dropped, self._hook_bytes, self._hook_outputs = False, 0, 0
+        self._has_dropped, self._hook_bytes = False, 0
+        self._hook_outputs.clear()
         work = self.works.get(key)
         if work is None:
             state = self.before.get(key, NOTHING)
@@ -313,7 +314,7 @@ class _Batch:
                 "a later one"
             )
         targets, text = self.route(stream, value), value_text(value)
-        production = Production(stream, text, at, self.is_late, targets, self._output_id())
+        production = Production(stream, text, at, self.is_late, targets, self._output_id(stream))
         size = _bytes_of(production)
         self._hook_bytes += size
         if self._hook_bytes > MAX_HOOK_BYTES:
@@ -322,15 +323,19 @@ class _Batch:
             )
         self._keep(production, size)
 
-    def _output_id(self) -> str:
-        """Return the id of an output: that of its input and its place, if a repetition needs it."""
+    def _output_id(self, stream: str) -> str:
+        """Return the id of an output: that of its input and its place, if a repetition needs it.
+
+        Its place in its stream: so another version may write further streams, and what is pushed
+        again there has the same id.
+        """
         if not self.computation.weak:
             return ""
         each = self._input
         if each is None or not each.id:
             return ""
-        self._hook_outputs += 1
-        return derived_id(each.stream, each.id, self.computation.name, self._hook_outputs)
+        place = self._hook_outputs[stream] = self._hook_outputs.get(stream, 0) + 1
+        return derived_id(each.stream, each.id, self.computation.name, place)
 
     def _keep(self, production: Production, size: int) -> None:
         effects = self.effects

@@ -238,21 +238,36 @@ class Declaration:
 
     def dedup_ms(self, computation: str) -> int:
         """Return for how long a computation remembers the ids of what is pushed to it."""
-        senders = self.graph.senders[computation]
-        pushed = [source for source in self.sources.values() if isinstance(source, PushSource)]
+        found = (self.graph.senders, self.reaching)
+        senders = frozenset[str]().union(*(each.get(computation, ()) for each in found))
+        sources = {**self.known_sources, **self.sources}.values()
+        pushed = [source for source in sources if isinstance(source, PushSource)]
         spans = [source.dedup for source in pushed if source.stream in senders]
         return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
 
     @cached_property
     def handed(self) -> frozenset[str]:
         """Return the source streams whose records weak sinks get before they are durable."""
-        weak = self.graph.weak
-        return frozenset(
-            sender
-            for sink in self.computations.values()
-            if isinstance(sink, Sink) and sink.name in weak
-            for sender in self.graph.senders[sink.name]
-        ) & {*self.sources}
+        weak = [sink.name for sink in self.sinks if sink.weak]
+        found = frozenset[str]().union(*(self.reaching[name] for name in weak))
+        return found & {*self.known_sources}
+
+    @cached_property
+    def reaching(self) -> Mapping[str, frozenset[str]]:
+        """Return by computation the streams whose records it gets, also through weak ones.
+
+        Of all that this code has, also on standby: how records are named, and for how long they are
+        known, does not follow from what happens to be attached while they come.
+        """
+        found: dict[str, frozenset[str]] = defaultdict(frozenset)
+        for (name, _), each in self.versions.items():
+            found[name] |= {*each.inputs}
+        weak = [each for each in self.versions.values() if each.weak]
+        for _ in weak:  # As many steps as there may be, one behind the other.
+            for name, streams in found.items():
+                passing = [each for each in weak if {*each.written} & streams]
+                found[name] = streams.union(*(each.inputs for each in passing))
+        return {**found}
 
     def disorder_ms(self, stream: str) -> int:
         """Return how far the watermark of a source lags behind its latest record."""

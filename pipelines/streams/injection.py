@@ -30,7 +30,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import HeldBackError, UnknownStreamError
 from pipelines.streams.mail import Mail
-from pipelines.streams.passing import Passage, added, hand_on
+from pipelines.streams.passing import Parcel, Passage, added, hand_on
 from pipelines.streams.percentiles import with_delays
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.rows import (
@@ -126,7 +126,7 @@ def let_in(
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
-    handed: frozenset[str] | None = None
+    handed: frozenset[Parcel] | None = None
     passes = True
     for _ in range(MAX_ATTEMPTS):
         head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
@@ -204,11 +204,11 @@ class _Plan:
         self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
         self._found = found
 
-    def committed_with(self, handed: Collection[str]) -> Commit:
+    def committed_with(self, handed: Collection[Parcel]) -> Commit:
         """Return the commit, to be made once.
 
         Args:
-            handed: The ids of the records that weak sinks have acted on.
+            handed: What weak sinks have acted on.
         """
         self.passage.post(handed)
         self.row = self.row._replace(passed=added(self.was.passed, self.passage.passed))

@@ -5,7 +5,9 @@ One that is detached leaves in steps, of which each is a commit that names the h
 
 draining: nobody sends to it any more. Once all senders have noted that and its inbox is empty, its
     watermark goes to the end, as that of inputs which have ended: all its timers fire.
-discarding: its workers stop, and nobody sends to it.
+discarding: its workers stop, and nobody sends to it. Others run a weak one until they know that:
+    what they write for its readers holds these back, so it stays in the graph until all have noted
+    the layout.
 cleaning: its intervals are deleted, so no commit of a worker of it can succeed any more. Its
     states, ids and what lies in its inbox are deleted, and counted, until nothing can come.
 """
@@ -93,13 +95,13 @@ def _has_alarms(cut: Cut, name: str) -> bool:
 def clear(environment: Environment, cut: Cut) -> Steps[None]:
     """Take the next step of each computation that leaves; who is slower than others stops."""
     for name, part in parts_of(cut.head.body).items():
+        is_known = noted_by_all(cut.versions) >= part.since
         try:
             if part.phase == DRAINING and _has_ended(environment, cut, name):
                 yield from _delete_intervals(environment, name, part, cut)
-            elif part.phase == DISCARDING:
+            elif part.phase == DISCARDING and is_cut_off(part, is_known=is_known):
                 yield from _delete_intervals(environment, name, part)
             elif part.phase == CLEANING:
-                is_known = noted_by_all(cut.versions) >= part.since
                 yield from _clean(environment, name, is_known=is_known)
         except (ChangedError, OutcomeUnknownError):
             continue  # The next tick looks again.
@@ -115,6 +117,15 @@ def _has_ended(environment: Environment, cut: Cut, name: str) -> bool:
         for (each, _), row in cut.intervals.items()
         if each == name
     )
+
+
+def is_cut_off(part: Part, *, is_known: bool) -> bool:
+    """Return whether nothing more comes of what is discarded, once it has no intervals.
+
+    Args:
+        is_known: All senders know that it leaves.
+    """
+    return is_known or not part.weak
 
 
 def _delete_intervals(

@@ -106,10 +106,11 @@ class Owner:
         self._new_memory()
 
     def _new_memory(self) -> None:
-        names = self.names
-        horizon_ms = self.plan.dedup_ms(self.name) if self.plan.has(self.name) else 0
-        self.shelf = Shelf(names, self.name)
-        self.ids = KnownIds(names, self.name, self.lo, horizon_ms)
+        self.shelf = Shelf(self.names, self.name)
+        self.ids = KnownIds(self.names, self.name, self.lo, self._horizon_ms())
+
+    def _horizon_ms(self) -> int:
+        return self.plan.dedup_ms(self.name) if self.plan.has(self.name) else 0
 
     # What is read
 
@@ -148,7 +149,9 @@ class Owner:
         """
         new: Head = head.body
         if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
-            self.head, self.plan = new, self.environment.at(new)
+            before, self.head, self.plan = self.plan, new, self.environment.at(new)
+            if self.plan is not before:  # A weak computation may stand behind another source now.
+                self.ids.horizon_ms = self._horizon_ms()
             if not self.plan.works(self.name):
                 raise GoneError
             self.computation = self.plan.sender(self.name)
@@ -306,5 +309,6 @@ class Owner:
         memory = self.environment.memories.pop(self.key, None)
         if memory is not None and memory.version == found.version:
             self.shelf, self.ids = memory.shelf, memory.ids
+            self.ids.horizon_ms = self._horizon_ms()
         else:
             self._new_memory()

@@ -106,10 +106,10 @@ class Passage:
             if letters:
                 self._pass(name, letters)
 
-    def post(self, handed: Collection[str]) -> None:
-        """Send what was to be handed on, and was not done."""
+    def post(self, handed: Collection[Parcel]) -> None:
+        """Send what was to be handed on, and was not done: as it is now, by the sink it is for."""
         for each in self.parcels:
-            if each.id in handed:
+            if each in handed:
                 self.passed[each.target.computation] += 1
             else:
                 self._mail.send(each.target, each.letter, is_late=False)
@@ -148,8 +148,8 @@ class Passage:
         return took_ms > self._environment.pace.pass_ms or self._bytes >= MAX_PRODUCED_BYTES
 
 
-def hand_on(environment: Environment, passage: Passage) -> Steps[frozenset[str]]:
-    """Have weak sinks act on what came through; return the ids of the records they acted on."""
+def hand_on(environment: Environment, passage: Passage) -> Steps[frozenset[Parcel]]:
+    """Have weak sinks act on what came through; return what they acted on."""
     parcels = passage.parcels
     if not parcels:
         return frozenset()
@@ -158,7 +158,7 @@ def hand_on(environment: Environment, passage: Passage) -> Steps[frozenset[str]]
         [((each.target.computation, each.version), each.record()) for each in parcels], wait_s
     )
     done = yield call
-    return frozenset(parcels[place].id for place in done)
+    return frozenset(parcels[place] for place in done)
 
 
 def added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:

@@ -101,7 +101,8 @@ def let_go(
         pull_wake(environment, stream, row.seq, "let go", head.gen)
         for (stream, process), row in rows.items()
         if row.seq
-        and isinstance(environment.pipeline.source(stream), PullSource)
+        # Other code may have sources that this one does not know: nor could it read them.
+        and isinstance(environment.pipeline.known_sources.get(stream), PullSource)
         and held_name(stream, process) in head.held
         and held_name(stream, process) not in held
     ]

@@ -27,7 +27,7 @@ def try_states(
     Raises:
         UnreadableStateError: it cannot read one of them, or does not say that it can.
     """
-    if isinstance(code, Sink):
+    if isinstance(code, Sink) or code.weak:
         return ()  # It keeps no state.
     keys = [environment.names.interval(code.name, lo) for lo in head.intervals[code.name]]
     found = yield Read(keys)

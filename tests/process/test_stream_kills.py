@@ -37,14 +37,14 @@ WINDOW_MS = int(WINDOW.total_seconds() * 1000)
 class Killer:
     """Kills a worker every few seconds, until it is told to stop."""
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
+    def __init__(self, stack: Stack, every_s: float = KILL_EVERY_S) -> None:
+        self.stack, self.every_s = stack, every_s
         self.kills = 0
         self.is_over = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        while not self.is_over.wait(KILL_EVERY_S):
+        while not self.is_over.wait(self.every_s):
             self.kills += bool(self.stack.control("/api/v1/workers/kill", {})["pid"])
 
     def __enter__(self) -> Killer:

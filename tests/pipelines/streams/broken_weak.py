@@ -30,7 +30,7 @@ def acked_before_done(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
 
     def trusting(environment: Any, passage: Passage) -> Steps:
         yield from real(environment, passage)
-        return frozenset(each.id for each in passage.parcels)
+        return frozenset(passage.parcels)
 
     patch.setattr(injection, "hand_on", trusting)
 

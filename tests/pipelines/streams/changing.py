@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from tests.pipelines.streams.growing import SLOTS_OF_KEYS, Other, pipeline_of
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import Client, Collect, Rekey, Windows
 from tests.pipelines.streams.simulator import Chances, Simulation
-from tests.pipelines.streams.store import Violation, answered
+from tests.pipelines.streams.store import Steps, Violation, answered
 
 CHANGES = 10
 SHORT_S = 0.01
@@ -110,21 +110,21 @@ class ChangingJudge(Judge):
         self.dropped: Counter[str] = Counter()
 
     def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
-        for key, body in _written(commit):
+        for key, body in written(commit):
             if key.kind == HEAD:
                 self.topologies.setdefault(body.layout, body)
                 self._know_readers(body)
         super().judge(commit, before)
-        self._judge_sent(commit)
+        self._judge_sent(commit, before)
         self._judge_versions(commit, before)
 
     def _judge_versions(self, commit: Commit, before: Mapping[Key, Found]) -> None:
         """Check that an interval's states are written by the version of the layout it has noted."""
-        layouts = [body.layout for key, body in _written(commit) if key.kind == INTERVAL]
+        layouts = [body.layout for key, body in written(commit) if key.kind == INTERVAL]
         was: dict[str, Any] = {}
         for key, found in before.items():
             was |= found.body.keys if key.kind == SLAB else {}
-        for key, body in _written(commit):
+        for key, body in written(commit):
             if key.kind != SLAB or len(layouts) != 1 or commit.puts[0][0].kind != INTERVAL:
                 continue
             name = key.name.split(":")[1]
@@ -166,12 +166,12 @@ class ChangingJudge(Judge):
 
     def _judge_books(self, commit: Commit, before: Mapping[Key, Found]) -> None:
         for key, found in before.items():
-            if key.kind == CHUNK and _is_cleaned(commit):
+            if key.kind == CHUNK and is_cleaned(commit):
                 self.dropped[key.name.split(":")[1]] += len(found.body)
-        if not _is_cleaned(commit):
+        if not is_cleaned(commit):
             super()._judge_books(commit, before)
 
-    def _judge_sent(self, commit: Commit) -> None:
+    def _judge_sent(self, commit: Commit, before: Mapping[Key, Found]) -> None:
         """Check that each record goes to all who read its stream by the sender's topology."""
         sent: dict[str, Counter[Any]] = {}
         for key, body in commit.inserts:
@@ -181,7 +181,7 @@ class ChangingJudge(Judge):
                 sent.setdefault(name, Counter()).update(letters)
         senders = [
             (key.name.split(":")[1], body)
-            for key, body in _written(commit)
+            for key, body in written(commit)
             if key.kind in (INTERVAL, "StreamSource")
         ]
         if len(senders) != 1 or _is_forwarded(senders[0][0], sent):
@@ -229,17 +229,49 @@ class ChangingJudge(Judge):
         return found
 
 
-def _written(commit: Commit) -> Iterable[tuple[Key, Any]]:
+def written(commit: Commit) -> Iterable[tuple[Key, Any]]:
     return [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
 
 
-def _is_cleaned(commit: Commit) -> bool:
+def is_cleaned(commit: Commit) -> bool:
     """Return whether a commit deletes what a computation has left."""
-    return bool(commit.deletes) and {key.kind for key, _ in _written(commit)} == {HEAD}
+    return bool(commit.deletes) and {key.kind for key, _ in written(commit)} == {HEAD}
 
 
 def _is_forwarded(sender: str, sent: Mapping[str, Any]) -> bool:
     return sender in sent
+
+
+class Changer:
+    """Somebody who changes something again and again; in the end nothing is left under way."""
+
+    def __init__(self, luck: random.Random, drawn: Callable[[Any], tuple[str, Steps]]) -> None:
+        self.luck, self.drawn = luck, drawn
+        self.done: Counter[str] = Counter()
+        self.made = 0
+
+    def steps(self, simulation: Simulation) -> Steps:
+        while self.made < CHANGES:
+            yield Pause(self.luck.choice((0.001, 0.03, 0.12)))
+            name, steps = self.drawn(simulation.environment(simulation.machines[1]))
+            try:
+                yield from steps
+                self.done[name] += 1
+            except StreamError:
+                self.done["refused"] += 1
+            self.made += 1
+
+
+def patiently(steps: Steps, luck: random.Random) -> Steps:
+    """Push with such pauses that several changes are done meanwhile."""
+
+    def answer(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
+        if type(call) is not Pause or call.seconds > SHORT_S:
+            return None
+        yield Pause(luck.choice((SHORT_S, 0.15)))
+        return (None,)
+
+    return answered(steps, answer)
 
 
 class Changing(Other):
@@ -259,40 +291,19 @@ class Changing(Other):
         )  # fmt: skip
         self.judge = ChangingJudge(self.simulation)
         self.luck = random.Random(f"changing {seed}")
-        self.done: Counter[str] = Counter()
-        self.made = 0
+        self.changer = Changer(self.luck, self._drawn)
+        self.done = self.changer.done
         if seed % 2:
             self.simulation.machines[0].pipeline = self._old()
-        self.simulation.users.append(partial(self._change, self.simulation))
+        self.simulation.users.append(partial(self.changer.steps, self.simulation))
 
     def _patient(self, client: Client) -> Generator[Any, Any, None]:
-        """Push with such pauses that several changes are done meanwhile."""
-
-        def answer(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
-            if type(call) is not Pause or call.seconds > SHORT_S:
-                return None
-            yield Pause(self.luck.choice((SHORT_S, 0.15)))
-            return (None,)
-
-        yield from answered(super()._patient(client), answer)
+        yield from patiently(super()._patient(client), self.luck)
 
     def _old(self) -> Pipeline:
         now = self.simulation.pipeline
         names = now.sources["in"].processes
         return pipeline_of(Rekey, Windows1, Collect, processes=len(names))
-
-    def _change(self, simulation: Simulation) -> Generator[Any, Any, None]:
-        """Change something again and again; in the end nothing is left under way."""
-        while self.made < CHANGES:
-            yield Pause(self.luck.choice((0.001, 0.03, 0.12)))
-            environment = simulation.environment(simulation.machines[1])
-            name, steps = self._drawn(environment)
-            try:
-                yield from steps
-                self.done[name] += 1
-            except StreamError:
-                self.done["refused"] += 1
-            self.made += 1
 
     def _drawn(self, environment: Any) -> tuple[str, Any]:
         act, name = self.luck.choice(ACTS), self.luck.choice(OPTIONAL)

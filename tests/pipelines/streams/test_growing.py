@@ -41,7 +41,7 @@ def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
 
 def test_no_wake_is_lost_without_faults_when_intervals_are_split_and_merged() -> None:
     """G10: the sweep makes up for crashes alone."""
-    assert found(Reshaped, broken_growth.calm, range(SCHEDULES // 2)) is None
+    assert found(Reshaped, broken_growth.calm, BUDGET.plays(range(SCHEDULES // 2))) is None
 
 
 @pytest.mark.parametrize(

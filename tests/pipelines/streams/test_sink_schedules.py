@@ -16,7 +16,7 @@ from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.worker import Worker
 from tests.pipelines.streams.schedules import Client, Rekey
 from tests.pipelines.streams.simulator import Simulation
-from tests.soak import IS_SOAK
+from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 5_000 if IS_SOAK else 150
 RECORDS = 8
@@ -47,7 +47,7 @@ def worker_of(environment: Environment, name: str, *place: Any) -> Worker:
 def test_each_record_is_delivered_once_in_any_schedule() -> None:
     """G9, G7: from a source with ids and from a computation; what it cannot make is dead once."""
     crashes = 0
-    for seed in range(SCHEDULES):
+    for seed in BUDGET.plays(range(SCHEDULES)):
         simulation = Simulation(PIPELINE, seed)
         simulation.worker = worker_of  # type: ignore[assignment]
         delivered: dict[str, list[tuple[str, str]]] = {sink.name: [] for sink in PIPELINE.sinks}
@@ -68,4 +68,4 @@ def test_each_record_is_delivered_once_in_any_schedule() -> None:
         kinds = Counter(key.kind for key in simulation.store.rows)
         assert (kinds[CHUNK], kinds[DEAD]) == (0, 2), f"schedule {seed}"
         crashes += simulation.counts["crash"]
-    assert crashes > SCHEDULES / 2
+    assert crashes > BUDGET.counts["played"] / 2

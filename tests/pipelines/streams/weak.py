@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -57,18 +57,22 @@ class Stage(Computation):
             raise ValueError("poison")
         if not self.weak:
             _note(ctx, record)
+        for stream, value in self.results(record.value):
+            ctx.produce(stream, value)
+
+    def results(self, value: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what it makes of a value, each with the stream that it writes it to."""
         for n in range(self.copies):
-            path = [*record.value["path"], f"{self.name}.{n}"]
-            number = (int(record.value["k"][1:]) + n) % KEYS
-            ctx.produce(self.outputs[0], {**record.value, "k": f"k{number}", "path": path})
+            number = (int(value["k"][1:]) + n) % KEYS
+            path = [*value["path"], f"{self.name}.{n}"]
+            yield self.outputs[0], {**value, "k": f"k{number}", "path": path}
 
 
 class Collect(Computation):
     """Keeps what comes."""
 
-    name = "collect"
-
-    def __init__(self, streams: list[str]) -> None:
+    def __init__(self, streams: list[str], name: str = "collect") -> None:
+        self.name = name
         self.inputs = dict.fromkeys(streams, lambda value: value["k"])
 
     def record(self, ctx: Context, record: Record) -> None:
@@ -78,7 +82,7 @@ class Collect(Computation):
 
 def _note(ctx: Context, record: Record) -> None:
     if ctx.late:
-        ctx.state.list("late").append(record.value["id"])
+        ctx.state.list("late").append([record.value["id"], record.value["path"]])
     elif record.at < ctx.watermark:
         ctx.state.list("bad").append(f"{record.value} was in time, and is late")
 
@@ -192,10 +196,12 @@ class PullOnce:
 class Weak:
     """One schedule. Half of them split and merge intervals; some let few records pass, or none."""
 
+    judged_by: ClassVar[type[WeakJudge]] = WeakJudge
+
     def __init__(self, seed: int, chances: Chances | None = None, records: int = 6) -> None:
         self.chance = chance = random.Random(seed)
         self.logged = [self._record("p", n, chance) for n in range(records // 2)]
-        self.topology = Topology(chance, PullOnce(self.logged).read)
+        self.topology = self._drawn(chance)
         self.records = [self._record("r", n, chance) for n in range(records)]
         pipeline = self.topology.pipeline
         self.simulation = simulation = Simulation(pipeline, seed, chances)
@@ -203,15 +209,21 @@ class Weak:
         simulation.slow_sinks = chance.choice((0.0, 0.4)) if chances is not NO_FAULTS else 0.0
         most = chance.choice((0, 1, 3, 2_000, 2_000))
         simulation.pace = replace(simulation.pace, max_passed=most)
-        self.judge = WeakJudge(simulation)
+        self.judge = self.judged_by(simulation)
         self.client = Client("", self.records, chance)
         self.pushed: Counter[str] = Counter()
         self.reshaped = 0 if seed % 2 else RESHAPED
         simulation.users.append(self._reshape)
         if "in" in self.topology.sources:
-            simulation.users.append(partial(self.client.steps, simulation))
+            simulation.users.append(self._push)
         if "log" in self.topology.sources:
             simulation.users.append(partial(begin_pull, simulation, "log"))
+
+    def _drawn(self, chance: random.Random) -> Topology:
+        return Topology(chance, PullOnce(self.logged).read)
+
+    def _push(self) -> Generator[Any, Any, None]:
+        yield from self.client.steps(self.simulation)
 
     def _record(self, name: str, number: int, chance: random.Random) -> dict[str, Any]:
         at = max(0, number * 3 - chance.randrange(8))
@@ -269,7 +281,7 @@ class Weak:
     def _judge_late(self) -> None:
         lanes = self.judge.first_lanes
         for _, state in self.judge.states(""):
-            if wrong := [each for each in state.get("late", ()) if lanes[each] == "0"]:
+            if wrong := [each for each, _ in state.get("late", ()) if lanes[each] == "0"]:
                 raise Violation(f"{wrong} came in time, and are late")
 
     def _judge_results(self) -> None:
@@ -320,5 +332,5 @@ class Weak:
 
 
 def _worker_of(environment: Environment, name: str, *place: Any) -> Worker:
-    is_sink = isinstance(environment.pipeline.computations[name], Sink)
+    is_sink = isinstance(environment.pipeline.any_version(name), Sink)
     return (SinkWorker if is_sink else Worker)(environment, name, *place)

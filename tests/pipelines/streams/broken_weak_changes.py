@@ -1,0 +1,85 @@
+"""Changes around weak computations with a part of the protocol left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from pipelines.streams import batch, leaving
+from pipelines.streams.declaration import Declaration
+from pipelines.streams.keys import derived_id
+from pipelines.streams.passing import Parcel, Passage
+from pipelines.streams.sources import PushSource
+from tests.pipelines.streams import broken
+from tests.pipelines.streams.weak_changes import WeakChanges
+
+
+def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """Nothing is left out: without faults, and late records, no wake needs the sweep."""
+    broken.calm_without_sweep(schedule, patch)  # type: ignore[arg-type]
+    schedule.client.luck = [0.5] * len(schedule.client.luck)
+    schedule.simulation.machines[0].pipeline = None
+
+
+def discarded_at_once(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """What is weak leaves the graph when its own workers stop, whoever else runs it still."""
+    patch.setattr(leaving, "is_cut_off", lambda part, is_known: True)
+
+
+def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """A record that one weak sink has acted on counts as done for all of them."""
+
+    def post(self: Passage, handed: Collection[Parcel]) -> None:
+        done = {each.id for each in handed}
+        real(self, {each for each in self.parcels if each.id in done})
+
+    real = Passage.post
+    patch.setattr(Passage, "post", post)
+
+
+def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """An output is named by its place among all that a hook has written."""
+
+    def output_id(self: Any, stream: str) -> str:
+        each = self._input
+        if each is None or not each.id or not self.computation.weak:
+            return ""
+        self._hook_outputs[""] = place = self._hook_outputs.get("", 0) + 1
+        return derived_id(each.stream, each.id, self.computation.name, place)
+
+    patch.setattr(batch._Batch, "_output_id", output_id)
+
+
+def horizon_of_what_runs(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """Ids are forgotten when what they came through has left."""
+
+    def dedup_ms(self: Declaration, computation: str) -> int:
+        senders = self.graph.senders[computation]
+        pushed = [each for each in self.sources.values() if isinstance(each, PushSource)]
+        return 3_600_000 * any(each.stream in senders for each in pushed)
+
+    patch.setattr(Declaration, "dedup_ms", dedup_ms)
+
+
+def code_says_what_passes(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """Records pass through what the code declares, not through what runs."""
+    real = Passage.__init__
+
+    def begin(self: Passage, environment: Any, *args: Any, **more: Any) -> None:
+        real(self, environment, *args, **more)
+        self._graph = environment.pipeline.graph
+        self._weak = self._graph.weak if self._weak else ()
+
+    patch.setattr(Passage, "__init__", begin)
+
+
+# Each with the seed from which on it is searched, for the time's sake.
+VARIANTS = (
+    (discarded_at_once, 0),
+    (handed_by_name, 0),
+    (places_of_all_streams, 420),
+    (horizon_of_what_runs, 50),
+    (code_says_what_passes, 40),
+)
