@@ -45,10 +45,18 @@ class Board:
         return [each.alert for each in self.told if each.part.query == query]
 
 
-def board_of(clients: Clients, playback: Playback) -> Board:
-    """Return what was told in a playback, the newest first."""
+# Of the days of queries that a process keeps: a look shows up to thirty. Each has up to 288 points.
+MAX_KEPT_DAYS = 100
+
+
+def board_of(clients: Clients, playback: Playback, seen: Any = None) -> Board:
+    """Return what was told in a playback, the newest first.
+
+    Args:
+        seen: The pipeline's status, if it was just read.
+    """
     queries = [part.query for part in playback.parts]
-    states = ZEITGEIST.states_of(clients, "board", queries)
+    states = ZEITGEIST.states_of(clients, "board", queries, seen=seen)
     told = [
         Told(part, alert_of(value))
         for part in playback.parts
@@ -62,21 +70,47 @@ def board_of(clients: Clients, playback: Playback) -> Board:
 
 
 def points_of(
-    clients: Clients, queries: Sequence[str], begin: int, end: int
+    clients: Clients, queries: Sequence[str], begin: int, end: int, seen: Any = None
 ) -> dict[str, list[Point]]:
-    """Return the complete buckets of some queries from a time on, before another one."""
+    """Return the complete buckets of some queries from a time on, before another one.
+
+    Args:
+        seen: The pipeline's status, if it was just read: days that do not change any more are kept
+            in memory, and not read again.
+    """
     days = range(begin // DAY_MS, -(-end // DAY_MS))
-    keys = [f"{query}|{day}" for query in queries for day in days]
-    states = ZEITGEIST.states_of(clients, "history", keys)
+    found = _days_of(clients, {f"{query}|{day}": day for query in queries for day in days}, seen)
     return {
         query: [
-            point
-            for day in days
-            for point in _points(states.get(f"{query}|{day}", {}), day)
-            if begin <= point.start < end
+            point for day in days for point in found[f"{query}|{day}"] if begin <= point.start < end
         ]
         for query in queries
     }
+
+
+def _days_of(
+    clients: Clients, wanted: Mapping[str, int], seen: Any
+) -> Mapping[str, Sequence[Point]]:
+    """Return the complete buckets of some queries' days, by the keys that the pipeline has."""
+    kept: dict[str, list[Point]] = clients.process_state.get_or_create("zeitgeist days", dict)
+    final_before = 0 if seen is None else _final_before(seen)
+    final = [key for key, day in wanted.items() if (day + 1) * DAY_MS < final_before]
+    found = {key: points for key in final if (points := kept.get(key)) is not None}
+    missing = [key for key in wanted if key not in found]
+    states = ZEITGEIST.states_of(clients, "history", missing, seen=seen) if missing else {}
+    found |= {key: [*_points(states.get(key, {}), wanted[key])] for key in missing}
+    if len(kept) > MAX_KEPT_DAYS:
+        kept.clear()
+    kept.update((key, found[key]) for key in final)
+    return found
+
+
+def _final_before(status: Any) -> int:
+    """Return the time before which all counts are final; 0: something dead may be replayed."""
+    found = status.computations
+    if any(each.dead for each in found.values()):
+        return 0
+    return int(found["history"].watermark)
 
 
 def _points(history: Mapping[str, Any], day: int) -> Iterator[Point]:
@@ -84,8 +118,12 @@ def _points(history: Mapping[str, Any], day: int) -> Iterator[Point]:
         yield Point(day * DAY_MS + number * BUCKET_MS, *rest)
 
 
-def open_counts(clients: Clients, query: str) -> list[Point]:
-    """Return what was counted so far of buckets that are not complete."""
-    state = ZEITGEIST.state(clients, "counter", query)
+def open_counts(clients: Clients, query: str, seen: Any = None) -> list[Point]:
+    """Return what was counted so far of buckets that are not complete.
+
+    Args:
+        seen: The pipeline's status, if it was just read.
+    """
+    state = ZEITGEIST.states_of(clients, "counter", [query], seen=seen).get(query, {})
     counts = {int(start): count for start, count in state.get("counts", {}).items()}
     return [Point(start, count) for start, count in sorted(counts.items())]

@@ -201,7 +201,7 @@ def _check(live: dict[str, Any]) -> Check | None:
 
 def _live() -> dict[str, Any]:
     playback, found = playbacks.current(), ZEITGEIST.status(clients())
-    topology = ZEITGEIST.topology(clients())
+    topology = ZEITGEIST.topology(clients(), seen=found)
     rows = rows_of(found, topology, playback.front if playback else 0)
     goes_on = playback is not None and not playback.is_over
     is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
@@ -241,14 +241,14 @@ def _versions(topology: Any) -> tuple[int, int]:
 def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     """Return what is shown of the queries of a playback, and of the chosen one."""
     watermark = status.computations["counter"].watermark
-    board = board_of(clients(), playback)
+    board = board_of(clients(), playback, status)
     part = playback.part(request.args.get("q", "")) or playback.parts[0]
     days = max(1, -(-(playback.end - playback.begin) // DAY_MS))
     day = request.args.get("day", 0, type=int)
     span = _span(playback, day if 1 <= day <= days else None)
-    points = points_of(clients(), [each.query for each in playback.parts], *span)
+    points = points_of(clients(), [each.query for each in playback.parts], *span, status)
     own = points[part.query]
-    so_far = [] if 1 <= day <= days else open_counts(clients(), part.query)
+    so_far = [] if 1 <= day <= days else open_counts(clients(), part.query, status)
     return {
         "part": part,
         "board": board,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pipelines.streams.calls import ChangedError, Read, Steps
 from pipelines.streams.computation import Computation
@@ -14,6 +14,13 @@ from pipelines.streams.layout import by_interval, interval_of
 from pipelines.streams.rows import SLOTS, Head, Interval, slot_of
 from pipelines.streams.shelf import Shelf
 from pipelines.streams.topology import CLEANING, DISCARDING, parts_of
+
+
+class Seen(NamedTuple):
+    """The head of a pipeline, and its intervals by computation and first slot, as they were."""
+
+    head: Head
+    intervals: Mapping[tuple[str, int], Interval]
 
 
 def state(environment: Environment, computation: str, key: str) -> Steps[dict[str, Any]]:
@@ -73,61 +80,81 @@ def states(
 
 
 def states_of(
-    environment: Environment, computation: str, keys: Iterable[str]
+    environment: Environment, computation: str, keys: Iterable[str], seen: Seen | None = None
 ) -> Steps[dict[str, dict[str, Any]]]:
     """Return the states of some keys as they were last committed; those without one are left out.
 
     Each of them is whole, and they need not be of the same moment. It takes a few reads for each
     interval that has some of them.
+
+    Args:
+        seen: What was read before, however long ago: what does not fit it is read again.
     """
     names, wanted = environment.names, sorted({*keys})
     environment.pipeline.any_version(computation)
-    head = yield from look_at_head(environment)
+    head = seen.head if seen is not None else (yield from look_at_head(environment))
     plan = environment.at(head)
     if not plan.works(computation):
         return {}
     by_lo, code = by_interval(head, computation, wanted), plan.code(computation)
-    rows = yield Read([names.interval(computation, lo) for lo in by_lo])
+    known = yield from _intervals(environment, computation, by_lo, seen)
     shelf, found, doubtful = Shelf(names, computation), dict[str, dict[str, Any]](), list[str]()
-    intervals: dict[str, Interval] = {}
-    for lo, row in zip(by_lo, rows, strict=True):
-        here = [each for each in by_lo[lo] if row is not None and slot_of(each) < row.body.hi]
-        doubtful += [each for each in by_lo[lo] if each not in here]
-        if not here:
+    unsure: dict[int, list[str]] = {}
+    for lo, some in by_lo.items():
+        interval = known.get(lo)
+        here = [each for each in some if interval is not None and slot_of(each) < interval.hi]
+        doubtful += [each for each in some if each not in here]
+        if interval is None or not here:
             continue
-        yield from shelf.load(row.body, here, ())
+        yield from shelf.load(interval, here, ())
         for key in here:
-            kept = shelf.state(row.body, key)
-            if not kept.text or shelf.is_torn(row.body, key):
-                intervals[key] = row.body
+            kept = shelf.state(interval, key)
+            if not kept.text or shelf.is_torn(interval, key):
+                unsure.setdefault(lo, []).append(key)
             elif kept.version in (code.version, *code.reads):
                 found[key] = code.load(kept.text, kept.version)
             else:
                 doubtful.append(key)
-    doubtful += yield from _moved(environment, shelf, intervals)
+    doubtful += yield from _moved(environment, shelf, known, unsure)
     for key in doubtful:  # Its interval or slab was cut meanwhile, or its computation was replaced.
         if now := (yield from state(environment, computation, key)):
             found[key] = now
     return found
 
 
+def _intervals(
+    environment: Environment, computation: str, los: Iterable[int], seen: Seen | None = None
+) -> Steps[dict[int, Interval]]:
+    """Return intervals by their first slots, those that there are."""
+    wanted = list(los)
+    if seen is not None:
+        places = [(lo, seen.intervals.get((computation, lo))) for lo in wanted]
+        return {lo: interval for lo, interval in places if interval is not None}
+    rows = yield Read([environment.names.interval(computation, lo) for lo in wanted])
+    return {lo: row.body for lo, row in zip(wanted, rows, strict=True) if row is not None}
+
+
 def _moved(
-    environment: Environment, shelf: Shelf, intervals: Mapping[str, Interval]
+    environment: Environment,
+    shelf: Shelf,
+    known: Mapping[int, Interval],
+    unsure: Mapping[int, Sequence[str]],
 ) -> Steps[list[str]]:
-    """Return the keys that may stand in another slab by now, of those that were not found."""
-    if not intervals:
+    """Return the keys that may stand elsewhere by now, of those that were not found.
+
+    An interval that was split has another end, and one that was merged is gone.
+    """
+    if not unsure:
         return []
-    head = yield from look_at_head(environment)
-    by_lo = by_interval(head, shelf.computation, intervals)
-    rows = yield Read([environment.names.interval(shelf.computation, lo) for lo in by_lo])
+    now = yield from _intervals(environment, shelf.computation, unsure)
     return [
         key
-        for lo, row in zip(by_lo, rows, strict=True)
-        for key in by_lo[lo]
-        if row is None
-        or slot_of(key) >= row.body.hi
-        or shelf.is_torn(intervals[key], key)
-        or shelf.slab_of(row.body, key) != shelf.slab_of(intervals[key], key)
+        for lo, keys in unsure.items()
+        for key in keys
+        if lo not in now
+        or slot_of(key) >= now[lo].hi
+        or shelf.is_torn(known[lo], key)
+        or shelf.slab_of(now[lo], key) != shelf.slab_of(known[lo], key)
     ]
 
 

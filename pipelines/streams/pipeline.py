@@ -230,10 +230,15 @@ class Pipeline(Declaration):
         engine = Engine(clients, self)
         engine.run(changes.detach(engine.environment, computation, discard=discard))
 
-    def topology(self, clients: Clients) -> Topology:
-        """Return which computations run, in which version, and how far changes have come."""
+    def topology(self, clients: Clients, *, seen: Status | None = None) -> Topology:
+        """Return which computations run, in which version, and how far changes have come.
+
+        Args:
+            seen: A status that was read just now: what it was read from is not read again.
+        """
         engine = Engine(clients, self)
-        return engine.run(progress.topology(engine.environment))
+        head = None if seen is None or seen.seen is None else seen.seen.head
+        return engine.run(progress.topology(engine.environment, head))
 
     # What can be read
 
@@ -247,15 +252,24 @@ class Pipeline(Declaration):
         return engine.run(lookup.state(engine.environment, computation, key))
 
     def states_of(
-        self, clients: Clients, computation: str, keys: Iterable[str]
+        self,
+        clients: Clients,
+        computation: str,
+        keys: Iterable[str],
+        *,
+        seen: Status | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Return the states of some keys, by key; those that have none are left out.
+
+        Args:
+            seen: A status that was read just now: what it was read from is not read again.
 
         Raises:
             UnknownStreamError: there is no such computation.
         """
         engine = Engine(clients, self)
-        return engine.run(lookup.states_of(engine.environment, computation, keys))
+        rows = None if seen is None else seen.seen
+        return engine.run(lookup.states_of(engine.environment, computation, keys, rows))
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the keys of a computation with their states, slab by slab, in no order.

@@ -9,6 +9,7 @@ from pipelines.streams.calls import Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.lookup import look_at_head
+from pipelines.streams.rows import Head
 from pipelines.streams.topology import (
     RUNNING,
     Change,
@@ -72,10 +73,14 @@ class Topology:
         return any(part.is_changing for part in self.parts.values())
 
 
-def topology(environment: Environment) -> Steps[Topology]:
-    """Return what runs; of a pipeline that has never run, what it would begin with."""
+def topology(environment: Environment, seen: Head | None = None) -> Steps[Topology]:
+    """Return what runs; of a pipeline that has never run, what it would begin with.
+
+    Args:
+        seen: The head, if it was read before.
+    """
     pipeline = environment.pipeline
-    head = yield from look_at_head(environment)
+    head = seen if seen is not None else (yield from look_at_head(environment))
     cut = (yield from read_cut(environment)) if under_way(head) else None
     if cut is not None:
         head = cut.head.body

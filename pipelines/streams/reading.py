@@ -18,7 +18,7 @@ from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.keys import DEAD_TIMERS, Target, again_id
 from pipelines.streams.layout import inboxes_of
 from pipelines.streams.load import STALE_MS
-from pipelines.streams.lookup import look_at_head
+from pipelines.streams.lookup import Seen, look_at_head
 from pipelines.streams.mail import Mail, ring
 from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER, value_text
@@ -114,10 +114,14 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a pipeline is."""
+    """How far a pipeline is.
+
+    `seen`: the rows that it was read from, for further questions of the same moment.
+    """
 
     computations: Mapping[str, ComputationStatus] = field(default_factory=dict)
     sources: Mapping[str, SourceStatus] = field(default_factory=dict)
+    seen: Seen | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,10 @@ def status(environment: Environment) -> Steps[Status]:
     """Return how far a pipeline is: a few reads for each of its intervals."""
     head = yield from look_at_head(environment)
     computations, passed = {}, Counter[str]()
-    plan = environment.at(head)
+    plan, intervals = environment.at(head), dict[tuple[str, int], Interval]()
     for name in plan.graph.order:
-        computations[name] = yield from _computation_status(environment, head, name, passed)
+        computations[name], by_lo = yield from _computation_status(environment, head, name, passed)
+        intervals |= {(name, lo): interval for lo, interval in by_lo.items()}
     sources = {}
     for stream, source in plan.sources.items():
         found = yield Read([environment.names.source(stream, each) for each in source.processes])
@@ -168,12 +173,12 @@ def status(environment: Environment) -> Steps[Status]:
     for name in {*passed} & {*computations}:
         was = computations[name]
         computations[name] = replace(was, records=was.records + passed[name], passed=passed[name])
-    return Status(computations, sources)
+    return Status(computations, sources, Seen(head, intervals))
 
 
 def _computation_status(
     environment: Environment, head: Head, name: str, passed: Counter[str]
-) -> Steps[ComputationStatus]:
+) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
     names, waiting, part = environment.names, 0, environment.at(head).parts[name]
     los = head.intervals.get(name, ())
     for born, lo in inboxes_of(head, name):
@@ -187,7 +192,7 @@ def _computation_status(
         passed.update(each.passed)
     hold = min((each.hold for each in found), default=NEVER)
     rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
-    return ComputationStatus(
+    status = ComputationStatus(
         name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting, rows_, bytes_,
         records=sum(each.records for each in found),
         late=sum(each.late for each in found),
@@ -204,6 +209,7 @@ def _computation_status(
             _interval_status(environment, lo, each) for lo, each in by_lo.items()
         ),
     )  # fmt: skip
+    return status, by_lo
 
 
 def _interval_status(environment: Environment, lo: int, interval: Interval) -> IntervalStatus:

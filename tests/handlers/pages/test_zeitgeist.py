@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from demos.zeitgeist.progress import Point, points_of
 from demos.zeitgeist.series import BUCKET_MS, DAY_MS
 from handlers.pages import zeitgeist
 from handlers.pages.zeitgeist_charts import SPARK_BUCKETS, chart_of, spark_of
+from models import rows
 from models.transactions import transact
 from pipelines.streams import Pushed
 from pipelines.streams.errors import HeldBackError
+from pipelines.streams.rows import LARGE, SLAB
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
 from tests.world import World
@@ -29,6 +32,7 @@ from tests.world import World
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 FORM = "a" * 32
+DAYS = b"timestamp,value" + b"".join(b"\n2015-03-0%d 12:00:00,%d" % (n, 9 - n) for n in range(1, 5))
 FILE = b"timestamp,value\n2015-02-26 21:42:53,10\n2015-02-26 21:47:53,20\n2015-02-26 22:02:53,7\n"
 
 
@@ -229,6 +233,46 @@ def test_the_detector_is_replaced_and_put_back_while_records_flow(
     world.settle(rounds=200)
     assert "Detector v1 → v2" in browser.get("/zeitgeist").text
     assert "no version 3" in browser.post("/zeitgeist/detector/3", follow_redirects=True).text
+
+
+@pytest.mark.parametrize("has_dead", [False, True])
+def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
+    browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch, has_dead: bool
+) -> None:
+    """Unless something is dead: its replay would change them."""
+    browser.post("/zeitgeist/playbacks", upload(DAYS))
+    with world.context():
+        playback = current()
+        assert playback is not None
+        if has_dead:
+            bad = Pushed("bad", {"query": playback.parts[0].query, "n": -1}, playback.begin)
+            ZEITGEIST.push(world.clients, "queries", [bad], process="tokyo")
+    world.settle(rounds=200)
+    reads = list[rows.Name]()
+    read = rows.read
+
+    def noted(client: Any, names: Sequence[rows.Name], at: Any = None) -> Any:
+        reads.extend(names)
+        return read(client, names, at)
+
+    monkeypatch.setattr(rows, "read", noted)
+    looks = []
+    for _ in range(2):
+        assert "Tue 3 Mar" in browser.get("/zeitgeist/live?day=2").text
+        looks.append(Counter(reads))
+        reads.clear()
+
+    first, second = looks
+    twice = [name for name, count in first.items() if count > 1]
+    # Nothing was told: whether a key has no state is asked twice.
+    assert [name.name.split(":")[1] for name in twice] == ["board"]
+    assert states_in(first, "history")
+    assert bool(states_in(second, "history")) == has_dead
+
+
+def states_in(names: Iterable[rows.Name], computation: str) -> list[rows.Name]:
+    """Return the rows of a computation's states."""
+    return [each for each in names if each.kind in (SLAB, LARGE) and computation in each.name]
 
 
 def test_a_record_too_many_is_seen_when_it_is_compared(

@@ -9,7 +9,7 @@ import pytest
 from pipelines.streams import Computation, Context, Pipeline, Record, shelf
 from pipelines.streams.calls import Read
 from pipelines.streams.lookup import state, states, states_of
-from pipelines.streams.reshaping import halve, split
+from pipelines.streams.reshaping import halve, merge, split
 from pipelines.streams.rows import HEAD, INTERVAL, LARGE, SLAB, SLOTS, slot_of
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.test_failures import key_of
@@ -84,6 +84,26 @@ def test_states_of_some_keys_are_read_although_all_is_cut_meanwhile(
 
     found = desk.finish(steps, waits)
     assert found == {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
+
+
+def test_states_are_found_by_what_was_read_before_all_was_cut_and_put_together(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit any more is read again, and only that: a head that fits is not."""
+    large = {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
+    whole, slot = desk.status().seen, slot_of(KEYS[5])
+    assert whole is not None
+    cut(desk, monkeypatch)
+    desk.do(split(desk.environment, "kept", slot))
+    desk.run()
+    halves = desk.status().seen
+    assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], whole)) == large
+    desk.do(merge(desk.environment, "kept", slot))
+    desk.run()
+    assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], halves)) == large
+
+    steps = states_of(desk.environment, "kept", KEYS[5:6], desk.status().seen)
+    assert [key.kind for key in next(steps).keys] == [SLAB]
 
 
 def test_of_an_interval_each_half_gets_half_of_the_keys(desk: Desk) -> None:
