@@ -36,7 +36,7 @@ from google.cloud.ndb.model import _entity_from_ds_entity, _entity_to_ds_entity
 # What `put_unchanged` raises when the entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
 
-_READ_WRITE = TransactionOptions(read_write=TransactionOptions.ReadWrite())
+_READ_WRITE = TransactionOptions.pb(TransactionOptions(read_write=TransactionOptions.ReadWrite()))
 
 
 def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> list[int]:
@@ -135,14 +135,19 @@ def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
-    request = CommitRequest(
+    request = commit_request(client)
+    request.mutations.extend(map(Mutation.pb, mutations))
+    return call_stub(client.stub.commit, request)
+
+
+def commit_request(client: ndb.Client) -> Any:
+    """Return a commit of no mutations yet, in a transaction that reads nothing, as protobuf."""
+    return CommitRequest.pb()(
         project_id=client.project,
         database_id=client.database or "",
         mode=CommitRequest.Mode.TRANSACTIONAL,
         single_use_transaction=_READ_WRITE,
-        mutations=mutations,
     )
-    return call_stub(client.stub.commit, request)
 
 
 def protobuf_of(entity: ndb.Model) -> Any:

@@ -12,21 +12,18 @@ from typing import Any, NamedTuple
 
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
-    CommitRequest,
     CommitResponse,
     LookupRequest,
     LookupResponse,
     Mutation,
     RunQueryRequest,
     RunQueryResponse,
-    TransactionOptions,
 )
 from google.cloud.ndb.context import get_context
 
-from models.commits import call_stub
+from models.commits import call_stub, commit_request
 
 _FAIL = Mutation.ConflictResolutionStrategy.FAIL
-_READ_WRITE = TransactionOptions.pb(TransactionOptions(read_write=TransactionOptions.ReadWrite()))
 
 
 class Name(NamedTuple):
@@ -149,12 +146,7 @@ def commit(
         google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
             written all the same.
     """
-    request = CommitRequest.pb()(
-        project_id=client.project,
-        database_id=_database(client),
-        mode=CommitRequest.Mode.TRANSACTIONAL,
-        single_use_transaction=_READ_WRITE,
-    )
+    request = commit_request(client)
     for name, body, version in puts:
         mutation = request.mutations.add(base_version=version, conflict_resolution_strategy=_FAIL)
         _fill(client, mutation.update, name, body)
