@@ -9,9 +9,7 @@ from demos.zeitgeist.pipeline import ZEITGEIST
 from demos.zeitgeist.playbacks import Playback
 from demos.zeitgeist.series import DAY_MS
 from pipelines.runtime import Clients
-
-# To which keys are hashed.
-SLOTS = 65_536
+from pipelines.streams.limits import SLOTS
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.pages.incidents import Delivery, Incidents
+from pipelines.streams.limits import SLOTS
 
-# To which keys are hashed.
-SLOTS = 65_536
 NAMES = {"tick": "the watermarks", "pull": "the reading of a source", "push": "a push"}
 
 

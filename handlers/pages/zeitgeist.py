@@ -29,6 +29,7 @@ from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.pages.zeitgeist_charts import Chart, Spark, chart_of, clock, spark_of
 from handlers.pages.zeitgeist_stage import rows_of, sums_of, zeitgeist_stage
 from pipelines.streams import FOREVER, StreamError
+from pipelines.streams.limits import SLOTS
 
 bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 
@@ -151,7 +152,7 @@ def replace_detector(version: int) -> ResponseReturnValue:
 def _split_in_words(found: intervals.Split | None) -> str:
     if found is None:
         return "Each query has an interval of its own already."
-    share = 100 * found.slot // intervals.SLOTS
+    share = 100 * found.slot // SLOTS
     return (
         f"The keys of {found.computation} were cut at {share} %: {found.intervals - 1} intervals "
         f"before, {found.intervals} now. “Compare” below shows that the results are the same."

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from demos.zeitgeist.intervals import SLOTS
 from demos.zeitgeist.pipeline import ZEITGEIST
 from demos.zeitgeist.playbacks import Playback
 from handlers.pages.faults import switches_of
@@ -16,6 +15,7 @@ from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Stage, Timeline, seconds, stage_of, suffered
 from handlers.pages.stream_stage import Hits, delivery_name, hits_of
+from pipelines.streams.limits import SLOTS
 
 TASKS = "/tasks/streams/zeitgeist/"
 TOLD_FOR = datetime.timedelta(seconds=30)

@@ -1,9 +1,16 @@
-"""How much of a pipeline may wait, and how far apart its sources may run."""
+"""How much of a pipeline may wait, and how far apart its sources may run.
+
+Also `SLOTS`: to so many numbers keys are hashed, of which an interval has a range.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+
+from pipelines.streams.rows import SLOTS
+
+__all__ = ["MAX_INTERVALS", "SLOTS", "Limits"]
 
 MAX_INTERVALS = 64
 
