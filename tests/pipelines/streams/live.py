@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from pipelines.streams.progress import Topology, topology
+from pipelines.streams.topology import Change
 from tests.pipelines.streams.desk import Came, Desk
 
 SOURCE = PushSource("in", disorder=timedelta(0))
@@ -79,6 +80,12 @@ def desk_of(*standby: type[Computation], **more: Any) -> Desk:
 def parts(desk: Desk) -> Topology:
     found: Topology = desk.do(topology(desk.environment))
     return found
+
+
+def detached(desk: Desk) -> Change:
+    """Return what is known of the one computation that has left."""
+    [change] = [each for each in parts(desk).changes if each.what == "detached"]
+    return change
 
 
 def push(desk: Desk, *ats: int) -> None:

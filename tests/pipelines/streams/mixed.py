@@ -10,8 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
-import pytest
-
 from pipelines.streams import (
     FOREVER,
     Computation,
@@ -22,8 +20,6 @@ from pipelines.streams import (
     PushSource,
     Record,
     Timer,
-    ids,
-    shelf,
     sweep,
 )
 from pipelines.streams.calls import Pause, Scan
@@ -31,7 +27,7 @@ from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.reading import replay
 from pipelines.streams.rows import CHUNK, DEAD, Names, fingerprint
 from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import TINY, begin_pull
+from tests.pipelines.streams.schedules import TINY, begin_pull, rows_of
 from tests.pipelines.streams.simulator import Chances, Simulation
 from tests.pipelines.streams.store import Steps, Violation
 
@@ -190,11 +186,7 @@ class Mixed:
         Raises:
             Violation: an invariant does not hold.
         """
-        with pytest.MonkeyPatch.context() as patch:
-            for name, size in self.sizes.items():
-                patch.setattr(shelf, name, size)
-            if self.sizes:
-                patch.setattr(ids, "MAX_PART", 2)
+        with rows_of(self.sizes, ids_in_a_row=2) as patch:
             patch.setattr(sweep, "STALE_MS", STALE_MS)
             self.simulation.run()
         self.judge.judge_rest()

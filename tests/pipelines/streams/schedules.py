@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -106,6 +107,17 @@ TWO = Pipeline(
 TINY = {"MAX_SLAB_BYTES": 150, "MAX_SMALL_BYTES": 40}
 
 
+@contextlib.contextmanager
+def rows_of(sizes: Mapping[str, int], ids_in_a_row: int) -> Iterator[pytest.MonkeyPatch]:
+    """Let rows have some sizes, or their usual ones; what else is patched ends with that."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            patch.setattr(shelf, name, size)
+        if sizes:
+            patch.setattr(ids, "MAX_PART", ids_in_a_row)
+        yield patch
+
+
 class Client:
     """One that pushes, says how far it is, and repeats what was not confirmed."""
 
@@ -170,11 +182,7 @@ class Schedule:
         Raises:
             Violation: an invariant does not hold.
         """
-        with pytest.MonkeyPatch.context() as patch:
-            for name, size in self.sizes.items():
-                patch.setattr(shelf, name, size)
-            if self.sizes:
-                patch.setattr(ids, "MAX_PART", 4)
+        with rows_of(self.sizes, ids_in_a_row=4):
             self.simulation.run()
         self._judge_rest()
 

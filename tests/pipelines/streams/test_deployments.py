@@ -29,6 +29,7 @@ from tests.pipelines.streams.live import (
     Teller,
     Told,
     desk_of,
+    detached,
     key_of,
     parts,
     push,
@@ -192,7 +193,7 @@ def test_what_is_discarded_is_counted_and_its_timers_with_it() -> None:
     assert (found.phase, found.timers) == ("draining", 1)
     desk.do(detach(desk.environment, "alarm", discard=True))
     desk.run()
-    [change] = [each for each in parts(desk).changes if each.what == "detached"]
+    change = detached(desk)
     assert (change.records, change.timers, change.keys) == (1, 1, 1)
     assert not [name for name in desk.rows(SLAB) if ":alarm:" in name]
 

@@ -28,6 +28,7 @@ from tests.pipelines.streams.live import (
     Third,
     Told,
     desk_of,
+    detached,
     parts,
     push,
 )
@@ -75,7 +76,7 @@ def sends_to_one_that_has_left(desk: Desk) -> None:
         desk.do(tick(desk.environment))
     desk.finish(worker, call)
     desk.run()
-    [change] = [each for each in parts(desk).changes if each.what == "detached"]
+    change = detached(desk)
     assert (change.records, change.keys) == (1, 0)
     assert not desk.rows(CHUNK)
 
@@ -91,7 +92,7 @@ def pushes_to_one_that_has_left(desk: Desk) -> None:
         desk.do(tick(desk.environment))
     desk.finish(pushed, call)
     desk.run()
-    [change] = [each for each in parts(desk).changes if each.what == "detached"]
+    change = detached(desk)
     assert change.records == 1
     assert not desk.rows(CHUNK)
 
@@ -239,9 +240,8 @@ def test_what_is_detached_works_on_what_it_has_and_its_timers_fire() -> None:
     desk.do(detach(desk.environment, "told", discard=False))
     assert parts(desk).parts["told"].phase == "draining"
     desk.run()
-    found = parts(desk)
-    assert found.parts["told"].phase == "standby"
-    [change] = [each for each in found.changes if each.what == "detached"]
+    assert parts(desk).parts["told"].phase == "standby"
+    change = detached(desk)
     assert (change.records, change.timers, change.keys) == (0, 0, 1)
     rows = [name for kind in (SLAB, INTERVAL, CHUNK) for name in desk.rows(kind)]
     assert not [name for name in rows if ":told:" in name]
