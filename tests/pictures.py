@@ -5,12 +5,15 @@ while it moves: at 1280 x 900 in light and in dark, and at 390 x 844. `--all FOL
 page of app and console in each of these, to look at.
 
 Forms are sent by their address, with what the page has filled in: a button may be called anything.
+One made-up query is Japanese: without a font that has it, its picture would show empty boxes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -293,12 +296,27 @@ def take(
         print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
+def missing_font() -> str:
+    """Say which font to install; empty: none is missing, as far as fontconfig is there to tell."""
+    list_fonts = shutil.which("fc-list")
+    if list_fonts is None:
+        return ""
+    found = subprocess.run([list_fonts, ":lang=ja"], capture_output=True, text=True, check=True)
+    if found.stdout.strip():
+        return ""
+    return "No font has Japanese: pages would show empty boxes. apt-get install fonts-vlgothic"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Take the pictures; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every page, in every look")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these pictures")
     options = parser.parse_args(arguments)
+    if missing := missing_font():
+        print(missing, file=sys.stderr)
+        if options.all is None:
+            return 1
     folder = options.all or IMAGES
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [

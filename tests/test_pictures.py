@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 from tests.documents import text_of
-from tests.pictures import IMAGES, PICTURES, Forms
+from tests.pictures import IMAGES, PICTURES, Forms, main, missing_font
 
 PAGE = """
 <form action="/search"><input name="q"></form>
@@ -29,6 +32,25 @@ def test_every_picture_of_the_readme_is_one_that_the_command_makes() -> None:
 
     assert shown == made
     assert {path.name for path in IMAGES.glob("*.png")} <= made
+
+
+@pytest.mark.parametrize("font", ["", "/fonts/gothic.ttf: Gothic"])
+def test_without_a_font_for_what_the_pages_say_no_picture_is_taken(
+    font: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It says what to install, and leaves the pictures that there are."""
+    command = tmp_path / "fc-list"
+    command.write_text(f"#!/bin/sh\necho '{font}'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert bool(missing_font()) == (not font)
+    if not font:
+        assert main([]) == 1
+        assert "fonts-vlgothic" in capsys.readouterr().err
 
 
 def test_a_form_is_sent_with_what_is_filled_in() -> None:
