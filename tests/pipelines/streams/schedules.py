@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -214,6 +215,15 @@ class Schedule:
         )
         if truth != Counter({(key, start): count for key, start, count in got}):
             raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")
+
+
+class Busy(Schedule):
+    """More records in smaller batches, and more ticks: more happens between two reads of a tick."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, records=16)
+        pace = self.simulation.pace
+        self.simulation.pace = replace(pace, tick_s=0.01, max_records=2)
 
 
 def found(

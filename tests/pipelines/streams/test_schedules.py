@@ -13,7 +13,7 @@ import pytest
 from tests import sampling
 from tests.pipelines.streams import broken
 from tests.pipelines.streams.mixed import Mixed
-from tests.pipelines.streams.schedules import Schedule, found
+from tests.pipelines.streams.schedules import Busy, Schedule, found
 from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK, SEED
 
@@ -26,6 +26,7 @@ Play = Schedule | Mixed
 Variant = Callable[[Any, pytest.MonkeyPatch], None]
 VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Schedule, variant) for variant in broken.OF_STAGES),
+    *((Busy, variant) for variant in broken.OF_BUSY),
     *((Mixed, variant) for variant in broken.OF_MIXED),
 ]
 MAX_SEARCHED = 2_000
