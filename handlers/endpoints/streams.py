@@ -89,7 +89,10 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
 def status(pipeline: str) -> ResponseReturnValue:
     """Say how far a pipeline is: its watermarks, what waits in it, and what was counted."""
     found = _pipeline(pipeline).status(clients())
-    return jsonify(asdict(found))
+    return jsonify(
+        computations={name: asdict(each) for name, each in found.computations.items()},
+        sources={name: asdict(each) for name, each in found.sources.items()},
+    )
 
 
 @bp.get("/<pipeline>/<computation>/states")

@@ -179,12 +179,9 @@ def status(environment: Environment) -> Steps[Status]:
 def _computation_status(
     environment: Environment, head: Head, name: str, passed: Counter[str]
 ) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
-    names, waiting, part = environment.names, 0, environment.at(head).parts[name]
+    names, part = environment.names, environment.at(head).parts[name]
     los = head.intervals.get(name, ())
-    for born, lo in inboxes_of(head, name):
-        inbox = names.inbox(name, lo, born)
-        chunks = yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
-        waiting += sum(len(found.body) for _, found in chunks)
+    waiting = yield from _waiting(environment, head, name)
     rows = yield Read([names.interval(name, lo) for lo in los])
     by_lo = {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
     found = list(by_lo.values())
@@ -210,6 +207,18 @@ def _computation_status(
         ),
     )  # fmt: skip
     return status, by_lo
+
+
+def _waiting(environment: Environment, head: Head, name: str) -> Steps[int]:
+    """Return how many records wait for a computation, by one query if they are few."""
+    names, inboxes = environment.names, inboxes_of(head, name)
+    chunks = (yield Scan(CHUNK, *names.inboxes(name), MAX_BACKLOG)) if inboxes else []
+    if len(chunks) == MAX_BACKLOG:
+        chunks = []
+        for born, lo in inboxes:
+            inbox = names.inbox(name, lo, born)
+            chunks += yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
+    return sum(len(found.body) for _, found in chunks)
 
 
 def _interval_status(environment: Environment, lo: int, interval: Interval) -> IntervalStatus:

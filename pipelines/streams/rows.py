@@ -234,6 +234,10 @@ class Names:
         birth = f".{born}" if born else ""
         return f"{self.pipeline}:{computation}:{lo:04x}{birth}:"
 
+    def inboxes(self, computation: str) -> tuple[str, str]:
+        """Return between what the chunks of all inboxes of a computation stand."""
+        return f"{self.pipeline}:{computation}:", f"{self.pipeline}:{computation};"
+
     def inbox_range(
         self, computation: str, lo: int, watermark: int, born: int = 0
     ) -> tuple[str, str]:

@@ -256,9 +256,11 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
         return read(client, names, at)
 
     monkeypatch.setattr(rows, "read", noted)
-    looks = []
+    looks, trips = [], []
     for _ in range(2):
+        before = world.clients.meter.cost().round_trips
         assert "Tue 3 Mar" in browser.get("/zeitgeist/live?day=2").text
+        trips.append(world.clients.meter.cost().round_trips - before)
         looks.append(Counter(reads))
         reads.clear()
 
@@ -266,6 +268,8 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
     twice = [name for name, count in first.items() if count > 1]
     # Nothing was told: whether a key has no state is asked twice.
     assert [name.name.split(":")[1] for name in twice] == ["board"]
+    # Playback, head, sources; of each computation inboxes and intervals; states of two of them.
+    assert trips[1] <= 3 + 2 * len(ZEITGEIST.computations) + 6
     assert states_in(first, "history")
     assert bool(states_in(second, "history")) == has_dead
 

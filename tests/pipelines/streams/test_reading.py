@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, Record, shelf
+from pipelines.streams import Computation, Context, Pipeline, Record, reading, shelf
 from pipelines.streams.calls import Read
 from pipelines.streams.lookup import state, states, states_of
 from pipelines.streams.reshaping import halve, merge, split
@@ -116,6 +116,19 @@ def test_of_an_interval_each_half_gets_half_of_the_keys(desk: Desk) -> None:
     assert slots[3] is None
     assert len(desk.rows(INTERVAL)) == 4
     assert desk.do(states_of(desk.environment, "kept", KEYS)) == before
+
+
+def test_what_waits_is_counted_up_to_so_many_chunks_of_each_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By one query while that finds all; then none hides behind those of another interval."""
+    desk = Desk(Pipeline("kept", Kept, intervals=2))
+    for key in KEYS:
+        desk.push(Came(key, key, 1), watermark=1, text="small")
+    assert desk.status().computations["kept"].waiting == len(KEYS)
+    monkeypatch.setattr(reading, "MAX_BACKLOG", 2)
+
+    assert desk.status().computations["kept"].waiting == 2 * 2
 
 
 def test_before_anything_came_there_is_no_state_and_nothing_to_halve() -> None:
