@@ -279,7 +279,8 @@ class _Batch:
         if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
             raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
         check_time(at)
-        self._check_order(at, is_wall)
+        if self._firing is not None or at < self.at:
+            self._check_order(at, is_wall)
         hold = self.at if is_wall else at
         is_late, before = self.is_late, self._work.timers.get(tag)
         if before == (at, is_wall, hold, is_late):

@@ -97,8 +97,8 @@ def inputs_of(letters: Sequence[Letter], *, is_late: bool) -> list[Input]:
         return []
     keys, times, streams, ids, texts = zip(*letters, strict=True)
     values = json.loads(f"[{','.join(texts)}]")
-    lates = (is_late,) * len(letters)
-    return list(made(Input, zip(keys, values, times, streams, lates, ids, strict=True)))
+    late = (is_late,) * len(letters)
+    return list(made(Input, zip(keys, values, times, streams, late, ids, strict=True)))
 
 
 def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:

@@ -11,8 +11,9 @@ or buffer, and a state without items, take no place.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pipelines.streams.errors import BadRecordError
@@ -22,6 +23,7 @@ from pipelines.streams.texts import decoded, encoder
 MAX_STATE_BYTES = 900_000
 
 _TIME = itemgetter(0)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _encode = encoder(allow_nan=False)
 
 
@@ -172,7 +174,7 @@ class MapCell(_Cell):
     __slots__ = ()
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._seen({}).get(key, default)
+        return self._items.get(self._name, _NOTHING).get(key, default)
 
     def set(self, key: str, value: Any) -> None:
         self._kept(dict)[str(key)] = value

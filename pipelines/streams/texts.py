@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from json import encoder as standard
-from json import scanner
 from typing import Any
 
-_scan: Callable[[str, int], tuple[Any, int]] = scanner.make_scanner(json.JSONDecoder())
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 quoted: Callable[[str], str] = standard.encode_basestring_ascii
 """Return a text as JSON."""
 

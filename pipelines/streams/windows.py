@@ -202,9 +202,10 @@ class Windowed(Computation):
             raise TypeError(f"{name}: `lateness` is not below zero, and `early` is above it")
 
     def record(self, ctx: Context, record: Record) -> None:
-        kept = ctx.state.map(_WINDOWS)
-        counted = [self._add(ctx, kept, record, each) for each in self.windows.assign(record)]
-        if not any(counted):
+        kept, is_counted = ctx.state.map(_WINDOWS), False
+        for bounds in self.windows.assign(record):
+            is_counted |= self._add(ctx, kept, record, bounds)
+        if not is_counted:
             ctx.drop_late()
 
     def timer(self, ctx: Context, timer: Timer) -> None:
@@ -236,7 +237,8 @@ class Windowed(Computation):
         touched, watermark = self._touched(kept, bounds), ctx.watermark
         due = bounds.due
         for _, window in touched:
-            due = max(due, window["due"])
+            if window["due"] > due:
+                due = window["due"]
         if due + self.lateness <= watermark:
             return False
         tag, window = self._joined(ctx, kept, touched, bounds)
@@ -247,7 +249,8 @@ class Windowed(Computation):
             ctx.set_timer(_END + tag, due + self.lateness)
         else:
             ctx.set_timer(_END + tag, due)
-            self._set_early(ctx, tag, window)
+            if self.early is not None:
+                self._set_early(ctx, tag, window, self.early)
         return True
 
     def _touched(self, kept: MapCell, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
@@ -299,10 +302,8 @@ class Windowed(Computation):
         kept.set(tag, window)
         return tag, window
 
-    def _set_early(self, ctx: Context, tag: str, window: dict[str, Any]) -> None:
-        if self.early is None:
-            return
-        at = (max(ctx.at, ctx.watermark) // self.early + 1) * self.early
+    def _set_early(self, ctx: Context, tag: str, window: dict[str, Any], early: int) -> None:
+        at = (max(ctx.at, ctx.watermark) // early + 1) * early
         if at < min(window["due"], window.get("early", at + 1)):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
