@@ -32,6 +32,7 @@ from pipelines.streams.mail import ring, wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import CHUNK, Head, Interval
 from pipelines.streams.shelf import Shelf
+from pipelines.streams.topology import Plan
 
 ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
@@ -68,6 +69,11 @@ def trim(memories: dict[Any, Any], max_bytes: int) -> None:
             return
         memories.pop(key, None)
         left -= memory.bytes
+
+
+def _horizon_ms(plan: Plan, computation: str) -> int:
+    """Return for how long a computation knows ids; one that does not run knows none."""
+    return plan.dedup_ms(computation) if plan.has(computation) else 0
 
 
 def unknown(environment: Environment, computation: str) -> Steps[None]:
@@ -107,10 +113,7 @@ class Owner:
 
     def _new_memory(self) -> None:
         self.shelf = Shelf(self.names, self.name)
-        self.ids = KnownIds(self.names, self.name, self.lo, self._horizon_ms())
-
-    def _horizon_ms(self) -> int:
-        return self.plan.dedup_ms(self.name) if self.plan.has(self.name) else 0
+        self.ids = KnownIds(self.names, self.name, self.lo, _horizon_ms(self.plan, self.name))
 
     # What is read
 
@@ -151,7 +154,7 @@ class Owner:
         if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
             before, self.head, self.plan = self.plan, new, self.environment.at(new)
             if self.plan is not before:  # A weak computation may stand behind another source now.
-                self.ids.horizon_ms = self._horizon_ms()
+                self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
             if not self.plan.works(self.name):
                 raise GoneError
             self.computation = self.plan.sender(self.name)
@@ -309,6 +312,6 @@ class Owner:
         memory = self.environment.memories.pop(self.key, None)
         if memory is not None and memory.version == found.version:
             self.shelf, self.ids = memory.shelf, memory.ids
-            self.ids.horizon_ms = self._horizon_ms()
+            self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
         else:
             self._new_memory()
