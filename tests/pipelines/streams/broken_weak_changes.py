@@ -25,6 +25,7 @@ def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
 
 def discarded_at_once(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """What is weak leaves the graph when its own workers stop, whoever else runs it still."""
+    schedule.simulation.tells = False  # So it shows sooner.
     patch.setattr(leaving, "is_cut_off", lambda part, is_known: True)
 
 
@@ -41,6 +42,7 @@ def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
 
 def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """An output is named by its place among all that a hook has written."""
+    schedule.simulation.tells = False  # So it shows sooner.
 
     def output_id(self: Any, stream: str) -> str:
         each = self._input
@@ -54,6 +56,7 @@ def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
 
 def horizon_of_what_runs(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """Ids are forgotten when what they came through has left."""
+    schedule.simulation.tells = False  # So it shows sooner.
 
     def dedup_ms(self: Declaration, computation: str) -> int:
         senders = self.graph.senders[computation]

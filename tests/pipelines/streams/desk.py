@@ -38,6 +38,7 @@ class Desk:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.simulation = simulation = Simulation(pipeline, 0, NO_FAULTS)
+        simulation.tells = False  # Each look is a scan.
         simulation.pace = replace(simulation.pace, linger=(), gather_s=0, **PACE)  # type: ignore[arg-type]
         simulation.has_snapshots = True
         simulation.tears = False

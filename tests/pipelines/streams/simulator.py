@@ -137,6 +137,7 @@ class Simulation:
         # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
         self.handed: list[tuple[tuple[str, int], Any]] = []
         self.slow_sinks = 0.0
+        self.tells = True  # A look into an inbox may find a part of what is there.
         self.gone: deque[tuple[str, Found]] = deque(maxlen=MAX_GONE)  # The last chunks taken out.
         self.swept_ms = self.now_ms
         self.steps = 0
@@ -409,7 +410,8 @@ class Simulation:
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
         names = self.store.names(call.kind, call.low, call.high)[: call.limit]
         found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
-        return self._some(call, found) if call.some and self.random.random() < 0.5 else found
+        is_told = call.some and self.tells and self.random.random() < 0.5
+        return self._some(call, found) if is_told else found
 
     def _some(self, call: Scan, found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
         """Return a part of what is in time, and perhaps what is gone; all, if none is left."""
