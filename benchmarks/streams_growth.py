@@ -66,7 +66,7 @@ def _workers() -> Iterator[Result]:
         with open_testbed(APP, emulator="firestore", workers=count) as bench:
             latency_ms[count] = _latency(bench)
             per_s[count] = _rate(bench)
-        some = f"three stages of 2 intervals, {count} worker processes"
+        some = f"three stages of 2 intervals, worker processes: {count}"
         for name, value in zip(("p50", "p95"), latency_ms[count], strict=True):
             what = f"{some}, {PUSHES_PER_S * SIZE} records a second"
             yield Result(f"streams_growth.latency_{name}_ms_by_{count}", value, "ms", what)
