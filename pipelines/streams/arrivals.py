@@ -54,7 +54,10 @@ class _Inbox:
     def note(self, chunk: Arrived | None) -> None:
         """Keep a chunk that has come; None: one that only a look can find."""
         with self.lock:
-            if chunk is None or is_late(chunk.name) or len(self.kept) >= MAX_KEPT:
+            if self._is_look_due():  # Its worker may be in another process now, or gone.
+                self.kept.clear()
+                self.has_more = True
+            elif chunk is None or is_late(chunk.name) or len(self.kept) >= MAX_KEPT:
                 self.has_more = True
             elif chunk.name not in self.seen:
                 self.kept[chunk.name] = chunk
@@ -64,7 +67,7 @@ class _Inbox:
         """Return chunks that have come since the last look; none, if it is time for the next."""
         self.arrived.clear()
         with self.lock:
-            if self.has_more or time.monotonic() - self.looked_at > LOOKS_EVERY_S:
+            if self.has_more or self._is_look_due():
                 return []
             names = sorted(name for name in self.kept if low <= name < high)
             taken = [self.kept.pop(name) for name in names[:limit]]
@@ -85,6 +88,9 @@ class _Inbox:
             self.seen = names
             for name in names:
                 self.kept.pop(name, None)
+
+    def _is_look_due(self) -> bool:
+        return time.monotonic() - self.looked_at > LOOKS_EVERY_S
 
 
 class Arrivals:

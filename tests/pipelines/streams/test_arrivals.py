@@ -85,6 +85,17 @@ def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch)
     assert known(here) == []
 
 
+def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Arrivals()
+    look(here)
+    here.came([chunk(1)])
+    monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", -1)
+    here.came([chunk(2)])
+    assert here._inboxes[INBOX].kept == {}
+
+
 def test_another_process_is_told_with_the_chunk(instance: None) -> None:
     """Who waits for half a minute wakes; a chunk that is too long is found by a look."""
     reader, sender = ProcessState(), ProcessState()
