@@ -71,6 +71,8 @@ def test_at_rest_a_page_is_told_and_does_not_ask(browser: Browser, stack: Stack)
     other.goto(stack.app + "/sums/visitors")
     other.get_by_label("Amount negative").fill("7")
     press(other, other.get_by_role("button", name="Add it"))
+    # Not while it waits to be folded: the page may learn of it later than that lasts.
+    expect(other.locator(".sum-up")).to_contain_text("Adds up", timeout=TIMEOUT_MS)
 
     expect(page.locator(".sum-up")).to_have_text(
         other.locator(".sum-up").inner_text(), use_inner_text=True, timeout=TIMEOUT_MS
