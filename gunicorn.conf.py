@@ -10,10 +10,6 @@ from typing import Any
 
 worker_class = "serving.PatientWorker"
 
-# What a worker imports stays. By default Python looks through it after each 700 new objects and
-# finds no garbage: a tenth of a start.
-gc.set_threshold(10_000)
-
 # By default SCRIPT_NAME and PATH_INFO. No front end of ours sends them, so a caller would.
 forwarder_headers = ""
 
