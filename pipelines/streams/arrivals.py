@@ -18,8 +18,7 @@ from pipelines.runtime.process_state import ProcessState
 from pipelines.runtime.siblings import MAX_BYTES, open_siblings
 from pipelines.streams.calls import Found
 from pipelines.streams.encoding import load
-from pipelines.streams.forwarding import is_late
-from pipelines.streams.rows import CHUNK, inbox_of
+from pipelines.streams.rows import CHUNK, inbox_of, is_late
 
 # A worker looks for itself once in so long.
 LOOKS_EVERY_S = 0.05

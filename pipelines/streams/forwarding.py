@@ -7,7 +7,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Target
 from pipelines.streams.layout import Left
 from pipelines.streams.mail import Mail
-from pipelines.streams.rows import CHUNK, LATE, Head, Names
+from pipelines.streams.rows import CHUNK, Head, Names, is_late
 
 # Of at most 256 KB each, in one commit.
 MAX_FORWARDED = 8
@@ -43,8 +43,3 @@ def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Fo
         for name, found in chunks
         if not is_late(name) or all(letter.at < watermark for letter in found.body)
     ]
-
-
-def is_late(name: str) -> bool:
-    """Return whether the chunk of a name is of the lane for late ones."""
-    return name.rsplit(":", 3)[1] == str(LATE)

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from pipelines.streams.calls import Commit, Found, Key
 from pipelines.streams.keys import Input, made
-from pipelines.streams.rows import CHUNK, LATE, Letter, fingerprint
+from pipelines.streams.rows import CHUNK, Letter, fingerprint, is_late
 
 _id_of = attrgetter("id")
 
@@ -79,12 +79,12 @@ def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: i
     """Take letters out of chunks, up to a number."""
     batch = Batch(chunks)
     for number, (name, found) in enumerate(chunks):
-        letters, is_late = found.body, name.rsplit(":", 3)[1] == str(LATE)
+        letters, late = found.body, is_late(name)
         if any(map(_id_of, letters)):
-            taken = batch.add_new(number, inputs_of(letters, is_late=is_late), known, limit)
+            taken = batch.add_new(number, inputs_of(letters, is_late=late), known, limit)
         else:
             left = limit - len(batch.inputs)
-            taken = batch.add(number, inputs_of(letters[:left], is_late=is_late))
+            taken = batch.add(number, inputs_of(letters[:left], is_late=late))
         batch.end = number, taken
         if taken < len(letters):
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipelines.streams.calls import ChangedError, Read, Steps
@@ -97,7 +97,11 @@ def states_of(
     if not plan.works(computation):
         return {}
     by_lo, code = by_interval(head, computation, wanted), plan.code(computation)
-    known = yield from _intervals(environment, computation, by_lo, seen)
+    if seen is None:
+        known = yield from read_intervals(environment, computation, by_lo)
+    else:
+        places = seen.intervals
+        known = {lo: places[computation, lo] for lo in by_lo if (computation, lo) in places}
     shelf, found, doubtful = Shelf(names, computation), dict[str, dict[str, Any]](), list[str]()
     unsure: dict[int, list[str]] = {}
     for lo, some in by_lo.items():
@@ -122,16 +126,12 @@ def states_of(
     return found
 
 
-def _intervals(
-    environment: Environment, computation: str, los: Iterable[int], seen: Seen | None = None
+def read_intervals(
+    environment: Environment, computation: str, los: Collection[int]
 ) -> Steps[dict[int, Interval]]:
-    """Return intervals by their first slots, those that there are."""
-    wanted = list(los)
-    if seen is not None:
-        places = [(lo, seen.intervals.get((computation, lo))) for lo in wanted]
-        return {lo: interval for lo, interval in places if interval is not None}
-    rows = yield Read([environment.names.interval(computation, lo) for lo in wanted])
-    return {lo: row.body for lo, row in zip(wanted, rows, strict=True) if row is not None}
+    """Read intervals; return those that there are by their first slots."""
+    rows = yield Read([environment.names.interval(computation, lo) for lo in los])
+    return {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
 
 
 def _moved(
@@ -146,7 +146,7 @@ def _moved(
     """
     if not unsure:
         return []
-    now = yield from _intervals(environment, shelf.computation, unsure)
+    now = yield from read_intervals(environment, shelf.computation, unsure)
     return [
         key
         for lo, keys in unsure.items()

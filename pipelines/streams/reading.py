@@ -18,7 +18,7 @@ from pipelines.streams.injection import MAX_ATTEMPTS, read_head
 from pipelines.streams.keys import DEAD_TIMERS, Target, again_id
 from pipelines.streams.layout import inboxes_of
 from pipelines.streams.load import STALE_MS
-from pipelines.streams.lookup import Seen, look_at_head
+from pipelines.streams.lookup import Seen, look_at_head, read_intervals
 from pipelines.streams.mail import Mail, ring
 from pipelines.streams.pressure import held_name
 from pipelines.streams.records import NEVER, value_text
@@ -179,11 +179,10 @@ def status(environment: Environment) -> Steps[Status]:
 def _computation_status(
     environment: Environment, head: Head, name: str, passed: Counter[str]
 ) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
-    names, part = environment.names, environment.at(head).parts[name]
+    part = environment.at(head).parts[name]
     los = head.intervals.get(name, ())
     waiting = yield from _waiting(environment, head, name)
-    rows = yield Read([names.interval(name, lo) for lo in los])
-    by_lo = {lo: row.body for lo, row in zip(los, rows, strict=True) if row is not None}
+    by_lo = yield from read_intervals(environment, name, los)
     found = list(by_lo.values())
     for each in found:
         passed.update(each.passed)

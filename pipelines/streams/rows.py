@@ -261,6 +261,11 @@ def inbox_of(name: str) -> str:
     return name.rsplit(":", 3)[0] + ":"
 
 
+def is_late(name: str) -> bool:
+    """Return whether the chunk of a name is of the lane for late ones."""
+    return name.rsplit(":", 3)[1] == str(LATE)
+
+
 def chunk_size(name: str) -> tuple[int, int]:
     """Return how many letters and bytes a chunk had when it was sent.
 
