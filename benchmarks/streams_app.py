@@ -98,7 +98,7 @@ class Noted(Computation):
 def read(count: int, clients: Clients, position: int | None, limit: int) -> Pulled:
     """Return the next records of the workload of so many."""
     begin = position or 0
-    end = min(begin + BATCH, count)
+    end = min(begin + min(BATCH, limit), count)
     part = [({"key": each.key}, each.at) for each in events(count)[begin:end]]
     return Pulled(part, end, is_over=end == count)
 

@@ -32,7 +32,8 @@ from pipelines.runtime import SystemClock
 from pipelines.runtime.process_state import ProcessState
 from pipelines.streams import Pipeline
 from pipelines.streams.calls import Create, Pause, Wake
-from pipelines.streams.injection import pull, pull_wake, read_head
+from pipelines.streams.injection import read_head
+from pipelines.streams.pulling import pull, pull_wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import HEAD, Names
 from pipelines.streams.service import Engine

@@ -12,19 +12,16 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipelines.streams.bells import Bell, ring_for_push
+from pipelines.streams.bells import ring_for_push
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
-    Create,
-    Fetch,
     Found,
     Key,
     OutcomeUnknownError,
     Read,
     Steps,
     TooLargeError,
-    Wake,
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
@@ -42,14 +39,12 @@ from pipelines.streams.rows import (
     SourceRow,
     first_slots,
 )
-from pipelines.streams.sources import Pulled, PullSource
 from pipelines.streams.topology import first_parts, with_process
 
 # A clock of a source may be so far ahead of ours.
 MAX_AHEAD_MS = 60_000
 MAX_ATTEMPTS = 20
 REMEMBERED = 20
-MAX_PULLED = 500
 # Of one interval, which are never used again by another of its name.
 GENERATIONS = 2**32
 
@@ -265,76 +260,6 @@ class _Plan:
             return ()
         times = [each.at for each in self.offer.arrivals]
         return with_delays(self.was.delays, self.was.latest, times)
-
-
-# Pull
-
-
-def pull(environment: Environment, stream: str) -> Steps[bool]:
-    """Read a pull source for some time, or until it has to wait; return whether it has ended.
-
-    Raises:
-        ChangedError: somebody else has read it meanwhile. They may have died since: come again.
-    """
-    source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
-    assert isinstance(source, PullSource)
-    key = environment.names.source(stream, "")
-    head = yield from read_head(environment)
-    if not environment.at(head.body).graph.readers.get(stream):
-        return False
-    [found] = yield Read([key])
-    bell = Bell(environment)
-    while found.body.watermark < FOREVER:
-        pulled = yield Fetch(stream, found.body.position, MAX_PULLED)
-        is_idle = not _has_more(pulled, found)
-        if is_idle and source.poll is None:
-            break
-        try:
-            offer = _offer(environment, stream, pulled, found.body.seq)
-            injected = yield from let_in(environment, offer, found)
-        except ChangedError:
-            yield from bell.ring()
-            raise
-        except (HeldBackError, UnknownStreamError):
-            break  # The tick that lets it go has it read again, or the attachment of a reader.
-        found = injected.found
-        bell.owe(injected.destinations, tick=True)
-        yield from bell.ring_in_time()
-        if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
-            delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield Create([pull_wake(environment, stream, found.body.seq, delay_s=delay_s)])
-            break
-    yield from bell.ring()
-    return found.body.watermark >= FOREVER  # type: ignore[no-any-return]
-
-
-def _has_more(pulled: Pulled, found: Found) -> bool:
-    """Return whether a read has come further, if only over what is no record."""
-    has_moved = value_text(pulled.position) != value_text(found.body.position)
-    return bool(pulled.records) or pulled.is_over or has_moved
-
-
-def pull_wake(
-    environment: Environment, stream: str, seq: int, *why: str | int, delay_s: float = 0
-) -> Wake:
-    """Return the task that goes on reading a source.
-
-    Args:
-        why: Makes it another task than the one that reading itself asks for: that one may have run
-            already, and have found nothing.
-    """
-    return Wake((stream, -1), (environment.pipeline.name, stream, seq, *why), delay_s)
-
-
-def _offer(environment: Environment, stream: str, pulled: Pulled, seq: int) -> Offer:
-    """Return what was read; its records have ids if any of them may be handed on before that."""
-    is_handed = stream in environment.pipeline.handed
-    arrivals = [
-        Arrival(f"{seq}.{n}" if is_handed else "", value_text(value), check_time(at), value)
-        for n, (value, at) in enumerate(pulled.records)
-    ]
-    watermark = FOREVER if pulled.is_over else pulled.watermark
-    return Offer(stream, "", arrivals, watermark, pulled.position)
 
 
 # The first rows

@@ -17,9 +17,10 @@ from pipelines.streams.calls import Create, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError, HeldBackError
-from pipelines.streams.injection import Injected, Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.injection import Injected, Offer, arrival, inject, read_head
 from pipelines.streams.keys import AGAIN
 from pipelines.streams.progress import Topology
+from pipelines.streams.pulling import pull_wake
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.reshaping import halve, merge, split

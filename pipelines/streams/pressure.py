@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pipelines.streams.calls import Create, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
-from pipelines.streams.injection import pull_wake
+from pipelines.streams.pulling import pull_wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import Head, SourceRow, chunk_size
 from pipelines.streams.sources import PullSource

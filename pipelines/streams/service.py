@@ -45,8 +45,8 @@ from pipelines.streams.encoding import dump, load
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.hands import Hands
-from pipelines.streams.injection import pull
 from pipelines.streams.owner import unknown
+from pipelines.streams.pulling import pull
 from pipelines.streams.rows import CHUNK
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker

@@ -67,11 +67,13 @@ class PullSource:
     """A stream whose records are read from somewhere, from a position on.
 
     The position and the records are one commit: so no record needs an id, and none is read twice.
+    While there is much to read, several reads become one commit.
 
     Attributes:
         stream: Its name.
         read: Takes the clients, the position (None: the beginning) and how many records to return
-            at most. Read from one position it always finds the same, or more behind it.
+            at most. Read from one position it always finds the same, or more behind it. It returns
+            what is there, and does not wait for more: what was read before may wait for it.
         disorder: As of `PushSource`.
         poll: How long a reader that found nothing waits; None: somebody calls `pull` again.
     """

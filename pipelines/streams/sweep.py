@@ -11,8 +11,8 @@ from pipelines.runtime.clients import Clients
 from pipelines.streams.calls import Create, Read, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
-from pipelines.streams.injection import pull_wake
 from pipelines.streams.pressure import held_name
+from pipelines.streams.pulling import pull_wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.service import Engine
 from pipelines.streams.sources import PullSource

@@ -11,7 +11,7 @@ import pytest
 from pipelines.streams import ids, mail, shelf, sweep, watermarks, worker
 from pipelines.streams.calls import ChangedError, Commit, Peek, Read, Scan
 from pipelines.streams.environment import Environment
-from pipelines.streams.injection import pull
+from pipelines.streams.pulling import pull
 from pipelines.streams.reading import replay
 from pipelines.streams.rows import (
     CHUNK,

@@ -25,7 +25,8 @@ from pipelines.streams import (
     shelf,
 )
 from pipelines.streams.calls import Create, Pause, Read
-from pipelines.streams.injection import Offer, arrival, inject, pull_wake, read_head
+from pipelines.streams.injection import Offer, arrival, inject, read_head
+from pipelines.streams.pulling import pull_wake
 from pipelines.streams.rows import DEAD
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.simulator import Chances, Simulation

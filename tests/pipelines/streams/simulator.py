@@ -34,8 +34,8 @@ from pipelines.streams.calls import (
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.errors import MissingCodeError
-from pipelines.streams.injection import pull
 from pipelines.streams.owner import unknown
+from pipelines.streams.pulling import pull
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import CHUNK, INTERVAL, is_late
 from pipelines.streams.sweep import wake_sources, why_now

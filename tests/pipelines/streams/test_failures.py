@@ -23,8 +23,8 @@ from pipelines.streams import (
     Timer,
 )
 from pipelines.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError
-from pipelines.streams.injection import pull
 from pipelines.streams.mail import ring
+from pipelines.streams.pulling import pull
 from pipelines.streams.reading import dead_letters, discard, replay
 from pipelines.streams.rows import CHUNK, IDS
 from pipelines.streams.watermarks import tick

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
-from pipelines.streams.injection import pull_wake
+from pipelines.streams.pulling import pull_wake
 from pipelines.streams.rows import SLAB
 from tests.pipelines.streams.simulator import NO_FAULTS, Chances, Simulation
 

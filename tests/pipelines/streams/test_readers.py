@@ -96,7 +96,7 @@ def test_entities_rows_and_uploads_are_read_once(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G1: two at a time, each delivery twice; what comes later is read when it has settled."""
-    monkeypatch.setattr("pipelines.streams.injection.MAX_PULLED", 2)
+    monkeypatch.setattr("pipelines.streams.pulling.MAX_PULLED", 2)
     world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
     world.clients.process_state.get_or_create("streams pace", lambda: PACE)
     now = naive_utc(world.clock.now())
