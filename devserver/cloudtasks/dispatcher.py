@@ -24,8 +24,10 @@ from devserver.cloudtasks.validation import percent_encoded
 KillWorker = Callable[[Attempt], Awaitable[None]]
 
 # gunicorn closes idle connections after two seconds; a request sent into a
-# closing connection would count as a failed attempt.
-_KEEPALIVE_S = 1.0
+# closing connection would count as a failed attempt. And its workers share
+# connections evenly, not requests: with idle ones kept for a second, all of a
+# few long tasks often came to one worker.
+_KEEPALIVE_S = 0.1
 _SWEEP_EVERY_S = 60.0
 _MAX_REDIRECTS = 5
 _SAME_REQUEST = {307, 308}

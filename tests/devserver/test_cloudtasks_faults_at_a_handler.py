@@ -1,6 +1,7 @@
-"""Faults and resets, as the handler of the tasks meets them."""
+"""Faults, resets and connections, as the handler of the tasks meets them."""
 
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,6 +20,7 @@ class SlowHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append(self.path)  # type: ignore[attr-defined]
+        self.server.callers.add(self.client_address)  # type: ignore[attr-defined]
         if self.path == "/slow":
             self.server.entered.set()  # type: ignore[attr-defined]
             self.connection.settimeout(20)
@@ -34,7 +36,7 @@ class SlowHandler(BaseHTTPRequestHandler):
 
 
 class SlowServer(ThreadingHTTPServer):
-    """TransactionalInserts silent about connections that are dropped."""
+    """Keeps silent about connections that are dropped."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay silent."""
@@ -44,7 +46,8 @@ class SlowServer(ThreadingHTTPServer):
 def server():
     """A handler process that can be slow."""
     with SlowServer(("127.0.0.1", 0), SlowHandler) as made:
-        made.seen, made.entered, made.hung_up = [], threading.Event(), threading.Event()
+        made.seen, made.callers = [], set()
+        made.entered, made.hung_up = threading.Event(), threading.Event()
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made
@@ -121,3 +124,15 @@ def test_reset_hangs_up(server):
         emulator.wait_idle(20)
         _, task = call(emulator, "GET", "/api/v1/tasks/work/a")
     assert len(task["attempts"]) == 1
+
+
+def test_a_connection_that_was_idle_is_not_used_again(server):
+    """Workers share connections evenly, so they share what is under way if none is kept for long."""
+    with running() as emulator:
+        with_queue(emulator)
+        for name in ("a", "b", "c"):
+            add(emulator, name, url(server, "/quick"))
+            emulator.wait_idle(20)
+            time.sleep(0.3)
+
+    assert len(server.callers) == len(server.seen) == 3

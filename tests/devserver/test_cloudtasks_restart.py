@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """TransactionalInserts silent about connections that are dropped."""
+    """Keeps silent about connections that are dropped."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay silent."""
