@@ -127,7 +127,7 @@ def test_reset_hangs_up(server):
 
 
 def test_a_connection_that_was_idle_is_not_used_again(server):
-    """Workers share connections evenly, so they share what is under way if none is kept for long."""
+    """Workers share connections evenly, so they share what is under way if none is kept long."""
     with running() as emulator:
         with_queue(emulator)
         for name in ("a", "b", "c"):
