@@ -51,7 +51,7 @@ from pipelines.tasks import task
 RECORDS, BATCH = 50_000, 100
 # So many runs of ours come first: the emulator is compiled while it works.
 WARM_ROUNDS, ROUNDS = 3, 3
-SPREAD_RECORDS = 20_000
+SPREAD_RECORDS, SPREAD_ROUNDS = 20_000, 3
 SIZES = (1, 10, 100)
 WINDOW = Tumbling(timedelta(milliseconds=WINDOW_MS))
 NOTES = "hops"
@@ -134,7 +134,9 @@ LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
 # On one worker and more; the first of those that are pulled warms up.
 PASSES = Pass(1, "in", "passed-1"), Pass(2, "passed-1", "passed-2")
 SPREAD = pushed("spread", *PASSES, Noted("passed-2"), intervals=2)
-SPREAD_PULLED = [pulled(f"spread-{n}", 3, SPREAD_RECORDS, intervals=2) for n in range(2)]
+SPREAD_PULLED = [
+    pulled(f"spread-{n}", 3, SPREAD_RECORDS, intervals=2) for n in range(1 + SPREAD_ROUNDS)
+]
 
 
 # A thousand series

@@ -49,16 +49,22 @@ def push(
 
 
 def push_paced(
-    bench: Bench, pipeline: Pipeline, per_s: float, size: int, first: int
+    bench: Bench,
+    pipeline: Pipeline,
+    per_s: float,
+    size: int,
+    first: int,
+    seconds: float = PACED_S,
 ) -> dict[int, float]:
     """Push for some time; return when each record was accepted.
 
     Args:
         per_s: How many pushes there are each second, of `size` records each.
         first: The number of the first record; each has the next one.
+        seconds: For how long.
     """
     began, accepted = time.time(), dict[int, float]()
-    for number in range(int(per_s * PACED_S)):
+    for number in range(int(per_s * seconds)):
         time.sleep(max(0.0, began + number / per_s - time.time()))
         numbers = range(first + number * size, first + (number + 1) * size)
         now_ms = int(time.time() * 1000)
@@ -94,6 +100,19 @@ def _readable(bench: Bench) -> dict[int, float]:
     """Return when the commit of each record had returned."""
     lines = [line.split() for path in bench.costs.glob(f"*.{NOTES}") for line in path.open()]
     return {int(number): float(at) for number, at in lines}
+
+
+def until_noted(bench: Bench, records: int) -> None:
+    """Wait until there is a result of so many records.
+
+    Raises:
+        WrongError: there is not, after a long time.
+    """
+    ends_at = time.monotonic() + TIMEOUT_S
+    while (found := len(_readable(bench))) < records:
+        if time.monotonic() > ends_at:
+            raise WrongError(f"{found} records of {records} have a result")
+        time.sleep(0.2)
 
 
 def shares(figures: Sequence[float]) -> tuple[float, float]:
