@@ -208,6 +208,7 @@ class Simulation:
         if chance() < self.chances.purge:
             self.counts["purge"] += 1
             self.wakes = [each for each in self.wakes if each[1] == SWEEP]
+            self.has_rested = False  # What a sweep has just woken may be among what is lost.
         if self.sweeps and self.now_ms - self.swept_ms > SWEPT_EVERY_MS:
             self.swept_ms = self.now_ms
             self.wakes.append((self.now_ms, SWEEP))
@@ -368,6 +369,7 @@ class Simulation:
 
     def _apply_zombie(self) -> None:
         commit = self.zombies.pop(self.random.randrange(len(self.zombies)))
+        self.has_rested = False
         try:
             self._commit(commit)
         except ChangedError:
