@@ -34,6 +34,7 @@ MAX_WORKERS = 8
 # gunicorn takes one signal for one more or one fewer; two at once could be taken for one.
 _BETWEEN_SIGNALS_S = 0.2
 _READY_S = 90.0
+_LOOK_S = 0.05
 # Of workers, before one has loaded the app: then no other will.
 _MAX_DEATHS = 6
 # What a worker may take to end its requests: as long as a page of mails on a slow relay.
@@ -128,11 +129,21 @@ class AppServer:
 
     async def _until_it_answers(self) -> str:
         """Return what the first answer says is wrong with the app, "" for nothing."""
-        while (problem := await asyncio.to_thread(self._ask)) is None:
-            if not self.running or self.deaths.since_load >= _MAX_DEATHS:
-                raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
-            await asyncio.sleep(0.05)
+        problem = None
+        while problem is None:
+            asked = asyncio.create_task(asyncio.to_thread(self._ask))
+            # The question of a client waits while workers die one after the other.
+            while not (await asyncio.wait({asked}, timeout=_LOOK_S))[0]:
+                self._check_start()
+            if (problem := asked.result()) is None:
+                self._check_start()
+                await asyncio.sleep(_LOOK_S)
         return problem
+
+    def _check_start(self) -> None:
+        """Raise what ended the app, if it has."""
+        if not self.running or self.deaths.since_load >= _MAX_DEATHS:
+            raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
 
     async def stop(self) -> None:
         """End gunicorn: no request is taken any more, those under way get their time."""

@@ -71,15 +71,19 @@ class Environment:
     later: Callable[[Steps[Any]], None] | None = None
 
     def at(self, head: Head) -> Plan:
-        """Return the pipeline as the topology of a head has it."""
+        """Return the pipeline as the topology of a head has it.
+
+        The plan before any head was read is kept beside the newest one: each worker begins with it.
+        """
         declared, topology = self.pipeline, head.topology
+        slot = "plan" if topology else "first plan"
         plan: Plan
-        known, of, plan = self.memories.get("plan", (None, None, None))
+        known, of, plan = self.memories.get(slot, (None, None, None))
         if known is declared and of is topology:
             return plan
         if known is not declared or of != topology:
             plan = Plan(declared, parts_of(head) or first_parts(declared))
-        self.memories["plan"] = declared, topology, plan
+        self.memories[slot] = declared, topology, plan
         return plan
 
     @cached_property

@@ -279,6 +279,10 @@ class Search:
 
     def _step(self, state: State, local: LocalState) -> tuple[int, State]:
         """Do what a process does next; return where it stands then, and the state."""
+        port = local.call.port
+        if port == CACHE:  # Most steps: one state is made for both changes.
+            held, after = self._ask_cache(local, state.held)
+            return after, self._moved(state, local, after, held=held)
         changed, after = self._effect(state, local)
         return after, self._moved(changed, local, after)
 
@@ -289,7 +293,7 @@ class Search:
             return state._replace(held=held), after
         if local.call.port == ROWS:
             rows, after = self._ask_rows(local, state.rows)
-            return state._replace(rows=rows), after
+            return State(state.held, rows, state.names, state.left, state.local_states), after
         known = self._names.known[state.names]
         fresh = {_named(task): task for task in local.call.arguments if _named(task) not in known}
         answers = [_named(task) in fresh for task in local.call.arguments]
@@ -298,7 +302,14 @@ class Search:
         state = state._replace(names=names, local_states=_ordered([*state.local_states, *born]))
         return state, self._locals.after(local, ("", *answers), answers)
 
-    def _moved(self, state: State, local: LocalState, after: int, left: int | None = None) -> State:
+    def _moved(
+        self,
+        state: State,
+        local: LocalState,
+        after: int,
+        left: int | None = None,
+        held: int | None = None,
+    ) -> State:
         """Return the state in which a process stands elsewhere."""
         others = list(state.local_states)
         others.remove(local.number)
@@ -309,7 +320,10 @@ class Search:
             assert self.fault in (UNHEARD, REPLY_LOST), following.call
             others.append(self._locals.root(following.process))
         left = state.left if left is None else left
-        return state._replace(left=left, local_states=_ordered(others))
+        held = state.held if held is None else held
+        others.sort()
+        # Not by `_replace`, which took a fifth of a search.
+        return State(held, state.rows, state.names, left, tuple(others))
 
     def _dead(self, state: State, number: int) -> State:
         """Return the state in which a process is dead; if it was a task's, that is retried."""
