@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from demos.weblog.board import DAY_MS, DAYS_KEPT
@@ -137,6 +137,8 @@ class Reader:
     """A computation that reads the requests, and what became of each of them.
 
     Attributes:
+        waiting: What is in its inbox, at rest. While it moves, what came and is not counted: that
+            was read last, so it may be more than was in the inbox a moment before.
         in_results: The requests that the written results are of; None: the run is so long that they
             are not all kept.
     """
@@ -268,7 +270,7 @@ def _readers(seen: Observation, totals: Totals, results: Results, span_ms: int) 
         "sessions": totals.in_results["visits"],
         "errors-by-shard": rated if span_ms < DAYS_KEPT * DAY_MS else None,
     }
-    return [
+    readers = [
         Reader(
             name,
             totals.requests,
@@ -278,3 +280,6 @@ def _readers(seen: Observation, totals: Totals, results: Results, span_ms: int) 
         )
         for name, _ in WEBLOG.graph.readers[SOURCE]
     ]
+    if not seen.is_moving:
+        return readers
+    return [replace(each, waiting=each.waiting + each.missing) for each in readers]

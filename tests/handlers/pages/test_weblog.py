@@ -6,12 +6,12 @@ import io
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from demos.weblog import loads, source
+from demos.weblog import loads, progress, source
 from demos.weblog.lines import read_log
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.sample import sample_log
@@ -19,6 +19,7 @@ from handlers.pages.incidents import Delivery, Incidents
 from handlers.pages.stream_stage import Hits, hits_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from models.demos.weblog import access_logs
+from pipelines.runtime import Clients
 from pipelines.streams import Pulled
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
@@ -93,6 +94,24 @@ def adds_up(browser: Browser, requests: int) -> bool:
         and page.count("Adds up") == 3
         and f"{closing}, counted in" in page
     )
+
+
+def test_what_came_while_the_page_was_read_is_in_flight(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G2: sources are read after those that count, and an emulator has no snapshots: it adds up."""
+    press(browser)
+
+    def torn(clients: Clients) -> progress.Observation:
+        seen = observe(clients)
+        came = replace(seen.status.sources["requests"], records=5)
+        return replace(seen, status=replace(seen.status, sources={"requests": came}))
+
+    observe = progress.observe
+    monkeypatch.setattr(progress, "observe", torn)
+
+    text = browser.get("/streams/weblog").text
+    assert "5 records in = 0 in windows + 0 late + 0 dead + 5 in flight" in text
 
 
 def test_the_state_of_a_key_is_read_while_its_windows_are_open(
