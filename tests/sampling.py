@@ -29,8 +29,8 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)
 FEW = 2
-CALLING_OF = 3
-LOCKING_OF = 16
+CALLING_OF = 4
+LOCKING_OF = 20
 
 
 class Group(NamedTuple):
