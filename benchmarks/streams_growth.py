@@ -119,7 +119,8 @@ class _Stack:
         return SPREAD_RECORDS / took_s
 
 
-def _workers() -> Iterator[Result]:
+def _measured() -> dict[int, _Stack]:
+    """Run all rounds; return what they have shown, by the number of workers."""
     with ExitStack() as opened:
         stacks = {
             count: _Stack(
@@ -135,6 +136,11 @@ def _workers() -> Iterator[Result]:
         for number in range(SPREAD_ROUNDS):
             for stack in _in_turn(stacks, number):
                 stack.note_rate()
+    return stacks
+
+
+def _workers() -> Iterator[Result]:
+    stacks = _measured()
     for count, stack in stacks.items():
         some = f"three stages of 2 intervals, worker processes: {count}"
         paced = f"{some}, {PUSHES_PER_S * SIZE} records a second"

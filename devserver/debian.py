@@ -7,6 +7,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+# Chromium without windows of its own, for which the full one runs more renderers.
+CHROMIUM_SHELL = "chromium-headless-shell"
+# What browser tests can drive, the cheapest first.
+CHROMIUMS = (
+    CHROMIUM_SHELL,
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),
+)
 # Two test processes may miss a package at the same moment; apt would refuse one of them.
 _LOCK = Path(tempfile.gettempdir()) / "rollforward-apt.lock"
 

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from devserver import memcached, ports, sdk, settings
+from devserver import debian, memcached, ports, sdk, settings
 from devserver.errors import DevserverError
 
 PYTHON_OLDEST = (3, 11)
-_CHROMIUM_SHELL = "chromium-headless-shell"
-_CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _MARKS = {True: "✓", False: "✕", None: "–"}
 
 
@@ -124,14 +122,14 @@ def _memcached(env: Mapping[str, str]) -> Finding:
 
 
 def _chromium() -> Finding:
-    if found := shutil.which(_CHROMIUM_SHELL):
+    found = debian.find(*debian.CHROMIUMS)
+    if found is None:
+        fix = f"apt-get install {debian.CHROMIUM_SHELL}, or brew install chromium"
+        return Finding("Chromium", None, "missing (browser tests need it)", fix)
+    if found == debian.find(debian.CHROMIUM_SHELL):
         return Finding("Chromium", True, found)
-    for name in _CHROMIUMS:
-        if found := shutil.which(name):
-            faster = f"in {_CHROMIUM_SHELL}, of Debian, browser tests compute less"
-            return Finding("Chromium", True, found, faster)
-    fix = f"apt-get install {_CHROMIUM_SHELL}, or brew install chromium"
-    return Finding("Chromium", None, "missing (browser tests need it)", fix)
+    faster = f"in {debian.CHROMIUM_SHELL}, of Debian, browser tests compute less"
+    return Finding("Chromium", True, found, faster)
 
 
 def _port(env: Mapping[str, str], name: str, usual: int) -> Finding:

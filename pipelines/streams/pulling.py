@@ -22,7 +22,7 @@ from pipelines.streams.sources import Pulled, PullSource
 # Of one commit. A single read may have more bytes, up to what a commit holds.
 MAX_PULLED = 500
 MAX_GATHERED_BYTES = 250_000
-# Another read is begun so long after the first one: what that has found waits for it.
+# After so long no further read is begun: what the earlier ones have found waits for it.
 GATHER_MS = 5
 
 

@@ -9,14 +9,9 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from devserver import debian
+from devserver.debian import CHROMIUM_SHELL, CHROMIUMS
 from tests.stack import Stack, running_stack
 
-# Chromium without windows of its own, for which the full one runs more renderers.
-SHELL = "chromium-headless-shell"
-CHROMIUMS = (
-    SHELL,
-    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),
-)
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -29,7 +24,7 @@ QUIET = [
 
 def chromium() -> str | None:
     """Return the path of a Chromium, None if there is none and none can be had."""
-    return debian.find(*CHROMIUMS) or debian.install(SHELL, *CHROMIUMS)
+    return debian.find(*CHROMIUMS) or debian.install(CHROMIUM_SHELL, *CHROMIUMS)
 
 
 @pytest.fixture(scope="package")
@@ -44,7 +39,9 @@ def stack() -> Iterator[Stack]:
 def browser() -> Iterator[Any]:
     program = chromium()
     if program is None:
-        pytest.skip(f"Chromium is missing: apt-get install {SHELL}, or brew install chromium")
+        pytest.skip(
+            f"Chromium is missing: apt-get install {CHROMIUM_SHELL}, or brew install chromium"
+        )
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=program, args=QUIET)
         yield launched
