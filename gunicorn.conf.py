@@ -37,10 +37,18 @@ def worker_exit(server: Any, worker: Any) -> None:
         wiring.clients.process_state.shutdown()
 
 
+def post_fork(server: Any, worker: Any) -> None:
+    """Have the garbage collector rest while the app is loaded, since next to nothing is garbage.
+
+    Its walks took a seventh of the start.
+    """
+    gc.disable()
+
+
 def post_worker_init(worker: Any) -> None:
     """Have the garbage collector pass over what the app was loaded with: that stays anyway.
 
     A worker of streams makes so many small objects that it walked all of it again and again.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()

@@ -1,9 +1,9 @@
 """Modules that libraries import and this app seldom or never uses: loaded on first use.
 
 ndb imports Redis for a cache that is off here, and Google's libraries import the key files of
-service accounts, with their cryptography. Together they take a tenth of the app's start. A module
-that is named here stays empty until something is asked of it. From Python 3.15 on an import can
-say so itself (PEP 810).
+service accounts, with their cryptography. pydantic is needed by the first task, and by few pages.
+Together they take a fifth of the app's start. A module that is named here stays empty until
+something is asked of it. From Python 3.15 on an import can say so itself (PEP 810).
 
 Only what is imported as a whole (`import redis`) gains by it: `from redis import Redis` asks.
 """
@@ -21,6 +21,8 @@ from typing import Any
 MODULES = (
     "redis",  # By google.cloud.ndb.global_cache; the app opens no global cache.
     "google.oauth2.service_account",  # Used where credentials are a key file.
+    "pydantic",  # By what checks arguments and items; the first of them loads it.
+    "pydantic_core",
 )
 # What the import system itself looks at.
 _OF_IMPORTS = {"__loader__", "__package__", "__spec__", "__path__", "__file__", "__cached__"}

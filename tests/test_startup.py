@@ -21,6 +21,8 @@ LATE = (
     "email_validator",
     "flask_wtf",
     "google.cloud.tasks_v2",
+    "pydantic.main",
+    "pydantic_core._pydantic_core",
     "redis.client",
     "statistics",
     "wtforms",
@@ -43,7 +45,9 @@ def test_importing_main_loads_nothing_that_can_wait() -> None:
     assert loaded.isdisjoint(LATE)
 
 
-@pytest.mark.parametrize(("name", "member"), [("redis", "Redis"), (ACCOUNTS, "Credentials")])
+@pytest.mark.parametrize(
+    ("name", "member"), [("redis", "Redis"), (ACCOUNTS, "Credentials"), ("pydantic", "BaseModel")]
+)
 def test_a_lazy_module_is_loaded_by_its_first_use(name: str, member: str) -> None:
     """It is then a module like any other."""
     program = f"""

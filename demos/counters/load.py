@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from demos.counters.counters import KEY, WAYS, apply_switch
 from demos.loads import (
@@ -54,10 +54,10 @@ MAX_STEP = 32
 class ClickLoad(TimedLoad):
     """What a load is: clicks a second for each way, its length, its beginning."""
 
-    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    ways: Annotated[list[str], Field(max_length=4)]
-    rate: Annotated[int, Field(ge=1, le=MAX_RATE)]
-    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+    id: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{32}$")]
+    ways: Annotated[list[str], pydantic.Field(max_length=4)]
+    rate: Annotated[int, pydantic.Field(ge=1, le=MAX_RATE)]
+    seconds: Annotated[int, pydantic.Field(ge=1, le=MAX_SECONDS)]
     started_ms: int
     is_limited: bool = False
 
@@ -86,10 +86,10 @@ class ClickStep:
     """One task of a writer."""
 
     load: ClickLoad
-    way: Annotated[str, Field(max_length=20)]
-    writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
+    way: Annotated[str, pydantic.Field(max_length=20)]
+    writer: Annotated[int, pydantic.Field(ge=0, lt=MAX_WRITERS)]
     number: int = 0
-    size: Annotated[int, Field(ge=1, le=MAX_STEP)] = 4  # Clicks, at most.
+    size: Annotated[int, pydantic.Field(ge=1, le=MAX_STEP)] = 4  # Clicks, at most.
 
 
 # Start

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 import grpc
+import pydantic
 from google.cloud import ndb
 from google.cloud.datastore_v1 import types as rpc
-from pydantic import Field
 
 from demos.grades.imports import ADD_STUDENTS, MadeUpArgs
 from demos.grades.student_lists import GRADES_TAUGHT
@@ -65,9 +65,9 @@ REPETITIONS = {ONE_BY_ONE: 1, BY_AGGREGATION: 3, FROM_VIEW: 3}
 class Measure:
     """Which school to measure, for which request, and how often the view was behind."""
 
-    school: Annotated[str, Field(min_length=1, max_length=64)]
-    measure_id: Annotated[str, Field(min_length=1, max_length=64)]
-    rechecks: Annotated[int, Field(ge=0, le=MAX_RECHECKS)] = 0
+    school: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
+    measure_id: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
+    rechecks: Annotated[int, pydantic.Field(ge=0, le=MAX_RECHECKS)] = 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+import pydantic
 
 from demos.numbers import results
 from pipelines.runtime import Clients
@@ -29,9 +29,9 @@ ECHOES = 21
 class Echo:
     """Which task of a chain this is, and when it was enqueued, in microseconds since 1970."""
 
-    run_id: Annotated[str, Field(min_length=32, max_length=32)]
-    number: Annotated[int, Field(ge=0, lt=ECHOES)]
-    sent_us: Annotated[int, Field(ge=0)]
+    run_id: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
+    number: Annotated[int, pydantic.Field(ge=0, lt=ECHOES)]
+    sent_us: Annotated[int, pydantic.Field(ge=0)]
 
 
 def begin(clients: Clients, run_id: str) -> None:

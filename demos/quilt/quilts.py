@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from pydantic import Field
 
 from demos.quilt.design import Design
 from models.commits import insert_all
@@ -43,24 +43,23 @@ from pipelines.tasks.attempts import current_task
 
 MAX_QUILTS = 40
 DELIVERIES_KNOWN_FOR_S = 3600
-QuiltId = Annotated[str, Field(min_length=32, max_length=32)]
 
 
 @dataclass(frozen=True)
 class Paint:
     """Which square to paint, and how long that takes at least."""
 
-    quilt: QuiltId
-    number: Annotated[int, Field(ge=0, lt=10_000)]
-    pace_ms: Annotated[int, Field(ge=0, le=5_000)]
+    quilt: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
+    number: Annotated[int, pydantic.Field(ge=0, lt=10_000)]
+    pace_ms: Annotated[int, pydantic.Field(ge=0, le=5_000)]
 
 
 @dataclass(frozen=True)
 class Sew:
     """Which piece of a quilt to paint."""
 
-    quilt: QuiltId
-    piece: Annotated[int, Field(ge=0, lt=4)]
+    quilt: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
+    piece: Annotated[int, pydantic.Field(ge=0, lt=4)]
 
 
 def topic_of(quilt: str) -> str:

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from demos.loads import (
     LoadGoesOnError,
@@ -63,11 +63,11 @@ MAX_DELETED = 3
 class Load(TimedLoad):
     """What a load is: its rate in items a second, its writers, its length, its beginning."""
 
-    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    sum: Annotated[str, Field(max_length=40)]
-    rate: Annotated[int, Field(ge=1, le=MAX_RATE)]
-    writers: Annotated[int, Field(ge=1, le=MAX_WRITERS)]
-    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+    id: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{32}$")]
+    sum: Annotated[str, pydantic.Field(max_length=40)]
+    rate: Annotated[int, pydantic.Field(ge=1, le=MAX_RATE)]
+    writers: Annotated[int, pydantic.Field(ge=1, le=MAX_WRITERS)]
+    seconds: Annotated[int, pydantic.Field(ge=1, le=MAX_SECONDS)]
     started_ms: int
     is_random: bool = False  # Amounts from 1 to 9, which follow from the id; else each is 1.
 
@@ -111,7 +111,7 @@ class WriterStep:
     """One task of a writer."""
 
     load: Load
-    writer: Annotated[int, Field(ge=0, lt=MAX_WRITERS)]
+    writer: Annotated[int, pydantic.Field(ge=0, lt=MAX_WRITERS)]
     number: int = 0
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Literal
 
+import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from pydantic import Field
 
 from demos.sums.tally_buffer import TALLY_SHARDS, tally_buffer
 from models.demos.sums import (
@@ -63,7 +63,7 @@ class TooManySumsError(ValueError):
 class Add:
     """An addition to a sum."""
 
-    amount: Annotated[int, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
+    amount: Annotated[int, pydantic.Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
     via: Literal["api"] | None = field(default=None, compare=False)  # Nothing that a caller says.
 
 

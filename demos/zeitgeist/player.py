@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import Field
+import pydantic
 
 from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from demos.zeitgeist.playbacks import (
@@ -44,7 +44,7 @@ MAX_STEP_S = 5.0
 class Step:
     """One step of a playback."""
 
-    playback: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    playback: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{32}$")]
     number: int
 
 

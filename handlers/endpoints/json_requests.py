@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
+import pydantic
 from flask import abort, request
-from pydantic import TypeAdapter, ValidationError
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from handlers.endpoints.problems import problem
@@ -37,15 +38,22 @@ def json_body(max_bytes: int) -> Any:
         refuse(400, "The body is not JSON in UTF-8.")
 
 
-def typed_body(adapter: TypeAdapter[B], max_bytes: int) -> B:
+def typed_body(kind: type[B], max_bytes: int) -> B:
     """Return the request's body as a type, strictly; end the request with 400 if it is none."""
     json_body(max_bytes)
     try:
-        return adapter.validate_json(request.get_data(), strict=True)
-    except ValidationError as error:
+        adapter = _adapter_of(kind)  # type: ignore[arg-type]  # Types are hashable.
+        body: B = adapter.validate_json(request.get_data(), strict=True)
+    except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
         refuse(400, f"{where[:100]}: {first['msg']}.")
+    return body
+
+
+@cache
+def _adapter_of(kind: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(kind)
 
 
 def idempotency_key() -> str | None:

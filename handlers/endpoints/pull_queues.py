@@ -12,10 +12,10 @@ import datetime
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import pydantic
 from flask import Blueprint, jsonify
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
-from pydantic import ConfigDict, Field, TypeAdapter
 
 from handlers.endpoints.auth import workers_only
 from handlers.endpoints.context import clients, registry, settings
@@ -35,11 +35,10 @@ bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
 MAX_ITEM_BODY_BYTES = 650_000
 MAX_BODY_BYTES = 100_000
 MAX_LEASES = 200
+MAX_LEASE_S = 7 * 24 * 3600
+MAX_DELAY_S = 30 * 24 * 3600
 
-_STRICT = ConfigDict(extra="forbid")
-LeaseSeconds = Annotated[float, Field(ge=1, le=7 * 24 * 3600)]
-DelaySeconds = Annotated[float, Field(ge=0, le=30 * 24 * 3600)]
-Tokens = Annotated[list[str], Field(min_length=1, max_length=MAX_LEASES)]
+_STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,14 @@ class NewItem:
     __pydantic_config__ = _STRICT
     payload: str
     tag: str | None = None
-    delay_s: DelaySeconds = 0.0
+    delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
     __pydantic_config__ = _STRICT
-    limit: Annotated[int, Field(ge=1, le=MAX_LEASES)] = 1
-    lease_s: LeaseSeconds = 60.0
+    limit: Annotated[int, pydantic.Field(ge=1, le=MAX_LEASES)] = 1
+    lease_s: Annotated[float, pydantic.Field(ge=1, le=MAX_LEASE_S)] = 60.0
     tag: str | None = None
     oldest_tag: bool = False
 
@@ -62,25 +61,17 @@ class LeaseRequest:
 @dataclass(frozen=True)
 class Held:
     __pydantic_config__ = _STRICT
-    tokens: Tokens
+    tokens: Annotated[list[str], pydantic.Field(min_length=1, max_length=MAX_LEASES)]
 
 
 @dataclass(frozen=True)
-class Renewal:
-    __pydantic_config__ = _STRICT
-    tokens: Tokens
-    lease_s: LeaseSeconds = 60.0
+class Renewal(Held):
+    lease_s: Annotated[float, pydantic.Field(ge=1, le=MAX_LEASE_S)] = 60.0
 
 
 @dataclass(frozen=True)
-class Release:
-    __pydantic_config__ = _STRICT
-    tokens: Tokens
-    delay_s: DelaySeconds = 0.0
-
-
-_NEW_ITEM, _LEASE, _HELD = TypeAdapter(NewItem), TypeAdapter(LeaseRequest), TypeAdapter(Held)
-_RENEWAL, _RELEASE = TypeAdapter(Renewal), TypeAdapter(Release)
+class Release(Held):
+    delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
 
 
 @bp.post("/<name>/items")
@@ -88,7 +79,7 @@ _RENEWAL, _RELEASE = TypeAdapter(Renewal), TypeAdapter(Release)
 def add(name: str) -> ResponseReturnValue:
     """Add an item; with an Idempotency-Key once, however often it is sent within 24 hours."""
     queue = _queue_or_404(name)
-    item = typed_body(_NEW_ITEM, MAX_ITEM_BODY_BYTES)
+    item = typed_body(NewItem, MAX_ITEM_BODY_BYTES)
     try:
         id_ = queue.add(
             clients(),
@@ -109,7 +100,7 @@ def add(name: str) -> ResponseReturnValue:
 def lease(name: str) -> ResponseReturnValue:
     """Lease items; an empty list if none can be leased."""
     queue = _queue_or_404(name)
-    asked = typed_body(_LEASE, MAX_BODY_BYTES)
+    asked = typed_body(LeaseRequest, MAX_BODY_BYTES)
     if asked.oldest_tag and asked.tag is not None:
         refuse(400, "Ask for a tag or for the oldest item's, not for both.")
     tag = OLDEST if asked.oldest_tag else asked.tag
@@ -122,7 +113,7 @@ def lease(name: str) -> ResponseReturnValue:
 def ack(name: str) -> ResponseReturnValue:
     """Delete items that are done; return which leases were lost."""
     queue = _queue_or_404(name)
-    leases = _leases(queue, typed_body(_HELD, MAX_BODY_BYTES).tokens)
+    leases = _leases(queue, typed_body(Held, MAX_BODY_BYTES).tokens)
     return jsonify(lost=[each.id for each in queue.ack(clients(), leases)])
 
 
@@ -131,7 +122,7 @@ def ack(name: str) -> ResponseReturnValue:
 def renew(name: str) -> ResponseReturnValue:
     """Lease items for longer; return the new leases of those still held."""
     queue = _queue_or_404(name)
-    asked = typed_body(_RENEWAL, MAX_BODY_BYTES)
+    asked = typed_body(Renewal, MAX_BODY_BYTES)
     held = queue.renew(clients(), _leases(queue, asked.tokens), lease_s=asked.lease_s)
     return jsonify(leases=[_shown(queue, each) for each in held])
 
@@ -141,7 +132,7 @@ def renew(name: str) -> ResponseReturnValue:
 def release(name: str) -> ResponseReturnValue:
     """Give items back before their leases end."""
     queue = _queue_or_404(name)
-    asked = typed_body(_RELEASE, MAX_BODY_BYTES)
+    asked = typed_body(Release, MAX_BODY_BYTES)
     queue.release(clients(), _leases(queue, asked.tokens), delay_s=asked.delay_s)
     return "", 204
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
+import pydantic
 from flask import Blueprint, Response, jsonify, request
 from flask.typing import ResponseReturnValue
-from pydantic import ConfigDict, Field, TypeAdapter
 
 from handlers.endpoints.auth import workers_only
 from handlers.endpoints.context import clients, registry
@@ -34,13 +34,13 @@ MAX_BODY_BYTES = 4_000_000
 MAX_RECORDS = 500
 MAX_STATES, DEFAULT_STATES = 1_000, 100
 
-_STRICT = ConfigDict(extra="forbid")
+_STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class NewRecord:
     __pydantic_config__ = _STRICT
-    id: Annotated[str, Field(min_length=1, max_length=200)]
+    id: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
     value: Any
     at: int
 
@@ -48,18 +48,15 @@ class NewRecord:
 @dataclass(frozen=True)
 class NewRecords:
     __pydantic_config__ = _STRICT
-    records: Annotated[list[NewRecord], Field(max_length=MAX_RECORDS)]
-    process: Annotated[str, Field(max_length=60)] = ""
+    records: Annotated[list[NewRecord], pydantic.Field(max_length=MAX_RECORDS)]
+    process: Annotated[str, pydantic.Field(max_length=60)] = ""
     watermark: int | None = None
 
 
 @dataclass(frozen=True)
 class WantedVersion:
     __pydantic_config__ = _STRICT
-    version: Annotated[int, Field(ge=1)] | None = None
-
-
-_NEW_RECORDS, _VERSION = TypeAdapter(NewRecords), TypeAdapter(WantedVersion)
+    version: Annotated[int, pydantic.Field(ge=1)] | None = None
 
 
 @bp.post("/<pipeline>/<stream>")
@@ -67,7 +64,7 @@ _NEW_RECORDS, _VERSION = TypeAdapter(NewRecords), TypeAdapter(WantedVersion)
 def push(pipeline: str, stream: str) -> ResponseReturnValue:
     """Let records in; they are durable when this answers. It may be repeated, by their ids."""
     found = _pipeline(pipeline)
-    asked = typed_body(_NEW_RECORDS, MAX_BODY_BYTES)
+    asked = typed_body(NewRecords, MAX_BODY_BYTES)
     records = [Pushed(each.id, each.value, each.at) for each in asked.records]
     try:
         accepted = found.push(
@@ -140,7 +137,7 @@ def run_version(pipeline: str, computation: str) -> ResponseReturnValue:
 
     It may be repeated. When this answers the change has begun; it goes on by itself.
     """
-    found, version = _pipeline(pipeline), typed_body(_VERSION, MAX_BODY_BYTES).version
+    found, version = _pipeline(pipeline), typed_body(WantedVersion, MAX_BODY_BYTES).version
     with _refusals():
         part = found.topology(clients()).parts.get(computation)
         begin = found.attach if part is None or part.version is None else found.replace

@@ -19,9 +19,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+import pydantic
 
 from models.transactions import transact
 from pipelines.batches.ending import End, count_ends
@@ -46,7 +47,7 @@ ENDS = PullQueue("batch-ends", max_deliveries=MAX_DELIVERIES, partitions=16)
 class Ended:
     """The end of a member, as an item says it."""
 
-    batch: Annotated[str, Field(max_length=300)]
+    batch: Annotated[str, pydantic.Field(max_length=300)]
     end: End
 
 
@@ -54,15 +55,17 @@ class Ended:
 class Collect:
     """Whose ends to collect."""
 
-    batch: Annotated[str, Field(max_length=300)]
+    batch: Annotated[str, pydantic.Field(max_length=300)]
 
 
-_ENDED = TypeAdapter(Ended)
+@cache
+def _ended() -> pydantic.TypeAdapter[Ended]:
+    return pydantic.TypeAdapter(Ended)
 
 
 def add_end(clients: Clients, batch: str, end: End) -> None:
     """Add the end of a member, and see to a collector. Added twice, it is counted once."""
-    ENDS.add(clients, _ENDED.dump_json(Ended(batch, end)).decode(), tag=hashed_name(batch))
+    ENDS.add(clients, _ended().dump_json(Ended(batch, end)).decode(), tag=hashed_name(batch))
     period = int(clients.clock.now().timestamp() / PERIOD_S) + 1
     due_s = period * PERIOD_S + MARGIN_S
     due = datetime.datetime.fromtimestamp(due_s, datetime.UTC)
@@ -102,7 +105,7 @@ def collect_late(clients: Clients) -> int:
 
 def _count(clients: Clients, leases: Sequence[Lease]) -> None:
     """Count the ends of one batch, and ack them."""
-    ended = [_ENDED.validate_json(lease.payload) for lease in leases]
+    ended = [_ended().validate_json(lease.payload) for lease in leases]
     batch, ends = ended[0].batch, [each.end for each in ended]
     try:
         transact(lambda: count_ends(clients, batch, ends))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.batches import (
     RUNNING,
@@ -36,10 +36,10 @@ from pipelines.tasks.declaration import Task, task
 class Create:
     """Whose members to create: those of a batch or an addition, from the page behind `after` on."""
 
-    batch: Annotated[str, Field(max_length=300)]
-    within: Annotated[str, Field(max_length=400)]
+    batch: Annotated[str, pydantic.Field(max_length=300)]
+    within: Annotated[str, pydantic.Field(max_length=400)]
     generation: int
-    after: Annotated[str, Field(max_length=400)] = ""
+    after: Annotated[str, pydantic.Field(max_length=400)] = ""
     also_waiting: bool = True  # False: only those that have failed before.
     wake: int = 0  # Of the sweep's walks, the how manyth.
 
@@ -48,8 +48,8 @@ class Create:
 class RunMember:
     """Which member to run. `args` are the member's own, as JSON."""
 
-    batch: Annotated[str, Field(max_length=300)]
-    page: Annotated[str, Field(max_length=400)]
+    batch: Annotated[str, pydantic.Field(max_length=300)]
+    page: Annotated[str, pydantic.Field(max_length=400)]
     position: int
     generation: int
     args: str

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.batches import (
     CANCELLED,
@@ -63,7 +63,7 @@ MAX_CANCELLED = 100
 class End:
     """How a member has ended."""
 
-    page: Annotated[str, Field(max_length=600)]
+    page: Annotated[str, pydantic.Field(max_length=600)]
     position: int
     generation: int
     is_done: bool

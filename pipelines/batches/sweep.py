@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.batches import (
     COMPLETED,
@@ -53,7 +53,7 @@ REMOVED_FOR = datetime.timedelta(days=32)
 class Remove:
     """Whose rows to delete."""
 
-    batch: Annotated[str, Field(max_length=300)]
+    batch: Annotated[str, pydantic.Field(max_length=300)]
 
 
 def wake(clients: Clients) -> int:

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from functools import cache
 from typing import Annotated, Any
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.continuations import (
     FINISHED,
@@ -61,9 +61,9 @@ PASSED_ON = (Retry, Unavailable, Reject, *TRANSIENT)
 class PageArgs:
     """Which page a task is for, and where that page starts."""
 
-    run_id: Annotated[str, Field(min_length=1, max_length=500)]
-    chain: Annotated[int, Field(ge=0, lt=10**4)]
-    number: Annotated[int, Field(ge=0, lt=10**8)]
+    run_id: Annotated[str, pydantic.Field(min_length=1, max_length=500)]
+    chain: Annotated[int, pydantic.Field(ge=0, lt=10**4)]
+    number: Annotated[int, pydantic.Field(ge=0, lt=10**8)]
     after: str
 
     @property

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
+import pydantic
 from google.api_core import exceptions as rpc_errors
-from pydantic import Field
 
 from models.counters import MAX_SHARDS, due_configs, key_of_config
 from models.transactions import current_transaction
@@ -55,7 +55,7 @@ class NotGatheredError(TypeError):
 class Settle:
     """Which counter to shrink, if it is due, and to drain."""
 
-    key: Annotated[str, Field(max_length=1200)]
+    key: Annotated[str, pydantic.Field(max_length=1200)]
     number: int = 0
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.counters import CounterTotal, total_key
 from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
@@ -26,7 +26,7 @@ MAX_SUM = 2**62
 class Delta:
     """An increment on its way, or several that were folded in memory."""
 
-    amount: Annotated[int, Field(ge=-MAX_SUM, le=MAX_SUM)]
+    amount: Annotated[int, pydantic.Field(ge=-MAX_SUM, le=MAX_SUM)]
 
 
 class GatheredIncrements:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+import pydantic
 
 from pipelines.runtime.clients import Clients
 
@@ -27,10 +27,6 @@ ITEMS_PER_S_OF_A_SHARD = 2_000
 FIRST_SIZE = 100
 MIN_SIZE = 10
 TTL_S = 600
-
-
-# memcached may say anything, and JSON has more numbers than time has.
-_Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)]
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,21 @@ class BatchStats:
 class BatchPolicy:
     """How the next batch of a key will be, and why."""
 
-    period_s: _Finite
+    # memcached may say anything, and JSON has more numbers than time has.
+    period_s: Annotated[float, pydantic.Field(allow_inf_nan=False, ge=0, le=1e9)]
     max_batch_size: int
     shards: int
-    items_per_s: _Finite = 0.0
-    fold_s: _Finite = 0.0
+    items_per_s: Annotated[float, pydantic.Field(allow_inf_nan=False, ge=0, le=1e9)] = 0.0
+    fold_s: Annotated[float, pydantic.Field(allow_inf_nan=False, ge=0, le=1e9)] = 0.0
     why_period: str = "Nothing has been folded lately: the first item does not wait."
     why_size: str = "A cautious beginning."
     why_shards: str = "One batch at a time is enough."
 
 
 @cache
-def _json() -> TypeAdapter[BatchPolicy]:
+def _json() -> pydantic.TypeAdapter[BatchPolicy]:
     # Made on first use: it takes as long as loading ten modules.
-    return TypeAdapter(BatchPolicy)
+    return pydantic.TypeAdapter(BatchPolicy)
 
 
 def first(limits: Limits) -> BatchPolicy:
@@ -89,7 +86,7 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
         return first(limits)
     try:
         policy = _json().validate_json(cached)
-    except ValidationError:
+    except pydantic.ValidationError:
         return first(limits)
     return replace(
         policy,

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from pydantic import ValidationError
 
 from models.commits import commit_unchanged, read_versions
 from models.fork_join import (
@@ -194,7 +194,7 @@ def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId
             return None
         deletes = [(pack.key, version) for pack, version in packs]
         commit_unchanged(clients.datastore, puts=puts, deletes=deletes)
-    except (rpc_errors.GoogleAPIError, ValidationError) as error:
+    except (rpc_errors.GoogleAPIError, pydantic.ValidationError) as error:
         log.info("%s: a fold needs a transaction: %s", folding.name, error)
         return None
     return len(items)
@@ -214,7 +214,7 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
     for pack in packs:
         try:
             items = folding.read(pack.items)
-        except ValidationError:
+        except pydantic.ValidationError:
             if not is_new:
                 raise
         else:

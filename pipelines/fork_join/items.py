@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+import pydantic
+import pydantic_core
 
 from models.fork_join import EpochId, PackId
 
@@ -82,13 +83,20 @@ class ItemCodec(Generic[I]):
 
     def __init__(self, queue: str, item: type[I]) -> None:
         self._queue = queue
-        self._item: TypeAdapter[I] = TypeAdapter(item)
-        self._items: TypeAdapter[list[I]] = TypeAdapter(list[item])  # type: ignore[valid-type]
+        self._of = item
         self._unsaid = (
             {field.name for field in fields(item) if not field.compare}
             if is_dataclass(item)
             else None
         )
+
+    @cached_property
+    def _item(self) -> pydantic.TypeAdapter[I]:
+        return pydantic.TypeAdapter(self._of)
+
+    @cached_property
+    def _items(self) -> pydantic.TypeAdapter[list[I]]:
+        return pydantic.TypeAdapter(list[self._of])  # type: ignore[name-defined]
 
     def insertion(
         self, key: str, item: I, idempotency_key: str | None = None, *, keep_result: bool = False
@@ -121,7 +129,7 @@ class ItemCodec(Generic[I]):
             self._item.validate_json(body, strict=True)
         except UnicodeEncodeError as error:
             raise BadItemError("there is half a character in the key") from error
-        except (PydanticSerializationError, ValidationError) as error:
+        except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
             raise BadItemError(f"this is no item of {self._queue}: {error}") from error
         if len(body) > MAX_ITEM_BYTES:
             raise BadItemError(f"an item has at most {MAX_ITEM_BYTES} bytes, not {len(body)}")

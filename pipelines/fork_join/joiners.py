@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+import pydantic
 
 from models.fork_join import PackId
 from pipelines import outbox
@@ -46,9 +46,9 @@ class Join:
     Without a key (the sweep does not know it) the joiner finds it with the batch.
     """
 
-    key: Annotated[str, Field(max_length=MAX_KEY_BYTES)]
-    epoch: Annotated[str, Field(max_length=60)]
-    shard: Annotated[int, Field(ge=0, le=1000)] = 0
+    key: Annotated[str, pydantic.Field(max_length=MAX_KEY_BYTES)]
+    epoch: Annotated[str, pydantic.Field(max_length=60)]
+    shard: Annotated[int, pydantic.Field(ge=0, le=1000)] = 0
     is_shared: bool = False
 
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+import pydantic
 
 from models.fork_join import PackId, WorkPack, pack_key
 from models.transactions import transact
@@ -23,7 +23,7 @@ from pipelines.tasks.declaration import Task
 class Replay:
     """Which item is to get another chance. `key` and `item` are for readers of dead tasks."""
 
-    pack: Annotated[str, Field(max_length=300)]
+    pack: Annotated[str, pydantic.Field(max_length=300)]
     key: str
     item: str
 

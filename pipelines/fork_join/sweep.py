@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Protocol
 
-from pydantic import Field
+import pydantic
 
 from models.fork_join import (
     PARTITIONS,
@@ -39,9 +39,9 @@ MAX_HERE = 500
 class Drain:
     """Which partition of a queue to drain, from where, and in which round of the sweep."""
 
-    partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
-    minute: Annotated[str, Field(max_length=20)]
-    after: Annotated[str, Field(max_length=300)] = ""
+    partition: Annotated[str, pydantic.Field(pattern="^[0-9a-f]$")]
+    minute: Annotated[str, pydantic.Field(max_length=20)]
+    after: Annotated[str, pydantic.Field(max_length=300)] = ""
     began: datetime.datetime | None = None
     since: datetime.datetime | None = None
     stale_s: float = STALE_S

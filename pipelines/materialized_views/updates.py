@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from pipelines.materialized_views.rows import Value
 
@@ -32,9 +32,9 @@ class Update:
 class Apply:
     """Updates of one row, and the outbox row that is acked once they are applied."""
 
-    table: Annotated[str, Field(pattern=TABLE)]
+    table: Annotated[str, pydantic.Field(pattern=TABLE)]
     row: str
-    updates: Annotated[list[Update], Field(max_length=MAX_UPDATES)]
+    updates: Annotated[list[Update], pydantic.Field(max_length=MAX_UPDATES)]
     unacked: str
 
 
@@ -42,7 +42,7 @@ class Apply:
 class Propagate:
     """A row that the views downstream of it have to take once more."""
 
-    table: Annotated[str, Field(pattern=TABLE)]
+    table: Annotated[str, pydantic.Field(pattern=TABLE)]
     row: str
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import pydantic
 from google.cloud import ndb
-from pydantic import Field
 
 from models.outbox import PARTITIONS, OutboxLease, OutboxTask, RowId, lease_key, outbox_rows
 from models.transactions import transact
@@ -48,9 +48,9 @@ class SweepResult:
 class Drain:
     """Which partition to drain, from where, in whose walk, and in which round of the sweep."""
 
-    partition: Annotated[str, Field(pattern="^[0-9a-f]$")]
-    walk: Annotated[str, Field(min_length=1, max_length=64)]
-    after: Annotated[str, Field(max_length=1500)] = ""
+    partition: Annotated[str, pydantic.Field(pattern="^[0-9a-f]$")]
+    walk: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
+    after: Annotated[str, pydantic.Field(max_length=1500)] = ""
     began: datetime.datetime | None = None
     since: datetime.datetime | None = None
     stale_s: float = STALE_S

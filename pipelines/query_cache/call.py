@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
+import pydantic
+import pydantic_core
 from google.cloud import ndb
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from pipelines.query_cache import stats as kinds
 from pipelines.query_cache.entry import Entry, generation, space_of
@@ -73,7 +73,7 @@ class Call(Generic[T]):
         clients: Clients,
         terms: Terms,
         state: State,
-        adapter: TypeAdapter[T],
+        adapter: pydantic.TypeAdapter[T],
         asked: str,
         compute: Callable[[], T],
     ) -> None:
@@ -191,7 +191,7 @@ class Call(Generic[T]):
             body = self._adapter.dump_json(value, warnings=False)
             # What a miss returns has been through JSON, too: it equals what a hit returns.
             self._adapter.validate_json(body)
-        except (PydanticSerializationError, ValidationError) as error:
+        except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
             raise TypeError(f"{self._terms.name!r} cannot be cached: {error}") from error
         return Envelope(body, at_s, took_s, cost.reads, cost.round_trips)
 
@@ -201,7 +201,7 @@ class Call(Generic[T]):
             return None
         try:
             return (self._adapter.validate_json(envelope.body),)
-        except ValidationError:
+        except pydantic.ValidationError:
             return None
 
     def _told(

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 
+import pydantic
 from google.cloud import ndb
-from pydantic import TypeAdapter
 
 from pipelines.query_cache.call import Call, Reading, State, Terms
 from pipelines.query_cache.entry import new_generation, space_of
@@ -114,7 +114,7 @@ class CachedQuery(Generic[P, T]):
         )
 
     @functools.cached_property
-    def adapter(self) -> TypeAdapter[T]:
+    def adapter(self) -> pydantic.TypeAdapter[T]:
         """What checks a result; made on first use, as it takes a while."""
         return _adapter_of(self._returns)
 
@@ -132,8 +132,8 @@ class CachedQuery(Generic[P, T]):
 
 
 @functools.lru_cache(maxsize=256)
-def _adapter_of(returns: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(returns)
+def _adapter_of(returns: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(returns)
 
 
 def cached(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+import pydantic
 
 from models.transactions import current_transaction
 from pipelines import outbox
@@ -314,9 +314,9 @@ class Pipeline(Declaration):
 class PushLater:
     """A record that a transaction has let in."""
 
-    stream: Annotated[str, Field(max_length=70)]
-    process: Annotated[str, Field(max_length=70)]
-    id: Annotated[str, Field(max_length=MAX_ID_CHARS)]
+    stream: Annotated[str, pydantic.Field(max_length=70)]
+    process: Annotated[str, pydantic.Field(max_length=70)]
+    id: Annotated[str, pydantic.Field(max_length=MAX_ID_CHARS)]
     value: Any
     at: int
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
+import pydantic
 from google.api_core import exceptions as rpc_errors
-from pydantic import Field
 
 from models import rows
 from models.transactions import OUTCOME_UNKNOWN
@@ -77,7 +77,7 @@ UNKNOWN = (*OUTCOME_UNKNOWN, rpc_errors.RetryError)
 class Work:
     """Which interval to work on."""
 
-    computation: Annotated[str, Field(max_length=70)]
+    computation: Annotated[str, pydantic.Field(max_length=70)]
     first_slot: int
 
 
@@ -90,7 +90,7 @@ class Tick:
 class Pull:
     """Which source to read."""
 
-    stream: Annotated[str, Field(max_length=70)]
+    stream: Annotated[str, pydantic.Field(max_length=70)]
 
 
 class Tasks:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError
+import pydantic
+import pydantic_core
 
 from pipelines.tasks.errors import BadArgumentsError
 
@@ -23,7 +23,7 @@ class ArgumentsCodec(Generic[A]):
     def __init__(self, owner: str, kind: type[A]) -> None:
         self._owner = owner
         self._kind = kind
-        self._adapter = TypeAdapter(kind)
+        self._adapter = pydantic.TypeAdapter(kind)
 
     def dump(self, args: A) -> bytes:
         """Return arguments as JSON.
@@ -40,7 +40,7 @@ class ArgumentsCodec(Generic[A]):
             )
         try:
             body = self._adapter.dump_json(args, warnings=False)
-        except PydanticSerializationError as error:
+        except pydantic_core.PydanticSerializationError as error:
             raise BadArgumentsError(f"{self._owner}: {error}") from error
         self.read(body)
         return body
@@ -53,13 +53,13 @@ class ArgumentsCodec(Generic[A]):
         """
         try:
             args: A = self._adapter.validate_json(body, strict=True)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             what = "; ".join(map(_complaint, error.errors(include_url=False)))
             raise BadArgumentsError(f"{self._owner}: {what}") from error
         return args
 
 
-def _complaint(error: ErrorDetails) -> str:
+def _complaint(error: pydantic_core.ErrorDetails) -> str:
     """Return what is wrong with one field, with the type that it has where the type is wrong."""
     field = ".".join(map(str, error["loc"])) or "body"
     is_of_type = error["type"].endswith("_type") and error["loc"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import Field
+import pydantic
 
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Task, task
@@ -24,8 +24,8 @@ PAGES_PER_TASK = 10
 class DeleteExpired:
     """In which partition to delete; how many tasks of the chain came before."""
 
-    partition: Annotated[str, Field(max_length=20)]
-    minute: Annotated[str, Field(max_length=20)]
+    partition: Annotated[str, pydantic.Field(max_length=20)]
+    minute: Annotated[str, pydantic.Field(max_length=20)]
     number: int = 0
 
 
