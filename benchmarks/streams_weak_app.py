@@ -80,7 +80,7 @@ PIPELINES = (WEAK, STRONG, BEHIND_WEAK, BEHIND_STRONG)
 def serve() -> Flask:
     """Return the app, with these pipelines and those of the other measurements of streams."""
     app = streams_app.serve(*PIPELINES)
-    app.add_url_rule(f"{PUSH}/<int:first>/<int:size>", view_func=_push, methods=["POST"])
+    app.add_url_rule(f"{PUSH}/<name>/<int:first>/<int:size>", view_func=_push, methods=["POST"])
     return app
 
 
@@ -93,7 +93,8 @@ def records(first: int, size: int) -> list[Pushed]:
     ]
 
 
-def _push(first: int, size: int) -> str:
-    """Push to `weak` in the app."""
-    WEAK.push(clients(), "in", records(first, size))
+def _push(name: str, first: int, size: int) -> str:
+    """Push to a pipeline in the app."""
+    [pipeline] = [each for each in PIPELINES if each.name == name]
+    pipeline.push(clients(), "in", records(first, size))
     return ""

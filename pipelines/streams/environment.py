@@ -40,7 +40,7 @@ class Pace:
     run_ms: int = 20_000
     hooks_ms: int = 5_000
     linger: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
-    gather_s: float = 0.01
+    gather_s: float = 0.005
     watermark_ms: int = 100
     ring_ms: int = 50
     tick_s: float = 0.25
