@@ -1,5 +1,6 @@
 """Ports on the loopback interface: free ones, and who holds a taken one."""
 
+import errno
 import os
 import secrets
 import socket
@@ -11,16 +12,28 @@ from devserver.errors import PortTakenError
 LOOPBACK = "127.0.0.1"
 
 
-def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that nobody listened on a moment ago.
+# Below those that a system gives to whoever asks for any: from 32768 on Linux, 49152 on macOS.
+_DRAWN_FROM = range(10_000, 32_000)
+_DRAWS = 1_000
 
-    Another process may take it before the caller does: whoever starts a
-    service on it must be ready to try again with another.
+
+def free_port(host: str = LOOPBACK) -> int:
+    """Return a port that nobody listened on a moment ago, and that no system gives to others.
+
+    Another process may take it before the caller does, if it draws the same: a service
+    that can listen on port 0 should, and tell which one it has got.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    for _ in range(_DRAWS):
+        port = secrets.choice(_DRAWN_FROM)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
+    raise PortTakenError(f"All of {_DRAWS} ports that were drawn on {host} are taken.")
 
 
 def hidden_address() -> tuple[str, int]:
@@ -95,8 +108,8 @@ def choose(wanted: int, setting: str) -> int:
 
 
 def prefer(usual: int) -> int:
-    """Return the usual port, or a free one if somebody else has it."""
-    return usual if is_free(usual) else free_port()
+    """Return the usual port, or 0 if somebody else has it: its service takes a free one."""
+    return usual if is_free(usual) else 0
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
