@@ -29,7 +29,7 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)
 FEW = 2
-CALLING_OF = 4
+CALLING_OF = 5
 LOCKING_OF = 20
 
 
