@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from typing import Any
 
@@ -12,6 +13,8 @@ worker_class = "serving.PatientWorker"
 
 # By default SCRIPT_NAME and PATH_INFO. No front end of ours sends them, so a caller would.
 forwarder_headers = ""
+
+_ENDS = signal.SIGTERM, signal.SIGINT, signal.SIGQUIT
 
 
 def on_starting(server: Any) -> None:
@@ -29,6 +32,19 @@ def on_exit(server: Any) -> None:
     shutil.rmtree(os.environ["WORKER_SOCKETS"], ignore_errors=True)
 
 
+def _hear_the_end(server: Any) -> None:
+    """End if the master has said so since the fork, and until the worker hears for itself.
+
+    A worker begins with the master's own handlers, which put a signal into a line that nobody reads
+    here: gunicorn would wait for it as long as for requests under way, and kill it then.
+    """
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_DFL)
+    while not server.SIG_QUEUE.empty():
+        if server.SIG_QUEUE.get_nowait() in _ENDS:
+            raise SystemExit(0)
+
+
 def worker_exit(server: Any, worker: Any) -> None:
     """Let a worker store what it keeps in memory, before Python begins to shut down."""
     app = getattr(worker, "wsgi", None)
@@ -38,11 +54,9 @@ def worker_exit(server: Any, worker: Any) -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """Have the garbage collector rest while the app is loaded, since next to nothing is garbage.
-
-    Its walks took a seventh of the start.
-    """
-    gc.disable()
+    """Have a fresh worker hear that it is to end, and load the app without garbage collection."""
+    _hear_the_end(server)
+    gc.disable()  # Next to nothing is garbage, and its walks took a seventh of the start.
 
 
 def post_worker_init(worker: Any) -> None:

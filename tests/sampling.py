@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 # For a claim about hours that pass or about limits, which no lock changes.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+# Of what kills processes beside real work for many seconds, `make test` plays one in two.
+kills = pytest.mark.one_of("kills", 2)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)

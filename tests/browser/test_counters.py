@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.forms import (
     TIMEOUT_MS,
+    broken_in_view,
     check_width,
     expect_still,
     press,
@@ -25,6 +26,7 @@ def total(page: Page) -> int:
     return int(page.locator(".answered dd").inner_text().replace("\u202f", "").replace("−", "-"))
 
 
+@broken_in_view
 def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.forms import (
     TIMEOUT_MS,
+    broken_in_view,
     check_width,
     expect_still,
     one_window,
@@ -96,6 +97,7 @@ def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
     assert problems == []
 
 
+@broken_in_view
 @one_window
 def test_what_is_hit_is_hatched_and_none_stays_blank(page: Page, stack: Stack) -> None:
     """Errors on, and a worker killed in the middle: all is painted all the same."""

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.forms import TIMEOUT_MS, press
+from tests.browser.forms import TIMEOUT_MS, broken_in_view, press
 from tests.browser.looks import WINDOWS, bottom
 from tests.browser.test_sums import open_sum
 from tests.stack import Stack
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 RUN_MS = 150_000
 
 
+@broken_in_view
 @pytest.mark.parametrize("window", ["desktop", "phone"])
 def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: str) -> None:
     """Struck, killed and healed: no reload, and the scroll and the focus stay where they were."""

@@ -13,6 +13,7 @@ from handlers.pages.formatting import number, plural
 from handlers.pages.weblog import readable_path
 from tests.browser.forms import (
     TIMEOUT_MS,
+    broken_in_view,
     check_width,
     expect_still,
     not_by_kills,
@@ -74,6 +75,7 @@ def expect_counts(page: Page, plain: Counts, requests: int) -> None:
     assert bars == [number(count) for counts in series.values() for count in counts]
 
 
+@broken_in_view
 @one_window
 def test_the_sample_is_counted_while_workers_are_killed(
     page: Page, stack: Stack, problems: list[str]

@@ -15,6 +15,7 @@ from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 from handlers.pages.formatting import number
 from tests.browser.forms import (
     TIMEOUT_MS,
+    broken_in_view,
     check_width,
     expect_still,
     not_by_kills,
@@ -87,6 +88,7 @@ def told(page: Page) -> list[str]:
     ]
 
 
+@broken_in_view
 @one_window
 def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     page: Page, stack: Stack, problems: list[str], tmp_path: Path

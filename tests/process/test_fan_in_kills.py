@@ -14,6 +14,7 @@ import pytest
 from benchmarks.fork_join_app import BenchSum
 from benchmarks.testbed import Bench, open_testbed
 from pipelines.fork_join.accumulator import FLUSH_INTERVAL_S
+from tests.sampling import kills
 from tests.stack import until
 
 CLIENTS = 4
@@ -29,6 +30,7 @@ def bench() -> Iterator[Bench]:
         yield running
 
 
+@kills
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_a_process_that_is_told_to_end_loses_nothing(bench: Bench) -> None:
@@ -39,6 +41,7 @@ def test_a_process_that_is_told_to_end_loses_nothing(bench: Bench) -> None:
     until(lambda: folded(bench) - before == len(taken), 30)
 
 
+@kills
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_a_process_that_is_killed_loses_its_last_window(

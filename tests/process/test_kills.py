@@ -24,6 +24,7 @@ from models.demos.invitations import Party
 from models.demos.quilt import Quilt, QuiltSquare
 from pipelines.continuations.progress import Progress, progress
 from tests.explorer import IS_EXHAUSTIVE
+from tests.sampling import kills
 from tests.stack import Stack, running_stack, until
 
 GUESTS, SENDS = (1000, 2) if IS_EXHAUSTIVE else (300, 1)
@@ -40,7 +41,7 @@ KILL_AT_SQUARES = (4, 20, 40)
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
 
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, kills]
 
 
 @pytest.fixture(scope="module", params=EMULATORS)

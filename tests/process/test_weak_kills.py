@@ -20,6 +20,7 @@ from pipelines.streams import FOREVER
 from tests.process import weak_app
 from tests.process.test_stream_kills import Killer, clients_of
 from tests.process.weak_app import COUNTED, PIPELINE, WINDOW, record_of
+from tests.sampling import kills
 from tests.soak import IS_SOAK
 from tests.stack import Stack, running_stack, until
 
@@ -33,6 +34,7 @@ TIMEOUT_S = 900 if IS_SOAK else 120
 WINDOW_MS = int(WINDOW.total_seconds() * 1000)
 
 
+@kills
 @pytest.mark.process
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize("number", range(ROUNDS))

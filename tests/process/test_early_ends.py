@@ -1,0 +1,42 @@
+"""gunicorn's workers end when they are told to, however early that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.process.servers import gunicorn
+
+# The first worker hears it while it still has the master's handlers, the second one a bit later.
+CONFIGURATION = """
+exec(open("gunicorn.conf.py").read())
+hear = post_fork
+
+
+def end():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def post_fork(server, worker):
+    if worker.age == 1:
+        end()
+    hear(server, worker)
+    if worker.age == 2:
+        end()
+
+
+def post_worker_init(worker):
+    with open(os.environ["LOADED"], "a") as loaded:
+        loaded.write(f"{worker.age} ")
+"""
+
+
+@pytest.mark.process
+def test_a_worker_that_is_told_to_end_while_it_starts_ends(tmp_path: Path) -> None:
+    """Else gunicorn waits for it as long as for requests that are under way: half a minute."""
+    (tmp_path / "conf.py").write_text(CONFIGURATION)
+    loaded = tmp_path / "loaded"
+    config = ("--config", str(tmp_path / "conf.py"))
+    with gunicorn(tmp_path, "standin:serve()", *config, LOADED=str(loaded)):
+        assert loaded.read_text() == "3 "
