@@ -18,7 +18,14 @@ from demos.zeitgeist.playbacks import (
     Playback,
 )
 from demos.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
-from demos.zeitgeist.series import DAY_MS, MAX_NAME_CHARS, BadSeriesError, Series, read_series
+from demos.zeitgeist.series import (
+    BUCKET_MS,
+    DAY_MS,
+    MAX_NAME_CHARS,
+    BadSeriesError,
+    Series,
+    read_series,
+)
 from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
@@ -241,7 +248,6 @@ def _versions(topology: Any) -> tuple[int, int]:
 
 def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     """Return what is shown of the queries of a playback, and of the chosen one."""
-    watermark = status.computations["counter"].watermark
     board = board_of(clients(), playback, status)
     part = playback.part(request.args.get("q", "")) or playback.parts[0]
     days = max(1, -(-(playback.end - playback.begin) // DAY_MS))
@@ -249,6 +255,9 @@ def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     span = _span(playback, day if 1 <= day <= days else None)
     points = points_of(clients(), [each.query for each in playback.parts], *span, status)
     own = points[part.query]
+    # They were read after the status, and what is complete lies before the watermark.
+    ends = [found[-1].start + BUCKET_MS for found in points.values() if found]
+    watermark = max([status.computations["counter"].watermark, *ends])
     so_far = [] if 1 <= day <= days else open_counts(clients(), part.query, status)
     return {
         "part": part,

@@ -96,6 +96,21 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     assert "5 records in = 5 counted + 0 late + 0 dead + 0 repeated + 0 in flight, played" in page
 
 
+def test_what_is_complete_lies_before_the_watermark(
+    browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what became complete after the page had read how far the pipeline is."""
+    browser.post("/zeitgeist/playbacks", upload(FILE))
+    with world.context():
+        before = ZEITGEIST.status(world.clients)
+    world.settle(rounds=200)
+
+    monkeypatch.setattr(type(ZEITGEIST), "status", lambda *_: before)
+
+    # The last of its counts is that of 22:00.
+    assert "complete up to Thu 26 Feb 22:05" in browser.get("/zeitgeist").text
+
+
 def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
