@@ -23,8 +23,8 @@ class Pace:
         hooks_ms: After so long in one batch no further record is begun.
         linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
         gather_s: Who had all that waited in a batch begins the next one so long after that, not
-            sooner: where records keep coming, commits of more of them are cheaper for each. 0: at
-            once.
+            sooner: where records keep coming, commits of more of them are cheaper for each. Twice
+            as long after a batch of a hundred and more. 0: at once.
         watermark_ms: How old a watermark may be that a worker goes by.
         ring_ms: Who commits again and again wakes its readers once in so long.
         tick_s: Between two looks at the watermarks, while anything moves.

@@ -26,6 +26,7 @@ from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
 
 MIN_WAIT_MS = 1_000
 MAX_GATHER_S = 0.1
+LARGE_BATCH = 100  # Records.
 
 
 class Ended(Enum):
@@ -43,6 +44,7 @@ class Worker(Owner):
         self.meter = LoadMeter(self.environment.elapsed_ms)
         self.round_ms = 0.0
         self.is_behind = True  # More may be waiting than the last batch had.
+        self.was_large = False  # The last batch.
         # Through weak computations, if there are any; not after a commit that was too large.
         versions = self.environment.pipeline.versions.values()
         self.passes = any(each.weak for each in versions)
@@ -94,11 +96,12 @@ class Worker(Owner):
         """Let more come before the next batch, if this one had all that waited.
 
         Where a batch takes long, for much else is done there, it waits for half as long: so
-        commits of more records are fewer.
+        commits of more records are fewer. After a batch of many records it waits twice as long.
         """
         took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
-        wait_s = min(max(self.pace.gather_s - took_s, took_s / 2), MAX_GATHER_S)
-        if self.pace.gather_s and not self.is_behind:
+        gather_s = self.pace.gather_s * (2 if self.was_large else 1)
+        wait_s = min(max(gather_s - took_s, took_s / 2), MAX_GATHER_S)
+        if gather_s and not self.is_behind:
             yield Pause(wait_s)
 
     def _balance(self) -> Steps[None]:
@@ -207,6 +210,7 @@ class Worker(Owner):
         is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.reached
+        self.was_large = effects.taken >= LARGE_BATCH
         yield from self.bell.ring_in_time()
         if self.interval.wall != wall:
             yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)

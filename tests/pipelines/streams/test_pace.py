@@ -102,11 +102,16 @@ def test_a_push_rings_at_once_when_the_last_ring_was_a_while_ago_or_found_nobody
     assert reads.count == 1 + 2
 
 
-@pytest.mark.parametrize(("records", "pauses"), [(4, [0.01]), (5, [0.01]), (20, [0.01])])
-def test_a_worker_that_had_all_that_waited_lets_more_come(records: int, pauses: Any) -> None:
-    """And one that had not goes on at once."""
+@pytest.mark.parametrize(
+    ("records", "at_once", "pauses"),
+    [(4, 4, [0.01]), (5, 4, [0.01]), (20, 4, [0.01]), (99, 200, [0.01]), (100, 200, [0.02])],
+)
+def test_a_worker_that_had_all_that_waited_lets_more_come(
+    records: int, at_once: int, pauses: Any
+) -> None:
+    """For longer after a large batch; one that had not all goes on at once."""
     desk = Desk(PIPELINE)
-    desk.simulation.pace = replace(desk.simulation.pace, gather_s=0.01, max_records=4)
+    desk.simulation.pace = replace(desk.simulation.pace, gather_s=0.01, max_records=at_once)
     desk.push(*(Came(f"{n}", "a", n) for n in range(records)))
     paused = []
 
