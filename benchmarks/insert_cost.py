@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fork_join_app import FORK_JOIN, Addition, BareAddition
-from benchmarks.testbed import LOCATION, PROJECT, QUEUE_YAML
+from benchmarks.testbed import ACCOUNT, LOCATION, PROJECT, QUEUE_YAML
 from devserver.cloudtasks.emulator import running
 from devserver.services import datastore_emulator, memcached
 from pipelines.fork_join import insert
 from pipelines.fork_join.items import ItemCodec
 from pipelines.fork_join.joiners import Joiners
 from pipelines.outbox import InlineRelay
-from pipelines.runtime import Clients, open_cache, open_cloud_tasks, open_datastore
+from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue, UrlTarget
 
 WARM, TIMES = 500, 4_000
@@ -88,8 +88,11 @@ def _clients() -> Iterator[Clients]:
             tasks = open_cloud_tasks(emulator=queue.grpc_address)
             yield Clients(
                 datastore=open_datastore(PROJECT, emulator=datastore),
-                tasks=CloudTaskQueue(tasks, PROJECT, LOCATION, UrlTarget(NOWHERE, "", NOWHERE)),
+                tasks=CloudTaskQueue(
+                    tasks, PROJECT, LOCATION, UrlTarget(NOWHERE, ACCOUNT, NOWHERE)
+                ),
                 cache=open_cache(cache),
+                meter=Meter(),
                 relay=InlineRelay(),
             )
 
