@@ -86,11 +86,10 @@ def _clients() -> Iterator[Clients]:
             ) as queue,
         ):
             tasks = open_cloud_tasks(emulator=queue.grpc_address)
+            target = UrlTarget(NOWHERE, ACCOUNT, NOWHERE)
             yield Clients(
                 datastore=open_datastore(PROJECT, emulator=datastore),
-                tasks=CloudTaskQueue(
-                    tasks, PROJECT, LOCATION, UrlTarget(NOWHERE, ACCOUNT, NOWHERE)
-                ),
+                tasks=CloudTaskQueue(tasks, PROJECT, LOCATION, target),
                 cache=open_cache(cache),
                 meter=Meter(),
                 relay=InlineRelay(),
