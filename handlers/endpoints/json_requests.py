@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 import pydantic
@@ -12,6 +11,7 @@ from flask import abort, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from handlers.endpoints.problems import problem
+from pipelines.runtime.adapters import adapter_of
 
 B = TypeVar("B")
 
@@ -42,18 +42,13 @@ def typed_body(kind: type[B], max_bytes: int) -> B:
     """Return the request's body as a type, strictly; end the request with 400 if it is none."""
     json_body(max_bytes)
     try:
-        adapter = _adapter_of(kind)  # type: ignore[arg-type]  # Types are hashable.
+        adapter = adapter_of(kind)  # type: ignore[arg-type]  # Types are hashable.
         body: B = adapter.validate_json(request.get_data(), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
         refuse(400, f"{where[:100]}: {first['msg']}.")
     return body
-
-
-@cache
-def _adapter_of(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
 
 
 def idempotency_key() -> str | None:

@@ -28,6 +28,7 @@ from pipelines.pull_queues import (
     Lease,
     PullQueue,
 )
+from pipelines.pull_queues.queue import MAX_LEASE_S
 
 bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
 
@@ -35,7 +36,6 @@ bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
 MAX_ITEM_BODY_BYTES = 650_000
 MAX_BODY_BYTES = 100_000
 MAX_LEASES = 200
-MAX_LEASE_S = 7 * 24 * 3600
 MAX_DELAY_S = 30 * 24 * 3600
 
 _STRICT: pydantic.ConfigDict = {"extra": "forbid"}

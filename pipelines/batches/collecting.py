@@ -19,7 +19,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated
 
 import pydantic
@@ -27,6 +26,7 @@ import pydantic
 from models.transactions import transact
 from pipelines.batches.ending import End, count_ends
 from pipelines.pull_queues import OLDEST, Lease, PullQueue
+from pipelines.runtime.adapters import adapter_of
 from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import hashed_name, task
 from pipelines.tasks.errors import Retry
@@ -58,14 +58,11 @@ class Collect:
     batch: Annotated[str, pydantic.Field(max_length=300)]
 
 
-@cache
-def _ended() -> pydantic.TypeAdapter[Ended]:
-    return pydantic.TypeAdapter(Ended)
-
-
 def add_end(clients: Clients, batch: str, end: End) -> None:
     """Add the end of a member, and see to a collector. Added twice, it is counted once."""
-    ENDS.add(clients, _ended().dump_json(Ended(batch, end)).decode(), tag=hashed_name(batch))
+    ENDS.add(
+        clients, adapter_of(Ended).dump_json(Ended(batch, end)).decode(), tag=hashed_name(batch)
+    )
     period = int(clients.clock.now().timestamp() / PERIOD_S) + 1
     due_s = period * PERIOD_S + MARGIN_S
     due = datetime.datetime.fromtimestamp(due_s, datetime.UTC)
@@ -105,7 +102,7 @@ def collect_late(clients: Clients) -> int:
 
 def _count(clients: Clients, leases: Sequence[Lease]) -> None:
     """Count the ends of one batch, and ack them."""
-    ended = [_ended().validate_json(lease.payload) for lease in leases]
+    ended = [adapter_of(Ended).validate_json(lease.payload) for lease in leases]
     batch, ends = ended[0].batch, [each.end for each in ended]
     try:
         transact(lambda: count_ends(clients, batch, ends))

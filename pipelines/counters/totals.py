@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 import pydantic
@@ -28,6 +27,7 @@ from models.commits import look_up
 from models.counters import CounterConfig, CounterShard, config_key, shard_key
 from pipelines.counters.layouts import Layouts
 from pipelines.runtime import Clients
+from pipelines.runtime.adapters import adapter_of
 
 # The service looks up so many keys at a time.
 MAX_LOOKUP = 1000
@@ -36,6 +36,8 @@ MAX_LOOKUPS = 5
 MIN_TTL_S = 3
 # Clocks of servers differ. A total from further ahead is not believed.
 CLOCK_SKEW_S = 1.0
+
+_CACHED = tuple[int, float]
 
 
 @dataclass(frozen=True)
@@ -147,18 +149,13 @@ def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
 # Cached
 
 
-@cache
-def _cached() -> pydantic.TypeAdapter[tuple[int, float]]:
-    return pydantic.TypeAdapter(tuple[int, float])
-
-
 def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float) -> Total | None:
     """Return a total that is not too old, if memcached has one."""
     value = clients.cache.get(_cache_key(declaration, key))
     if value is None:
         return None
     try:
-        total, at_s = _cached().validate_json(value, strict=True)
+        total, at_s = adapter_of(_CACHED).validate_json(value, strict=True)
     except pydantic.ValidationError:
         return None
     age_s = clients.clock.now().timestamp() - at_s
@@ -171,7 +168,7 @@ def cache_total(
     clients: Clients, declaration: str, key: str, value: int, began: datetime, max_age_s: float
 ) -> None:
     """Keep a total, as of when its lookup began."""
-    text = _cached().dump_json((value, began.timestamp()))
+    text = adapter_of(_CACHED).dump_json((value, began.timestamp()))
     ttl_s = max(MIN_TTL_S, math.ceil(max_age_s))
     clients.cache.set(_cache_key(declaration, key), text, ttl_s)
 

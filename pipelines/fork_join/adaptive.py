@@ -11,11 +11,11 @@ changes when items are folded, never whether.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Annotated
 
 import pydantic
 
+from pipelines.runtime.adapters import adapter_of
 from pipelines.runtime.clients import Clients
 
 # What a new figure weighs against the average of those before it.
@@ -66,12 +66,6 @@ class BatchPolicy:
     why_shards: str = "One batch at a time is enough."
 
 
-@cache
-def _json() -> pydantic.TypeAdapter[BatchPolicy]:
-    # Made on first use: it takes as long as loading ten modules.
-    return pydantic.TypeAdapter(BatchPolicy)
-
-
 def first(limits: Limits) -> BatchPolicy:
     """Return how an idle key begins: its first item waits for no other, which may not come."""
     return BatchPolicy(
@@ -85,7 +79,7 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
     if cached is None:
         return first(limits)
     try:
-        policy = _json().validate_json(cached)
+        policy: BatchPolicy = adapter_of(BatchPolicy).validate_json(cached)
     except pydantic.ValidationError:
         return first(limits)
     return replace(
@@ -99,7 +93,7 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
 def record(clients: Clients, name: str, seen: BatchStats, limits: Limits) -> None:
     """Decide how the next batch will be, and store it for all processes."""
     decided = next_policy(read(clients, name, limits), seen, limits)
-    clients.cache.set(name, _json().dump_json(decided), TTL_S)
+    clients.cache.set(name, adapter_of(BatchPolicy).dump_json(decided), TTL_S)
 
 
 def next_policy(before: BatchPolicy, seen: BatchStats, limits: Limits) -> BatchPolicy:

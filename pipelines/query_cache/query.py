@@ -19,6 +19,7 @@ from pipelines.query_cache.entry import new_generation, space_of
 from pipelines.query_cache.flights import Flights
 from pipelines.query_cache.stats import CacheStats, Tally
 from pipelines.runtime import Clients
+from pipelines.runtime.adapters import adapter_of
 from pipelines.runtime.cache import MAX_TTL_S
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class CachedQuery(Generic[P, T]):
     @functools.cached_property
     def adapter(self) -> pydantic.TypeAdapter[T]:
         """What checks a result; made on first use, as it takes a while."""
-        return _adapter_of(self._returns)
+        return adapter_of(self._returns)
 
     def _asked(self, bound: inspect.BoundArguments) -> str:
         """Return what was asked for as a text: equal for equal arguments."""
@@ -129,11 +130,6 @@ class CachedQuery(Generic[P, T]):
                     f"number, a bool, None or a tuple of these, not {type(value).__name__}"
                 )
         return json.dumps([self.terms.version, *arguments])
-
-
-@functools.lru_cache(maxsize=256)
-def _adapter_of(returns: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(returns)
 
 
 def cached(
