@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from devserver import services as backing
 from devserver.cloudtasks.emulator import running
 from tests import distribution, keys, sampling, soak, summary
 from tests.distribution import Distribution
+from tests.faults import Crash
 from tests.met import MET
 from tests.routes import SharedRule
 from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
@@ -60,6 +62,13 @@ FAST = (
     *("pipelines/paging", "demos/test_blog_posts", "demos/test_blog_comments"),
     *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),
 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Let a thread whose process died by a fault end without a word, as the process does."""
+    told = threading.excepthook
+    threading.excepthook = lambda args: None if isinstance(args.exc_value, Crash) else told(args)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

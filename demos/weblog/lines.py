@@ -19,6 +19,8 @@ MAX_VISITOR_CHARS = 100
 MAX_PATH_CHARS = 120
 # Of the bad lines that are named.
 MAX_NAMED = 10
+# What is drawn lies some days behind it at most, so Python has dates for it.
+MAX_YEAR = 2199
 # A line without a request: the browser hung up before it asked for anything.
 NO_PATH = "-"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -125,14 +127,15 @@ def _time(found: re.Match[str]) -> int:
     """Return the time of a line.
 
     Raises:
-        BadLineError: there is no such time, or it lies before 1970.
+        BadLineError: there is no such time, or it lies before 1970 or far ahead.
     """
     try:
         month = MONTHS.index(found["month"]) + 1
         text = f"{found['year']}-{month:02}-{found['day']}T{found['time']}{found['zone']}"
-        at = (datetime.datetime.fromisoformat(text) - _EPOCH) // datetime.timedelta(milliseconds=1)
+        time = datetime.datetime.fromisoformat(text)
+        at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
     except (ValueError, OverflowError) as error:
         raise BadLineError("there is no such time") from error
-    if at < 0:
-        raise BadLineError("its time lies before 1970")
+    if at < 0 or time.year > MAX_YEAR:
+        raise BadLineError(f"its time does not lie in the years 1970 to {MAX_YEAR}")
     return at

@@ -14,6 +14,7 @@ from demos.weblog.lines import BadLineError, Request, read_line
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.progress import observe
 from demos.weblog.sample import sample_log
+from demos.weblog.source import MAX_SPAN_MS
 from models.demos.weblog import access_logs
 from models.transactions import transact
 from models.uploads import put_upload
@@ -114,7 +115,9 @@ def check_log(content: bytes) -> tuple[int, int]:
     if not found:
         raise BadLogError(f"this is no access log: {problem}")
     found += _readable(content[-LOOKED_AT_BYTES:].splitlines()[-LOOKED_AT:])
-    return found[0].at, max(each.at for each in found)
+    begin = found[0].at
+    # Lines from further ahead are not read.
+    return begin, max(each.at for each in found if each.at <= begin + MAX_SPAN_MS)
 
 
 def _readable(lines: Sequence[bytes]) -> Iterator[Any]:

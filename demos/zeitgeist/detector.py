@@ -8,8 +8,8 @@ How much is enough depends on the series: some burst every day. The *bar* is wha
 evidence of a day has not exceeded on nine of ten days, of the last four weeks; and never less than
 `MIN_BAR`. So a series of any kind gets about one alert in ten days by chance.
 
-A spike is told at once: what is still to come of a bucket only adds to it. A dip is told of
-complete buckets only, for what is missing may be on its way.
+A spike is told at once, in the bucket behind the complete ones: what is still to come of it only
+adds to it. A dip is told of complete buckets only, for what is missing may be on its way.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013; the sum that fades is S. Roberts's
 "Control chart tests based on geometric moving averages", 1959; highest values of days are the block
@@ -108,10 +108,14 @@ class Detector:
     def partial(self, start: int, at: int, count: float, expected: Expected) -> list[Alert]:
         """Look at a bucket that is not complete; it can only tell a spike, and nothing is learned.
 
+        Only the next one behind those that are complete: what lies between could be the spike, and
+        this one would silence it for a day.
+
         Args:
             at: The time of the record that came last.
         """
-        return self._tell(SPIKE, start, at, count, expected)
+        is_next = self.last is not None and start == self.last + BUCKET_MS
+        return self._tell(SPIKE, start, at, count, expected) if is_next else []
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
         """Take a complete bucket in; they come in order."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from demos.zeitgeist.detector import Alert, Detector
 from demos.zeitgeist.model import Expected, Model
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+from demos.zeitgeist.series import BUCKET_MS, DAY_MS, MAX_SPAN_MS
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from pipelines.streams.limits import Limits
 
@@ -34,6 +34,8 @@ FEEDS = ("tokyo", "paris", "austin")
 GIVEN_UP_AFTER = timedelta(hours=1)
 # By the watermark: a query that nobody has asked for in so long begins anew.
 FORGOTTEN_AFTER = timedelta(days=28)
+# What is shown of a series and compared: all days of the longest, and some of what is played next.
+SHOWN_FOR = timedelta(milliseconds=MAX_SPAN_MS) + FORGOTTEN_AFTER
 # A count that is not complete is written again when it has grown by so much.
 GROWTH = 1.25
 # One that is not this far above the mean is no spike, whatever came before.
@@ -186,7 +188,7 @@ class History(Computation):
     """Each bucket of a day of a query: its time of day, its count, the lowest and highest usual."""
 
     inputs: Mapping[str, KeyOf] = {"measured": by_query_and_day}
-    ttl = FORGOTTEN_AFTER
+    ttl = SHOWN_FOR
 
     def record(self, ctx: Context, record: Record) -> None:
         found = record.value
@@ -210,7 +212,7 @@ class Board(Computation):
     """The last alerts of each query."""
 
     inputs: Mapping[str, KeyOf] = {"alerts": by_query}
-    ttl = FORGOTTEN_AFTER
+    ttl = SHOWN_FOR
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.counter(record.value["kind"]).add(1)

@@ -27,6 +27,7 @@ BUCKET_MS = 5 * MINUTE_MS
 MAX_ROWS = 100_000
 MAX_SPAN_MS = 370 * DAY_MS
 MAX_COUNT = 1e9
+MAX_YEAR = 2199  # What is drawn lies some days behind it at most, so Python has dates for it.
 MAX_NAME_CHARS = 60
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -112,14 +113,14 @@ def read_time(text: str) -> int:
     """Return a time in milliseconds since 1970; one without a zone is in UTC.
 
     Raises:
-        ValueError: it is none, or lies before 1970.
+        ValueError: it is none, or lies before 1970 or far ahead.
     """
     time = datetime.datetime.fromisoformat(text.strip())
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
-    if at < 0:
-        raise ValueError("it lies before 1970")
+    if at < 0 or time.year > MAX_YEAR:
+        raise ValueError(f"it does not lie in the years 1970 to {MAX_YEAR}")
     return at
 
 

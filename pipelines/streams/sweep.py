@@ -63,8 +63,9 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
     held_ms = head.body.held_ms.get(held_name(stream, ""), 0)
     silent_ms = environment.now_ms() - max(found.body.seen_ms, held_ms)
     if source.poll is None and held_ms < found.body.seen_ms:
-        # It may have no more for now, or its task was purged: look once, while that is news.
-        why: tuple[str | int, ...] = ("sweep",)
+        # It may have no more for now, or its task was purged: look ever less often, while that is
+        # news. To look once is not enough: that task may be purged, too.
+        why: tuple[str | int, ...] = ("sweep", (silent_ms // STALE_MS).bit_length())
         is_due = STALE_MS <= silent_ms < NEWS_MS
     else:
         poll_s = source.poll.total_seconds() if source.poll else 0

@@ -64,6 +64,7 @@ def test_what_is_asked_for_is_cut_and_need_not_be_a_path() -> None:
         COMMON.replace(b"17/May", b"31/Feb"),
         COMMON.replace(b"17/May", b"17/Mai"),
         COMMON.replace(b"2015", b"1969"),
+        COMMON.replace(b"2015", b"9999"),
         COMMON.replace(b"10:05:03", b"24:05:03"),
         COMMON.replace(b"+0000", b"+9900"),
         COMMON.replace(b"200", b"2000"),

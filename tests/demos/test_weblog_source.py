@@ -174,6 +174,14 @@ def test_what_is_no_log_is_refused(content: bytes) -> None:
         check_log(content)
 
 
+def test_a_line_that_is_too_far_ahead_to_be_read_is_not_the_end_of_a_log() -> None:
+    first = LINE.replace(b"17/May/2015", b"01/Jan/1970")
+    begin, end = check_log(first + LINE)
+    assert begin == end
+    begin, end = check_log(LINE + LINE.replace(b"17/May", b"18/May"))
+    assert end == begin + DAY_MS
+
+
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_the_sample_is_counted_on_the_services_once_for_its_form(services: Services) -> None:
     """Records in are those that were worked on, for each reader; nothing is late, dead or left."""

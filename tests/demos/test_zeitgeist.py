@@ -122,6 +122,17 @@ def test_the_detector_is_replaced_between_two_buckets_and_tells_the_same() -> No
     assert test.state("detector", NAME)["detector"] == plain.detector.kept()
 
 
+def test_all_days_of_a_long_series_are_kept_for_its_page() -> None:
+    test, later = StreamTest(ZEITGEIST), 60 * DAY
+    push(test, counts(0, 1))
+    test.push("queries", {"query": NAME, "until": later * BUCKET_MS}, at=BUCKET_MS)
+    push(test, counts(later, later + 2))
+    assert [key for key in test.keys("history") if key.endswith(("|0", "|60"))] == [
+        f"{NAME}|0",
+        f"{NAME}|60",
+    ]
+
+
 def test_a_query_that_has_ended_leaves_no_timer_and_bad_records_are_dead() -> None:
     test = StreamTest(ZEITGEIST)
     push(test, counts(0, 3))

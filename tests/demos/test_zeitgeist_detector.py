@@ -86,6 +86,20 @@ def test_a_spike_is_told_while_its_bucket_is_open_and_then_not_again() -> None:
     assert zeitgeist.alerts(start, 10 * usual) == []
 
 
+def test_a_bucket_far_ahead_silences_none_that_is_complete_later() -> None:
+    """Where results lag, what is read so far of a later bucket waits for those before it."""
+    zeitgeist = Zeitgeist()
+    alerts(series(5), zeitgeist)
+    start = 5 * DAY_MS
+    expected = zeitgeist.model.expected(start)
+    assert expected is not None
+
+    usual, ahead = expected.count(0), start + 12 * BUCKET_MS
+    assert zeitgeist.detector.partial(ahead, ahead + 1, 9 * usual, expected) == []
+    [alert] = zeitgeist.alerts(start, 9 * usual)
+    assert (alert.kind, alert.start) == (SPIKE, start)
+
+
 def test_a_count_that_is_not_complete_is_no_dip() -> None:
     zeitgeist = Zeitgeist()
     alerts(series(5), zeitgeist)

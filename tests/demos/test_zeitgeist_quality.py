@@ -45,6 +45,7 @@ def test_a_series_is_read_by_bucket_in_order_of_time() -> None:
         b"1970-01-01,1,2",
         b"yesterday,1",
         b"1969-12-31 23:59,1",
+        b"9999-12-31 22:00,1",
         b"1970-01-01,-1",
         b"1970-01-01,nan",
         f"1970-01-01,{MAX_COUNT * 2}".encode(),

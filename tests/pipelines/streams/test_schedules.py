@@ -55,6 +55,11 @@ def test_all_holds_under_faults_in_any_schedule(part: int) -> None:
     assert BUDGET.happened["crash"] > BUDGET.counts["played"] / 2
 
 
+def test_a_source_is_read_although_the_task_of_a_sweep_is_purged_too() -> None:
+    """G4: a purged task's name stays taken, that of a sweep as well."""
+    play_of(112_394_645).run()
+
+
 @pytest.mark.parametrize(("kind", "variant"), VARIANTS, ids=lambda each: each.__name__)
 def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Variant) -> None:
     """What a part of the protocol is for: without it some schedule breaks an invariant."""
