@@ -117,7 +117,7 @@ def check_log(content: bytes) -> tuple[int, int]:
     found += _readable(content[-LOOKED_AT_BYTES:].splitlines()[-LOOKED_AT:])
     begin = found[0].at
     # Lines from further ahead are not read.
-    return begin, max(each.at for each in found if each.at <= begin + MAX_SPAN_MS)
+    return begin, max(each.at for each in found if each.at < begin + MAX_SPAN_MS)
 
 
 def _readable(lines: Sequence[bytes]) -> Iterator[Any]:
