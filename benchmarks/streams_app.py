@@ -3,6 +3,7 @@
 one, three   the count alone, or behind two stages that keep a state for each key and hand every
              record on; a last computation keeps the results. A pipeline for each round, for its
              source ends. It is pulled, 100 records at a time
+fused        the three stages as one computation
 pushed       the count, pushed by somebody else
 hops         the same; the app notes when each record's commit had returned: from then on the result
              can be read
@@ -45,6 +46,7 @@ from pipelines.streams import (
     PushSource,
     Record,
 )
+from pipelines.streams.fused import Fused
 from pipelines.streams.windows import Tumbling, Windowed
 from pipelines.tasks import task
 
@@ -113,11 +115,19 @@ def stages(count: int) -> Sequence[Computation]:
     return [*passes, counted, Collect()]
 
 
-def pulled(name: str, count: int, records: int = RECORDS, intervals: int = 1) -> Pipeline:
-    """Return a pipeline of so many stages over the workload."""
+def fused(count: int) -> Sequence[Computation]:
+    """Return the same stages as one computation, and what keeps its results."""
+    *counted, collect = stages(count)
+    return [Fused("fused", *counted), collect]
+
+
+def pulled(
+    name: str, computations: Sequence[Computation], records: int = RECORDS, intervals: int = 1
+) -> Pipeline:
+    """Return a pipeline over the workload."""
     disorder = timedelta(milliseconds=DISORDER_MS)
     source = PullSource("in", functools.partial(read, records), disorder=disorder)
-    return Pipeline(name, *stages(count), sources=[source], intervals=intervals)
+    return Pipeline(name, *computations, sources=[source], intervals=intervals)
 
 
 def pushed(
@@ -128,8 +138,9 @@ def pushed(
     return Pipeline(name, *computations, sources=[source], intervals=intervals)
 
 
-ONE = [pulled(f"one-{n}", 1) for n in range(WARM_ROUNDS + ROUNDS)]
-THREE = [pulled(f"three-{n}", 3) for n in range(WARM_ROUNDS + ROUNDS)]
+ONE = [pulled(f"one-{n}", stages(1)) for n in range(WARM_ROUNDS + ROUNDS)]
+THREE = [pulled(f"three-{n}", stages(3)) for n in range(WARM_ROUNDS + ROUNDS)]
+FUSED = [pulled(f"fused-{n}", fused(3)) for n in range(WARM_ROUNDS + ROUNDS)]
 PUSHED = {size: pushed(f"pushed-{size}", *stages(1)) for size in SIZES}
 HOPS = pushed("hops", Noted())
 LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
@@ -137,7 +148,7 @@ LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
 PASSES = Pass(1, "in", "passed-1"), Pass(2, "passed-1", "passed-2")
 SPREAD = pushed("spread", *PASSES, Noted("passed-2"), intervals=2)
 SPREAD_PULLED = [
-    pulled(f"spread-{n}", 3, SPREAD_RECORDS, intervals=2) for n in range(1 + SPREAD_ROUNDS)
+    pulled(f"spread-{n}", stages(3), SPREAD_RECORDS, intervals=2) for n in range(1 + SPREAD_ROUNDS)
 ]
 
 
@@ -233,6 +244,6 @@ def _note_commits() -> None:
 def serve(*more: Pipeline) -> Flask:
     """Return the app, with further pipelines."""
     _note_commits()
-    pipelines = (*ONE, *THREE, *PUSHED.values(), HOPS, LAGS, SPREAD, *SPREAD_PULLED, *more)
+    pipelines = (*ONE, *THREE, *FUSED, *PUSHED.values(), HOPS, LAGS, SPREAD, *SPREAD_PULLED, *more)
     app, _ = app_for(Registry(*pipelines, DETECTOR, count_each))
     return app

@@ -26,6 +26,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from benchmarks import streams_app
+from benchmarks.streams_app import fused, stages
 from benchmarks.streams_workload import truth
 from models import rows
 from pipelines.runtime import SystemClock
@@ -154,12 +155,15 @@ class Machine:
         return pull(self.environment, name) if lo < 0 else Worker(self.environment, name, lo).run()
 
 
-def measured(stages: int, name: str, profile: cProfile.Profile | None) -> tuple[float, Rows]:
+SHAPES = {"1 stage": stages(1), "3 stages": stages(3), "3 stages, fused": fused(3)}
+
+
+def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[float, Rows]:
     """Run the workload once; return the processor time in seconds, and what was called."""
     store = Rows()
     for each in ("read", "scan", "first_names", "commit"):
         setattr(rows, each, getattr(store, each))
-    machine = Machine(streams_app.pulled(name, stages), store)
+    machine = Machine(streams_app.pulled(name, SHAPES[shape]), store)
     began_s = time.process_time()
     if profile is None:
         machine.run()
@@ -179,14 +183,14 @@ def main() -> None:
     is_profile = parser.parse_args().profile
     truth(RECORDS)  # All rounds share it, and the records.
     runpy.run_path(str(SERVED))["post_worker_init"](None)
-    for stages in (1, 3):
-        runs = [measured(stages, f"cost-{stages}-{n}", None) for n in range(ROUNDS)]
+    for number, shape in enumerate(SHAPES):
+        runs = [measured(shape, f"cost-{number}-{n}", None) for n in range(ROUNDS)]
         took_s, store = min(runs, key=lambda run: run[0])
         each = {name: f"{count / RECORDS:.3f}" for name, count in sorted(store.counts.items())}
-        print(f"{stages} stages: {1e6 * took_s / RECORDS:.1f} us a record, {each}")
+        print(f"{shape}: {1e6 * took_s / RECORDS:.1f} us a record, {each}")
         if is_profile:
             profile = cProfile.Profile()
-            measured(stages, f"profile-{stages}", profile)
+            measured(shape, f"profile-{number}", profile)
             pstats.Stats(profile).sort_stats("tottime").print_stats(30)
 
 

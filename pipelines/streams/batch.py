@@ -31,7 +31,15 @@ from pipelines.streams.keys import (
     Target,
     derived_id,
 )
-from pipelines.streams.records import NEVER, Record, Timer, check_time, value_text
+from pipelines.streams.records import (
+    NEVER,
+    Record,
+    Timer,
+    check_output,
+    check_tag,
+    check_time,
+    value_text,
+)
 from pipelines.streams.state import MAX_STATE_BYTES, State
 
 # Of one batch, so that its commit stays below 10 MiB.
@@ -41,7 +49,6 @@ MAX_PRODUCED_BYTES = 1_000_000
 # Of one hook: with what was produced before it stays below what a commit takes.
 MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
-MAX_TAG_CHARS = 200
 MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
 
 Route = Callable[[str, Any], tuple[Target, ...]]
@@ -152,11 +159,11 @@ class _Batch:
         self.effects = Effects()
         self.bytes = 0
         self.ttl = _milliseconds(computation.ttl)
-        self.context = Context(self)
+        self.context = computation.context(self)
         self.key, self.at, self.is_late = "", 0, False
         self._input: Input | None = None
         self._work: Any = None
-        self._firing: SetTimer | None = None
+        self.firing: SetTimer | None = None
         self._has_dropped = False
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
@@ -180,7 +187,7 @@ class _Batch:
 
     def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
-        self.key, self.at, self.is_late, self._firing = key, at, is_late, firing
+        self.key, self.at, self.is_late, self.firing = key, at, is_late, firing
         self._has_dropped, self._hook_bytes = False, 0
         self._hook_outputs.clear()
         work = self.works.get(key)
@@ -209,18 +216,24 @@ class _Batch:
         else:
             self.effects.counts.records += 1
         if self.ttl is not None:
-            work, expires = self._work, at + self.ttl
-            if work.expires == NEVER or work.expires < expires:
-                work.expires = expires
+            self._keep_until(at + self.ttl)
+
+    def _keep_until(self, at: int) -> None:
+        """Have the key kept until the watermark has reached a time, or longer."""
+        work = self._work
+        if work.expires == NEVER or work.expires < at:
+            work.expires = at
 
     def _drop(self, each: Input) -> None:
         """Count a record as late, and hand it to the stream for late ones."""
         self.effects.counts.late += 1
-        stream = self.computation.late_stream
-        if stream is not None:
-            targets = self.route(stream, each.value)
-            late = Production(stream, value_text(each.value), each.at, True, targets)
-            self._keep(late, _bytes_of(late))
+        if self.computation.late_stream is not None:
+            self.produce_late(self.computation.late_stream, each.value, each.at)
+
+    def produce_late(self, stream: str, value: Any, at: int) -> None:
+        """Hand a record that was dropped to the stream for late ones."""
+        late = Production(stream, value_text(value), at, True, self.route(stream, value))
+        self._keep(late, _bytes_of(late))
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -267,6 +280,22 @@ class _Batch:
 
     # What a hook does
 
+    def step(self, at: int, is_late: bool) -> None:
+        """Go on, in the same hook, with a record that it has led to (fused.py)."""
+        self.at, self.is_late, self.firing = at, is_late, None
+        if self.ttl is not None:
+            self._keep_until(at + self.ttl)
+
+    @property
+    def timers(self) -> Mapping[str, SetTimer]:
+        """Return the timers of the key that have not fired."""
+        timers: Mapping[str, SetTimer] = self._work.timers
+        return timers
+
+    def drop_inside(self) -> None:
+        """Count a record that the hook has led to as late."""
+        self.effects.counts.late_inside += 1
+
     def state(self) -> State:
         state: State | None = self._work.state
         if state is None:
@@ -276,10 +305,9 @@ class _Batch:
 
     def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
         _check_strong(self.computation, "timers")
-        if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
-            raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
+        check_tag(tag)
         check_time(at)
-        if self._firing is not None or at < self.at:
+        if self.firing is not None or at < self.at:
             self._check_order(at, is_wall)
         hold = self.at if is_wall else at
         is_late, before = self.is_late, self._work.timers.get(tag)
@@ -293,7 +321,7 @@ class _Batch:
         self._work.timers[tag] = SetTimer(at, is_wall, hold, is_late)
 
     def _check_order(self, at: int, is_wall: bool) -> None:
-        firing = self._firing
+        firing = self.firing
         if firing is not None and firing.is_wall == is_wall and at <= firing.at:
             raise TooEarlyError(
                 f"a timer that fires at {firing.at} can set further ones behind that, not at {at}"
@@ -309,20 +337,24 @@ class _Batch:
             raise UnknownStreamError(
                 f"{self.computation.name} does not write {stream!r}: add it to its `outputs`"
             )
-        if check_time(at) < self.at:
-            raise TooEarlyError(
-                f"an output at {at} is earlier than its input, at {self.at}: give it that time, or "
-                "a later one"
-            )
+        check_output(at, self.at)
         targets, text = self.route(stream, value), value_text(value)
         production = Production(stream, text, at, self.is_late, targets, self._output_id(stream))
         size = _bytes_of(production)
+        self.count_bytes(size)
+        self._keep(production, size)
+
+    def count_bytes(self, size: int) -> None:
+        """Count what a hook writes.
+
+        Raises:
+            BadRecordError: it is too much for one hook.
+        """
         self._hook_bytes += size
         if self._hook_bytes > MAX_HOOK_BYTES:
             raise BadRecordError(
                 f"one call may write {MAX_HOOK_BYTES} bytes at most, to all readers together"
             )
-        self._keep(production, size)
 
     def _output_id(self, stream: str) -> str:
         """Return the id of an output: that of its input and its place, if a repetition needs it.
@@ -346,7 +378,7 @@ class _Batch:
 
     def drop_late(self) -> None:
         _check_strong(self.computation, "count of what it drops")
-        if self._firing is not None:
+        if self.firing is not None:
             raise BadRecordError("a timer cannot be dropped as late: only a record can")
         self._has_dropped = True
 
@@ -363,7 +395,7 @@ class _CarefulBatch(_Batch):
 
     def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
         effects, key, at = self.effects, self.key, self.at
-        before = self._work.freeze()
+        before, is_late, firing = self._work.freeze(), self.is_late, self.firing
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
@@ -374,7 +406,7 @@ class _CarefulBatch(_Batch):
                 self._work.put(before)
                 del effects.productions[produced:]
                 self.bytes, effects.counts = size, replace(counts)
-                self.enter(key, at, self.is_late, self._firing)
+                self.enter(key, at, is_late, firing)
             else:
                 return True
         effects.failures.append(Failure(key, what, said[:MAX_ERROR_CHARS]))

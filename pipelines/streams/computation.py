@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from pipelines.streams.context import Context
+from pipelines.streams.context import Context, Hands
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.records import Record, Timer
 from pipelines.streams.state import JSON, Codec
@@ -44,6 +44,7 @@ class Computation:
         inputs: The streams that it reads, each with the function that takes a record's key from
             its value.
         outputs: The streams that it may write.
+        inner: The streams that it both writes and reads, if it is fused (pipelines.streams.fused).
         late: What becomes of a record that was late when it was injected, and of what it led to:
             "process": `record` gets it, and `ctx.late` says so; "drop": it is counted and dropped.
         late_stream: Where late records go that are dropped, here or by `ctx.drop_late()`; None:
@@ -67,6 +68,7 @@ class Computation:
     reads: Sequence[int] = ()
     inputs: Mapping[str, KeyOf] = {}
     outputs: Sequence[str] = ()
+    inner: Sequence[str] = ()
     late: Late = "process"
     late_stream: str | None = None
     ttl: timedelta | None = None
@@ -88,6 +90,10 @@ class Computation:
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Act on a timer: called once for each, in order of time for one key."""
+
+    def context(self, hands: Hands) -> Context:
+        """Return what hooks get, for one batch."""
+        return Context(hands)
 
     def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
         """Return a state that an earlier version has left as this one has it: here, as it is.

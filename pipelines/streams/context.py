@@ -13,9 +13,11 @@ class Hands(Protocol):
 
     key: str
     at: int
-    watermark: int
     now: int
     is_late: bool
+
+    @property
+    def watermark(self) -> int: ...
 
     def state(self) -> State: ...
 

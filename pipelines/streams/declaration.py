@@ -151,8 +151,8 @@ class Declaration:
         Raises:
             TypeError: there can be no such pipeline; the text says why.
         """
-        made = [*map(_made, computations), *sinks]
-        waiting = list(map(_made, standby))
+        made = [*map(as_computation, computations), *sinks]
+        waiting = list(map(as_computation, standby))
         self.name = name
         self.versions = {(each.name, each.version): each for each in [*made, *waiting]}
         self.sinks = tuple(each for each in self.versions.values() if isinstance(each, Sink))
@@ -292,12 +292,31 @@ class Declaration:
             others = [self.versions[each.name, other] for other in self.versions_of(each.name)]
             if any(isinstance(other, Sink) != isinstance(each, Sink) for other in others):
                 raise TypeError(f"{self.name}: {each.name} is a sink in one version only")
+        for each in [*made, *waiting]:
+            self._check_inner(each)
         for sink in self.sinks:
             if sink.pipeline:
                 raise TypeError(f"the sink {sink.name} is a part of {sink.pipeline} already")
             sink.pipeline = self.name
         _ = self.graph.order
         self.check_weak()
+
+    def _check_inner(self, fused: Computation) -> None:
+        """Check that what the parts of a fused computation write for each other stays with them."""
+        for each in self.versions.values():
+            if each.name == fused.name:
+                continue
+            for stream in fused.inner:
+                if stream in each.written or stream in each.inner:
+                    raise TypeError(
+                        f"{self.name}: {each.name} writes {stream!r}, of which {fused.name} gets "
+                        "only what its own parts write: give one of the streams another name"
+                    )
+                if stream in each.inputs and stream not in fused.outputs:
+                    raise TypeError(
+                        f"{self.name}: {each.name} reads {stream!r}, which stays inside "
+                        f"{fused.name}: name it in the `outputs` of that one"
+                    )
 
     def check_weak(self) -> None:
         """Check that no weak sink gets what follows from a state, which may not be committed.
@@ -315,7 +334,8 @@ class Declaration:
                 )
 
 
-def _made(computation: Computation | type[Computation]) -> Computation:
+def as_computation(computation: Computation | type[Computation]) -> Computation:
+    """Return a computation, made of its class if that was given."""
     return computation() if isinstance(computation, type) else computation
 
 

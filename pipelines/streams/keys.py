@@ -148,6 +148,7 @@ class Counts:
 
     records: int = 0  # Worked on, late ones included unless they were dropped.
     late: int = 0  # Dropped.
+    late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
     timers: int = 0
     dead: int = 0
     produced: int = 0

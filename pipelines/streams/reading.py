@@ -70,8 +70,9 @@ class ComputationStatus:
     `version`: of its code; `phase`: what becomes of it (`Pipeline.topology`). The
     rest counts since the pipeline began: `records` that were worked on, `late` ones that were
     dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
-    `produced` records. `passed`: of a weak one, how many of its records those who write for it have
-    worked on.
+    `produced` records. `late_inside`: of a fused one, how many records that one of its parts wrote
+    another one dropped as late. `passed`: of a weak one, how many of its records those who write
+    for it have worked on.
     """
 
     name: str
@@ -86,6 +87,7 @@ class ComputationStatus:
     repeated: int
     timers: int
     produced: int
+    late_inside: int = 0
     waiting_timers: int = 0
     known_for_ms: int | None = None
     early: int | None = None
@@ -196,6 +198,7 @@ def _computation_status(
         repeated=sum(each.repeated for each in found),
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
+        late_inside=sum(each.late_inside for each in found),
         waiting_timers=sum(each.timers for each in found),
         known_for_ms=known_for(environment, environment.at(head), name, found),
         early=head.early.get(name),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipelines.streams.errors import BadRecordError
+from pipelines.streams.errors import BadRecordError, TooEarlyError
 from pipelines.streams.texts import encoder
 
 # Later than any record: the watermark of a stream that has ended.
@@ -16,6 +16,7 @@ FOREVER = 10**15
 # The time of what does not wait for any: no watermark reaches it.
 NEVER = FOREVER + 1
 MAX_KEY_BYTES = 500
+MAX_TAG_CHARS = 200
 # Of a chunk's 256 KB.
 MAX_VALUE_BYTES = 200_000
 _encode = encoder(allow_nan=False)
@@ -62,6 +63,32 @@ def check_time(at: Any) -> int:
     if type(at) is not int or not 0 <= at < FOREVER:
         raise BadRecordError(f"a time is in whole milliseconds since 1970, not {at!r:.100}")
     return at
+
+
+def check_tag(tag: Any) -> str:
+    """Return the tag of a timer.
+
+    Raises:
+        BadRecordError: it is none.
+    """
+    if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
+        raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
+    return tag
+
+
+def check_output(at: Any, input_at: int) -> int:
+    """Return the time of an output.
+
+    Raises:
+        BadRecordError: it is no time.
+        TooEarlyError: it lies before that of its input.
+    """
+    if check_time(at) < input_at:
+        raise TooEarlyError(
+            f"an output at {at} is earlier than its input, at {input_at}: give it that time, or a "
+            "later one"
+        )
+    return int(at)
 
 
 def value_text(value: Any) -> str:

@@ -33,7 +33,9 @@ from pipelines.streams.shelf import summary
 from pipelines.streams.sink import Sink
 from pipelines.streams.topology import Plan
 
-COUNTS = ("records", "late", "dead", "repeated", "fired", "produced", "unkeyed")
+COUNTS = (
+    "records", "late", "late_inside", "dead", "repeated", "fired", "produced", "unkeyed",
+)  # fmt: skip
 
 
 def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
@@ -108,7 +110,8 @@ def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, I
     upper = both._replace(
         owner="", lease_ms=0, deaths=0,
         slabs=tuple(each for each in was.slabs if each.lo >= slot),
-        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0, passed={},
+        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0,
+        passed={}, late_inside=0,
     )  # fmt: skip
     return lower, upper
 

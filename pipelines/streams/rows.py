@@ -85,6 +85,7 @@ class Interval(NamedTuple):
     layout: int = 0  # The latest one that an owner of it has written under.
     load: Load = Load()
     passed: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
+    late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
 
     @property
     def hold(self) -> int:

@@ -72,6 +72,10 @@ class State(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def part(self, name: str) -> State:
+        """Return an item as a state of its own."""
+        return State(self._items.setdefault(name, {}))
+
     def value(self, name: str, default: Any = None) -> ValueCell:
         """Return a cell for one value."""
         return ValueCell(self._items, name, default)

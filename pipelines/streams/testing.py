@@ -258,7 +258,7 @@ class StreamTest:
         return True
 
     def _apply(self, name: str, effects: Effects) -> None:
-        self.late[name] += effects.counts.late
+        self.late[name] += effects.counts.late + effects.counts.late_inside
         self.dead += [(name, failure) for failure in effects.failures]
         for each in effects.productions:
             self._deliver(each.stream, each.text, each.at, each.is_late, each.targets)

@@ -237,6 +237,7 @@ class Worker(Owner):
             ids=ids,
             records=was.records + counts.records,
             late=was.late + counts.late,
+            late_inside=was.late_inside + counts.late_inside,
             dead=was.dead + counts.dead,
             repeated=was.repeated + repeated,
             fired=was.fired + counts.timers,

@@ -75,9 +75,10 @@ class Seen(Minutes):
     """What has come since it was attached."""
 
 
+REQUESTS = PushSource("requests", disorder=timedelta(seconds=2))
 WEBLOG = Pipeline(
     "minutes", Hits, Minutes, intervals=1, standby=[LaterHits, UnreadableHits, Seen],
-    sources=[PushSource("requests", disorder=timedelta(seconds=2))],
+    sources=[REQUESTS],
 )  # fmt: skip
 
 

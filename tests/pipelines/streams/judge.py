@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.streams.calls import Commit, Found, Key
+from pipelines.streams.fused import Fused
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import (
     CHUNK,
@@ -155,20 +156,23 @@ class Judge:
             raise Violation(f"rows of states: {orphans}")
 
     def states(self, computation: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the keys of a computation with their states; "": of all."""
+        """Return the keys of a computation, or a part of a fused one, and its states; "": all."""
         computations = self.simulation.pipeline.computations
         found = []
         for row, each in self.simulation.store.rows.items():
             _, _, rest = row.name.partition(":")
             name = rest.partition(":")[0]
-            if row.kind not in (SLAB, LARGE) or computation not in ("", name):
-                continue
-            codec = computations[name].codec
             if row.kind == LARGE:
-                found.append((row.name.rpartition(":")[2], codec.load(each.body)))
+                texts = {row.name.rpartition(":")[2]: each.body}
+            elif row.kind == SLAB:
+                texts = {key: state.text for key, state in each.body.keys.items() if state.text}
+            else:
                 continue
-            texts = {key: state.text for key, state in each.body.keys.items() if state.text}
-            found += [(key, codec.load(text)) for key, text in texts.items()]
+            for key, text in texts.items():
+                state = computations[name].codec.load(text)
+                is_fused = isinstance(computations[name], Fused)
+                parts = state if is_fused else {name: state}
+                found += [(key, parts[part]) for part in parts if computation in ("", part)]
         return found
 
 

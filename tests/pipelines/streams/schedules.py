@@ -210,12 +210,16 @@ class Schedule:
         if len(dead) != len(poison) or len(set(late)) != len(late):
             raise Violation(f"dead {len(dead)}, poison {len(poison)}, late {late}")
         truth = Counter(
-            (f"m{(int(each['k'][1:]) * 7 + 1) % KEYS}", each["at"] // WINDOW * WINDOW)
+            (f"m{(int(each['k'][1:]) * 7 + 1) % KEYS}", self.window_of(each))
             for each in self.records
             if each["id"] not in late and "poison" not in each
         )
         if truth != Counter({(key, start): count for key, start, count in got}):
             raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")
+
+    def window_of(self, record: dict[str, Any]) -> int:
+        """Return the start of the window that is to have a record."""
+        return int(record["at"]) // WINDOW * WINDOW
 
 
 class Busy(Schedule):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests import sampling
-from tests.pipelines.streams import broken
+from tests.pipelines.streams import broken, broken_fusion
+from tests.pipelines.streams.fusing import Fusing
 from tests.pipelines.streams.mixed import Mixed
 from tests.pipelines.streams.schedules import Busy, Schedule, found
 from tests.pipelines.streams.store import Violation
@@ -22,12 +23,13 @@ SCHEDULES = 100_000 if IS_SOAK else 2_000
 FIRST = SCHEDULES * (int(SEED) if IS_SOAK and SEED.isdecimal() else sampling.SEED)
 PARTS = 2  # All of which `make test` draws.
 
-Play = Schedule | Mixed
+Play = Schedule | Mixed | Fusing
 Variant = Callable[[Any, pytest.MonkeyPatch], None]
 VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Schedule, variant) for variant in broken.OF_STAGES),
     *((Busy, variant) for variant in broken.OF_BUSY),
     *((Mixed, variant) for variant in broken.OF_MIXED),
+    *((Fusing, variant) for variant in broken_fusion.VARIANTS),
 ]
 MAX_SEARCHED = 2_000
 
@@ -67,5 +69,7 @@ def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Var
 
 
 def play_of(seed: int) -> Play:
-    """Return a schedule: one in three has all kinds of sources and timers."""
-    return Mixed(seed // 3) if seed % 3 == 2 else Schedule(seed)
+    """Return a schedule: one in three has all kinds of sources and timers, one in six fuses."""
+    if seed % 3 == 2:
+        return Mixed(seed // 3)
+    return Fusing(seed) if seed % 6 == 1 else Schedule(seed)

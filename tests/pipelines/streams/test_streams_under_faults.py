@@ -21,13 +21,17 @@ from pipelines.streams import (
     Timer,
 )
 from pipelines.streams.calls import Commit
+from pipelines.streams.fused import Fused
 from pipelines.streams.rows import DeadRow, Letter
 from pipelines.streams.service import Engine
 from pipelines.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
 from tests.pipelines.streams.harness import (
+    REQUESTS,
     WEBLOG,
+    Hits,
+    Minutes,
     dead,
     delete_rows,
     hits,
@@ -47,8 +51,8 @@ TRUTH = {"0": [["/", 2], ["/x", 1]], "60000": [["/", 1]]}
 class WebLog:
     """Records that come twice, one that is poison, and the end of the log."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, pipeline: Pipeline = WEBLOG) -> None:
+        self.world, self.pipeline = world, pipeline
         self.begun: set[str] = set()
 
     def begin(self, tag: str) -> None:
@@ -62,17 +66,17 @@ class WebLog:
     def push(self, records: list[Pushed], *, is_over: bool = False) -> None:
         try:
             if is_over:
-                WEBLOG.close(self.world.clients, "requests")
+                self.pipeline.close(self.world.clients, "requests")
             else:
-                WEBLOG.push(self.world.clients, "requests", records)
+                self.pipeline.push(self.world.clients, "requests", records)
         except (Retry, Unavailable) as error:
             raise rpc_errors.ServiceUnavailable(str(error)) from error  # type: ignore[no-untyped-call]
 
     def is_done(self, tag: str) -> bool:
-        return is_drained() and windows_here(self.world.clients) == TRUTH
+        return is_drained() and windows_here(self.world.clients, self.pipeline) == TRUTH
 
     def check(self, tag: str, fault: str) -> None:
-        status = WEBLOG.status(self.world.clients).computations["hits"]
+        status = self.pipeline.status(self.world.clients).computations["hits"]
         assert (status.records, status.dead, status.late, dead()) == (4, 1, 0, 1), fault
         assert status.timers == 3, fault
 
@@ -81,6 +85,26 @@ def forget(world: World) -> None:
     """Begin with nothing."""
     with world.plan.unwatched():
         delete_rows(streams)
+
+
+class Clean(Computation):
+    """Hands requests on, and counts them."""
+
+    inputs: ClassVar = {"requests": lambda request: request["path"]}
+    outputs = ("clean",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+        ctx.produce("clean", record.value)
+
+
+class CleanHits(Hits):
+    inputs: ClassVar = {"clean": lambda request: request["path"]}
+
+
+FUSED = Pipeline(
+    "fused-minutes", Fused("hits", Clean, CleanHits), Minutes, intervals=1, sources=[REQUESTS]
+)
 
 
 class Waits(Computation):
@@ -178,6 +202,18 @@ def test_windows_are_exact_with_every_delivery_doubled_in_any_order(
     assert windows(world) == TRUTH
     with world.context():
         log.check("t", "")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, OVERLAP])
+def test_what_is_fused_is_exact_with_a_fault_at_any_call(services: Services, kind: str) -> None:
+    """G16: the parts have one commit, so what one has done is never there without the others'."""
+    world = stream_world(services, FUSED)
+    Explorer(world, WebLog(world, FUSED)).explore([kind])
+    with world.context():
+        states = dict(FUSED.states(world.clients, "hits"))
+    assert {path: state["clean"] for path, state in states.items()} == {
+        "/": {"seen": 3}, "/x": {"seen": 1},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,568 @@
+"""Computations that run as one: they do what they do by themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
+from pipelines.streams.batch import run_batch
+from pipelines.streams.fused import Fused
+from pipelines.streams.keys import Input, KeyState, SetTimer
+from pipelines.streams.state import JsonCodec
+from pipelines.streams.testing import Output
+from pipelines.streams.windows import Tumbling, Windowed
+
+SECOND = 1_000
+KEYS = ("a", "b")
+
+
+def key_of(value: Any) -> str:
+    return str(value["k"])
+
+
+class Spread(Computation):
+    """Hands records on: some at once, some by a timer, some twice."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+        for wait_ms in record.value["waits"]:
+            if wait_ms:
+                tag = str(ctx.state.counter("tags").add(1))
+                ctx.state.map("waiting").set(tag, record.value)
+                ctx.set_timer(tag, record.at + wait_ms)
+            else:
+                ctx.produce("mid", record.value)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        ctx.produce("mid", ctx.state.map("waiting").pop(timer.tag))
+
+
+class Follow(Computation):
+    """Keeps what it gets of two streams, and tells of it."""
+
+    inputs: ClassVar = {"mid": key_of, "windows": lambda window: window["key"]}
+    outputs = ("told",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.at < ctx.watermark and not ctx.late:
+            ctx.state.list("bad").append([record.at, ctx.watermark])
+        ctx.state.list(record.stream).append(record.at)
+        ctx.produce("told", {"k": ctx.key, "stream": record.stream, "value": record.value})
+
+
+COUNT = Windowed("count", Tumbling(timedelta(seconds=1)), inputs={"mid": key_of}, output="windows")
+FUSED = Pipeline("p", Fused("fused", Spread, COUNT, Follow))
+APART = Pipeline("p", Spread, COUNT, Follow)
+SENT = st.tuples(
+    st.sampled_from(KEYS),
+    st.integers(0, 3 * SECOND),
+    st.lists(st.sampled_from((0, 300, 1_200)), max_size=2),
+)
+STEPS = st.lists(st.one_of(SENT, st.integers(0, 2 * SECOND)), max_size=12)
+
+
+def played(pipeline: Pipeline, steps: Sequence[Any], *, in_time: bool) -> StreamTest:
+    """Push records, and move the watermark by so much."""
+    test, watermark = StreamTest(pipeline), 0
+    for step in steps:
+        if isinstance(step, int):
+            watermark += step
+            test.advance_watermark(watermark)
+        else:
+            key, at, waits = step
+            test.push("in", {"k": key, "waits": waits}, at=watermark * in_time + at)
+    test.close()
+    return test
+
+
+def told(test: StreamTest) -> dict[tuple[str, str], list[Any]]:
+    """Return what was told, by key and stream, in its order."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for each in test.read("told"):
+        place = each.value["k"], each.value["stream"]
+        found.setdefault(place, []).append((each.value["value"], each.at, each.late))
+    return found
+
+
+@given(STEPS)
+def test_what_is_in_time_leads_to_the_same_as_with_computations_apart(steps: list[Any]) -> None:
+    """G16: also the states, and the order of what a stream brings for a key."""
+    fused, apart = played(FUSED, steps, in_time=True), played(APART, steps, in_time=True)
+
+    assert told(fused) == told(apart)
+    for key in KEYS:
+        parts = {name: apart.state(name, key) for name in ("spread", "count", "follow")}
+        assert fused.state("fused", key) == {name: kept for name, kept in parts.items() if kept}
+        assert "bad" not in parts["follow"]
+    assert fused.late.total() == apart.late.total() == 0
+    assert not fused.dead
+
+
+@given(STEPS)
+def test_each_late_record_counts_once_or_is_dropped_once(steps: list[Any]) -> None:
+    """G16: and none that was in time is late."""
+    test = played(FUSED, steps, in_time=False)
+
+    written = told(test)
+    mids = sum(len(each) for (_, stream), each in written.items() if stream == "mid")
+    windows = [each for (_, stream), each in written.items() if stream == "windows"]
+    counted = [value for each in windows for value, _, _ in each]
+    assert mids == sum(value["records"] for value in counted) + test.late["fused"]
+    starts = Counter((value["key"], value["start"]) for value in counted if value["pane"] != "late")
+    assert max(starts.values(), default=1) == 1
+    assert all("bad" not in test.state("fused", key).get("follow", {}) for key in KEYS)
+
+
+# What a part sees
+
+
+class Watch(Computation):
+    """Writes what it sees of the time."""
+
+    inputs: ClassVar = {"mid": key_of}
+    outputs = ("seen",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("seen", [record.at, ctx.watermark, ctx.late, ctx.is_over])
+
+
+def test_a_later_part_sees_a_watermark_that_waits_for_timers_of_those_before_it() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch)))
+    test.push("in", {"k": "a", "waits": [0, 300, 1_200]}, at=100)
+    test.advance_watermark(200)
+    test.close()
+
+    assert [each.value for each in test.read("seen")] == [
+        [100, 0, False, False], [400, 400, False, False], [1_300, 1_300, False, False],
+    ]  # fmt: skip
+
+
+def test_a_late_timer_does_not_move_a_later_parts_watermark_back() -> None:
+    """What a late one leads to sees the watermark that others have come to, and no earlier one."""
+    fused = Fused("fused", Spread, Watch)
+    waiting = '{"spread":{"waiting":{"1":{"k":"a"},"2":{"k":"a"}}}}'
+    timers = {
+        "spread:1": SetTimer(100, False, 100, True),
+        "spread:2": SetTimer(500, False, 500, False),
+    }
+    state = KeyState(waiting, timers)
+    effects = run_batch(fused, {"a": state}, watermark=900, now=0, due=["a"])
+
+    assert [each.text for each in effects.productions] == [
+        "[100,500,true,false]", "[500,500,false,false]",
+    ]  # fmt: skip
+
+
+class Changes(Computation):
+    """Goes on with a value that it has written."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        value = {**record.value, "pair": (1, 2), "many": []}
+        ctx.produce("mid", value)
+        value["many"].append("more")
+        ctx.state["mine"] = value
+
+
+class Keeps(Computation):
+    inputs: ClassVar = {"mid": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        record.value["many"].append(self.name)
+        ctx.state["kept"] = record.value
+
+
+class KeepsToo(Keeps):
+    """Has a value of its own."""
+
+
+def test_each_part_gets_a_value_of_its_own_as_json_has_made_it() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Changes, Keeps, KeepsToo)))
+    test.push("in", {"k": "a"}, at=1)
+
+    state = test.state("fused", "a")
+    assert state["changes"]["mine"]["many"] == ["more"]
+    assert state["keeps"]["kept"] == {"k": "a", "pair": [1, 2], "many": ["keeps"]}
+    assert state["keeps-too"]["kept"]["many"] == ["keeps-too"]
+
+
+class KeepsInput(Keeps):
+    inputs: ClassVar = {"in": key_of}
+
+
+class KeepsInputToo(Keeps):
+    inputs: ClassVar = {"in": key_of}
+
+
+def test_a_stream_from_outside_may_have_several_parts() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", KeepsInput, KeepsInputToo)))
+    test.push("in", {"k": "a", "many": []}, at=1)
+
+    assert test.state("fused", "a") == {
+        "keeps-input": {"kept": {"k": "a", "many": ["keeps-input"]}},
+        "keeps-input-too": {"kept": {"k": "a", "many": ["keeps-input-too"]}},
+    }
+
+
+# What fails
+
+
+class Fails(Computation):
+    inputs: ClassVar = {"mid": key_of}
+    outputs = ("out",)
+    max_attempts = 1
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+        ctx.produce("out", record.value)
+        if record.value.get("poison"):
+            raise ValueError("poison")
+
+
+def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbour_with_it() -> None:
+    """G7."""
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
+    inputs = [{"k": "a", "waits": [0]}, {"k": "a", "waits": [0], "poison": 1}]
+    for value in (*inputs, inputs[0]):
+        test.push("in", value, at=1)
+
+    assert [each.value for each in test.read("out")] == [inputs[0]] * 2
+    assert test.state("fused", "a") == {"spread": {"seen": 2}, "fails": {"seen": 2}}
+    [(name, failure)] = test.dead
+    assert (name, failure.what[1], failure.error) == ("fused", inputs[1], "ValueError: poison")
+
+
+def test_a_timer_whose_record_fails_is_the_dead_letter() -> None:
+    """G7: and what it has taken out of its state is there for when it is replayed."""
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
+    test.push("in", {"k": "a", "waits": [300], "poison": 1}, at=1)
+    test.close()
+
+    [(_, failure)] = test.dead
+    assert failure.what[0] == "spread:1"
+    assert list(test.state("fused", "a")["spread"]["waiting"]) == ["1"]
+    assert test.read("out") == []
+
+
+class OtherKey(Fails):
+    inputs: ClassVar = {"mid": lambda value: value.get("other", "a")}
+
+
+def test_a_record_with_another_key_fails() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, OtherKey)))
+    for more in ({}, {"other": "b"}):
+        test.push("in", {"k": "a", "waits": [0], **more}, at=1)
+
+    assert len(test.read("out")) == 1
+    [(_, failure)] = test.dead
+    assert "other-key has the key 'b' for a record of 'a'" in failure.error
+
+
+class Floods(Computation):
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        for _ in range(record.value["times"]):
+            ctx.produce("mid", {"k": ctx.key, "text": "x" * 100_000})
+
+
+def test_what_parts_write_for_each_other_in_one_hook_is_bounded() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Floods, Fails)))
+    test.push("in", {"k": "a", "times": 4}, at=1)
+    test.push("in", {"k": "a", "times": 11}, at=1)
+
+    assert test.state("fused", "a")["fails"] == {"seen": 4}
+    assert "one call may write" in test.dead[0][1].error
+
+
+class Clock(Computation):
+    """Tells of what it got, a second later by the clock."""
+
+    inputs: ClassVar = {"mid": key_of}
+    outputs = ("told",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.set_timer("tell", ctx.now + SECOND, wall=True)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        ctx.produce("told", [timer.tag, timer.at, timer.is_wall])
+
+
+class Relay(Clock):
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+
+
+def test_only_a_part_that_writes_for_no_other_has_timers_of_the_clock() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Clock)))
+    test.push("in", {"k": "a", "waits": [0]}, at=1)
+    test.advance_clock(SECOND)
+    assert test.read("told") == [Output(["tell", SECOND, True], at=1)]
+
+    test = StreamTest(Pipeline("p", Fused("fused", Relay, Clock)))
+    test.push("in", {"k": "a"}, at=1)
+    assert "relay cannot have timers of the clock" in test.dead[0][1].error
+
+
+class Cancels(Spread):
+    outputs = ("mid",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        super().record(ctx, record)
+        ctx.state["had"] = ctx.cancel_timer("1")
+
+
+def test_a_timer_is_cancelled_by_its_part() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Cancels, Fails)))
+    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.close()
+
+    assert test.state("fused", "a")["cancels"]["had"] is True
+    assert test.read("out") == []
+
+
+# What is late
+
+
+class Drops(Computation):
+    """Drops what is late."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+    late = "drop"
+    late_stream = "too-late"
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("mid", record.value)
+
+
+class DropsLater(Drops):
+    """Drops what is late, behind another one."""
+
+    inputs: ClassVar = {"mid": key_of}
+    outputs = ("out",)
+    late_stream = "later"
+
+
+class Late(Computation):
+    """Counts what was late for another one."""
+
+    inputs: ClassVar = {"later": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("late" if ctx.late else "in time").add(1)
+
+
+def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
+    """Have one record in time and one late; return the batch of a late one, too."""
+    fused = Fused("fused", *parts)
+    test = StreamTest(Pipeline("p", fused))
+    test.push("in", {"k": "a", "waits": [0]}, at=10)
+    test.advance_watermark(20)
+    test.push("in", {"k": "a", "waits": [0]}, at=10)
+    inputs = [Input("a", {"k": "a", "waits": [0]}, 10, "in", True)]
+    return test, run_batch(fused, {}, inputs, watermark=20, now=0).counts
+
+
+def test_a_late_record_that_its_part_drops_counts_as_late() -> None:
+    test, counts = late_of(Drops, Fails)
+
+    assert (counts.records, counts.late, counts.late_inside) == (0, 1, 0)
+    assert [each.late for each in test.read("too-late")] == [True]
+    assert len(test.read("out")) == 1
+
+
+def test_one_that_is_dropped_by_a_later_part_counts_as_worked_on_and_as_late_inside() -> None:
+    """G7: so what came in is still the sum of what was worked on, late, and dead."""
+    test, counts = late_of(Spread, DropsLater)
+
+    assert (counts.records, counts.late, counts.late_inside) == (1, 0, 1)
+    assert [each.late for each in test.read("later")] == [True]
+    assert test.late["fused"] == 1
+
+
+def test_another_part_may_read_what_is_late() -> None:
+    test, _ = late_of(Spread, DropsLater, Late)
+
+    assert test.state("fused", "a")["late"] == {"late": 1}
+
+
+class DropsTimer(Spread):
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        ctx.drop_late()
+
+
+def test_a_part_cannot_drop_a_timer() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", DropsTimer, Fails)))
+    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.close()
+    assert "a timer cannot be dropped as late" in test.dead[0][1].error
+
+
+# How long a key is kept
+
+
+class Remembers(Drops):
+    """Keeps its last record for a second."""
+
+    late = "process"
+    ttl = timedelta(seconds=1)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state["last"] = record.at
+        ctx.produce(self.outputs[0], record.value, record.at + 5 * SECOND)
+
+
+class RemembersLonger(Remembers):
+    inputs: ClassVar = {"mid": key_of}
+    outputs = ("out",)
+    ttl = timedelta(seconds=2)
+
+
+def test_a_key_is_forgotten_as_one_when_the_last_part_forgets_it() -> None:
+    test = StreamTest(Pipeline("p", Fused("fused", Remembers, RemembersLonger)))
+    test.push("in", {"k": "a"}, at=1)
+
+    test.advance_watermark(7 * SECOND)  # Behind the latest record of a part: that at 5001.
+    assert set(test.state("fused", "a")) == {"remembers", "remembers-longer"}
+    test.advance_watermark(7 * SECOND + 1)
+    assert test.state("fused", "a") == {}
+
+
+# Versions
+
+
+class Tally(Computation):
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("mid",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("count").add(1)
+        ctx.produce("mid", record.value)
+
+
+class LaterTally(Tally):
+    name = "tally"
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"count": 100 * version + state["count"]}
+
+
+def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
+    later = Fused("fused", LaterTally, Follow, version=2, reads=[1])
+    early = Fused("fused", Tally, Follow, Watch)
+    test = StreamTest(Pipeline("p", early, standby=[later]))
+    test.push("in", {"k": "a"}, at=1)
+    test.replace("fused", 2)
+    test.push("in", {"k": "a"}, at=2)
+
+    assert test.state("fused", "a") == {"tally": {"count": 102}, "follow": {"mid": [1, 2]}}
+
+
+def test_a_timer_of_a_part_that_is_not_there_any_more_does_nothing() -> None:
+    later = Fused("fused", Tally, Watch, version=2, reads=[1])
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
+    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.replace("fused", 2)
+    test.close()
+
+    assert test.read("seen") == []
+    assert not test.dead
+
+
+# What cannot be fused
+
+
+class Sent(Follow):
+    outputs = ("mid",)
+    inputs: ClassVar = {"windows": key_of}
+
+
+class Writes(Tally):
+    """Writes what others write, too."""
+
+
+class Shouts(Tally):
+    codec = JsonCodec()  # Another one than all have.
+
+
+class Second(Tally):
+    version = 2
+
+
+class Weak(Tally):
+    weak = idempotent = True
+
+
+class Most(Tally):
+    percentile = 90
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([Spread], "at least two parts are fused"),
+        ([Spread, Spread], "each with a name of its own"),
+        ([COUNT, Sent], "in a circle"),
+        ([Weak, Watch], "weak cannot be fused: leave `weak` out"),
+        ([Most, Watch], "it has a `percentile`"),
+        ([Shouts, Watch], "it has a `codec`"),
+        ([Second, Watch], "it has a `version`"),
+        ([Fused("inner", Tally, Watch), Watch], "it is fused itself"),
+        ([Remembers, Watch], "all of its parts have a `ttl`, or none"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused(parts: Sequence[Any], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        Pipeline("p", Fused("fused", *parts))
+
+
+def test_a_stream_that_no_part_writes_cannot_leave() -> None:
+    with pytest.raises(TypeError, match="no part writes 'nothing'"):
+        Fused("fused", Spread, Watch, outputs=["nothing"])
+
+
+def test_what_stays_inside_has_no_readers_and_no_writers_outside() -> None:
+    fused = Fused("fused", Spread, Watch)
+    with pytest.raises(TypeError, match="count reads 'mid', which stays inside fused"):
+        Pipeline("p", fused, COUNT, Follow)
+    with pytest.raises(TypeError, match="writes writes 'mid', of which fused gets only"):
+        Pipeline("p", fused, Writes)
+
+
+def test_a_stream_that_parts_read_can_leave_as_well() -> None:
+    fused = Fused("fused", Spread, Watch, outputs=["mid", "seen"])
+    test = StreamTest(Pipeline("p", fused, Keeps))
+    test.push("in", {"k": "a", "waits": [0], "many": []}, at=1)
+
+    assert len(test.read("seen")) == len(test.read("mid")) == 1
+    assert "kept" in test.state("keeps", "a")
+
+
+def test_an_output_before_its_input_or_of_an_unknown_stream_fails() -> None:
+    class Early(Tally):
+        name = "early"
+
+        def record(self, ctx: Context, record: Record) -> None:
+            ctx.produce(record.value["to"], record.value, record.at - 1)
+
+    test = StreamTest(Pipeline("p", Fused("fused", Early, Watch)))
+    for stream in ("mid", "nowhere"):
+        test.push("in", {"k": "a", "to": stream}, at=5)
+
+    assert [failure.error.partition(":")[0] for _, failure in test.dead] == [
+        "TooEarlyError", "UnknownStreamError",
+    ]  # fmt: skip
