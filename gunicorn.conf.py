@@ -62,7 +62,9 @@ def post_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """Have the garbage collector pass over what the app was loaded with: that stays anyway.
 
-    A worker of streams makes so many small objects that it walked all of it again and again.
+    A worker of streams makes so many small objects that it walked all of it again and again. And
+    next to none of them need it: so it looks after 20,000 more of them, not after 700.
     """
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()

@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.results import Result, percentile, quartiles
 from benchmarks.streams_app import (
     BATCH,
+    FUSED,
     HOPS,
     LAGS,
     ONE,
@@ -97,10 +98,12 @@ def _rates(bench: Bench) -> Iterator[Result]:
     for n in range(WARM_ROUNDS):
         _pulled(bench, ONE[n])
         _pulled(bench, THREE[n])
+        _pulled(bench, FUSED[n])
     for n in range(ROUNDS):
         took_s = {
             "one_stage": _pulled(bench, ONE[WARM_ROUNDS + n]) / RECORDS,
             "three_stages": _pulled(bench, THREE[WARM_ROUNDS + n]) / RECORDS,
+            "three_fused": _pulled(bench, FUSED[WARM_ROUNDS + n]) / RECORDS,
             "task_each": _task_each(bench, n) / TASKS,
         }
         for stages in (1, 3):
@@ -124,8 +127,10 @@ def _ratios(seconds: dict[str, list[float]]) -> Iterator[Result]:
     durable, default = "Bytewax, a snapshot a batch", "Bytewax, a snapshot every 10 s"
     for ours, theirs, versus, target in (
         ("one_stage", "bytewax_durable_1", durable, 2.0),
+        ("three_fused", "bytewax_durable_3", durable, 2.0),
         ("three_stages", "bytewax_durable_3", durable, 2.0),
         ("one_stage", "bytewax_default_1", default, None),
+        ("three_fused", "bytewax_default_3", default, None),
         ("three_stages", "bytewax_default_3", default, None),
         ("one_stage", "task_each", "one task and one transaction a record", 20.0),
     ):

@@ -87,12 +87,10 @@ def run_batch(
         max_fired: How many timers fire at most.
     """
     limits = is_over, max_fired
-    batch = _Batch(computation, keys, watermark, now, route, limits)
     try:
-        return batch.run(inputs, due)
+        return _Batch(computation, keys, watermark, now, route, limits).run(inputs, due)
     except _HookError:
-        careful = _CarefulBatch(computation, keys, watermark, now, route, limits)
-        return careful.run(inputs, due)
+        return _CarefulBatch(computation, keys, watermark, now, route, limits).run(inputs, due)
 
 
 class _HookError(Exception):
@@ -168,13 +166,12 @@ class _Batch:
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
     def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
-        if self._fire_all(due):
-            for each in inputs:
-                if self._is_full() or self.is_over():
-                    break
-                self._take(each)
-                self.effects.taken += 1
-        self._freeze_all()
+        try:
+            if self._fire_all(due):
+                self._take_all(inputs)
+            self._freeze_all()
+        finally:
+            self.context.close()
         return self.effects
 
     def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
@@ -197,6 +194,13 @@ class _Batch:
         self._work = work
 
     # Records
+
+    def _take_all(self, inputs: Sequence[Input]) -> None:
+        for each in inputs:
+            if self._is_full() or self.is_over():
+                break
+            self._take(each)
+            self.effects.taken += 1
 
     def _take(self, each: Input) -> None:
         key, value, at, stream, is_late, _ = each

@@ -38,6 +38,10 @@ class Context:
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
 
+    def close(self) -> None:
+        """Let go of what stands behind it, so that no garbage collector is needed for that."""
+        del self._hands
+
     @property
     def key(self) -> str:
         return self._hands.key

@@ -170,6 +170,10 @@ class _Fusion(Context):
         super().__init__(hands)
         self.steps = _Steps(fused, hands)
 
+    def close(self) -> None:
+        super().close()
+        self.steps.close()
+
 
 class _Steps:
     """The hands behind the part at work, in the course of one hook of a fused computation."""
@@ -188,6 +192,11 @@ class _Steps:
         # Whose timer fires, and where it holds back what comes behind it; None: a record has come.
         self._fired: tuple[str, int] | None = None
         self.key, self.now, self.at, self.is_late = "", 0, 0, False
+
+    def close(self) -> None:
+        """Let go of what stands behind this, and of what this stands behind."""
+        self._context.close()
+        del self._hands
 
     # One hook
 
