@@ -7,10 +7,11 @@ A line that cannot be read costs that line and no other: it is counted.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from demos.times import read_time
 
 # Longer ones are no line of a log that a browser led to.
 MAX_LINE_BYTES = 16_384
@@ -19,8 +20,6 @@ MAX_VISITOR_CHARS = 100
 MAX_PATH_CHARS = 120
 # Of the bad lines that are named.
 MAX_NAMED = 10
-# What is drawn lies some days behind it at most, so Python has dates for it.
-MAX_YEAR = 2199
 # A line without a request: the browser hung up before it asked for anything.
 NO_PATH = "-"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -33,7 +32,6 @@ _LINE = re.compile(
     r"(?P<status>[1-5]\d\d) (?P<bytes>\d{1,15}|-)(?: .*)?",
     flags=re.ASCII,
 )
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class BadLineError(ValueError):
@@ -131,11 +129,7 @@ def _time(found: re.Match[str]) -> int:
     """
     try:
         month = MONTHS.index(found["month"]) + 1
-        text = f"{found['year']}-{month:02}-{found['day']}T{found['time']}{found['zone']}"
-        time = datetime.datetime.fromisoformat(text)
-        at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
+        day, zone = f"{found['year']}-{month:02}-{found['day']}", found["zone"]
+        return read_time(f"{day}T{found['time']}{zone}")
     except (ValueError, OverflowError) as error:
-        raise BadLineError("there is no such time") from error
-    if at < 0 or time.year > MAX_YEAR:
-        raise BadLineError(f"its time does not lie in the years 1970 to {MAX_YEAR}")
-    return at
+        raise BadLineError(f"its time is none: {error}") from error

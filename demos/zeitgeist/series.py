@@ -11,13 +11,14 @@ Labels are a JSON file: by the name of a series a list of [begin, end], in the s
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from demos.times import read_time
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -27,10 +28,7 @@ BUCKET_MS = 5 * MINUTE_MS
 MAX_ROWS = 100_000
 MAX_SPAN_MS = 370 * DAY_MS
 MAX_COUNT = 1e9
-MAX_YEAR = 2199  # What is drawn lies some days behind it at most, so Python has dates for it.
 MAX_NAME_CHARS = 60
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class BadSeriesError(ValueError):
@@ -107,21 +105,6 @@ def _read_row(number: int, row: Sequence[str]) -> tuple[int, float]:
     if not (math.isfinite(count) and 0 <= count <= MAX_COUNT):
         raise BadSeriesError(f"row {number}: a count is from 0 to {MAX_COUNT:.0f}")
     return at // BUCKET_MS * BUCKET_MS, int(count) if count.is_integer() else count
-
-
-def read_time(text: str) -> int:
-    """Return a time in milliseconds since 1970; one without a zone is in UTC.
-
-    Raises:
-        ValueError: it is none, or lies before 1970 or far ahead.
-    """
-    time = datetime.datetime.fromisoformat(text.strip())
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
-    if at < 0 or time.year > MAX_YEAR:
-        raise ValueError(f"it does not lie in the years 1970 to {MAX_YEAR}")
-    return at
 
 
 def read_labels(content: bytes) -> Mapping[str, Sequence[tuple[int, int]]]:

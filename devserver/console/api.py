@@ -13,6 +13,7 @@ POST /api/v1/cron/run                 {name}: runs it and answers how it went
 POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goes on
 GET  /api/v1/services                 what runs where
 GET  /api/v1/shell                    {target, root, environment}: what `make shell` starts with
+GET  /api/v1/identity-token           text: an OIDC token by which a program may call the app
 GET  /api/v1/logs?service=&level=&q=&task=&before=&limit=   the newest log records
 """
 
@@ -62,6 +63,7 @@ class Api:
             web.post("/api/v1/cron/pause", self.pause_cron),
             web.get("/api/v1/services", self.list_services),
             web.get("/api/v1/shell", self.show_shell),
+            web.get("/api/v1/identity-token", self.print_identity_token),
             web.get("/api/v1/logs", self.list_logs),
         ]
 
@@ -191,6 +193,12 @@ class Api:
                 "environment": self.platform.shell_environment(),
             }
         )
+
+    async def print_identity_token(self, request: web.Request) -> web.Response:
+        """Answer what `gcloud auth print-identity-token` prints for the deployed app."""
+        account, audience = self.platform.settings.service_account, self.platform.app_url
+        token = self.platform.tasks.engine.tokens.oidc_token(account, audience)
+        return web.Response(text=token, headers={"Cache-Control": "no-store"})
 
     async def list_logs(self, request: web.Request) -> web.Response:
         """Answer log records, the newest first; `next` continues the list."""

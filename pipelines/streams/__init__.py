@@ -11,8 +11,9 @@
 
 Computations that are there to be used: `pipelines.streams.windows` (tumbling, sliding, session and
 count windows) with `combine` (what they make of their records), `joins` (window, interval, as-of)
-and `deduplicate`. What `PullSource`s read is in `readers`; where records go that leave, in `sinks`;
-how much may wait, in `limits`; what is refused, in `errors`.
+and `deduplicate`. Those that have the same keys run as one by `fused`. What `PullSource`s read is
+in `readers`; where records go that leave, in `sinks`; how much may wait, in `limits`; what is
+refused, in `errors`.
 
 Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
 """

@@ -237,7 +237,7 @@ class _Batch:
     def produce_late(self, stream: str, value: Any, at: int) -> None:
         """Hand a record that was dropped to the stream for late ones."""
         late = Production(stream, value_text(value), at, True, self.route(stream, value))
-        self._keep(late, _bytes_of(late))
+        self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -337,16 +337,17 @@ class _Batch:
         return self._work.timers.pop(tag, None) is not None
 
     def produce(self, stream: str, value: object, at: int) -> None:
-        if stream not in self.computation.outputs:
+        computation = self.computation
+        if stream not in computation.outputs:
             raise UnknownStreamError(
-                f"{self.computation.name} does not write {stream!r}: add it to its `outputs`"
+                f"{computation.name} does not write {stream!r}: add it to its `outputs`"
             )
         check_output(at, self.at)
         targets, text = self.route(stream, value), value_text(value)
-        production = Production(stream, text, at, self.is_late, targets, self._output_id(stream))
-        size = _bytes_of(production)
+        id_ = self._output_id(stream) if computation.weak else ""
+        size = len(text) * (len(targets) or 1)  # In a commit: each reader gets its own.
         self.count_bytes(size)
-        self._keep(production, size)
+        self._keep(Production(stream, text, at, self.is_late, targets, id_), size)
 
     def count_bytes(self, size: int) -> None:
         """Count what a hook writes.
@@ -366,8 +367,6 @@ class _Batch:
         Its place in its stream: so another version may write further streams, and what is pushed
         again there has the same id.
         """
-        if not self.computation.weak:
-            return ""
         each = self._input
         if each is None or not each.id:
             return ""
@@ -430,11 +429,6 @@ def _check_size(text: str) -> None:
         size = len(json.dumps(text))
         if size > MAX_STATE_BYTES:
             raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
-
-
-def _bytes_of(production: Production) -> int:
-    """Return what a production takes in a commit: each reader gets its own."""
-    return len(production.text) * (len(production.targets) or 1)
 
 
 def _milliseconds(span: timedelta | None) -> int | None:

@@ -118,6 +118,9 @@ class Graph:
     def route(self, stream: str, value: Any) -> tuple[Target, ...]:
         """Return who gets a record of a stream, each under its key."""
         readers = self.readers.get(stream, ())
+        if len(readers) == 1:
+            [(name, key_of)] = readers
+            return (_target(name, key_of, value),)
         return tuple([_target(name, key_of, value) for name, key_of in readers])
 
 

@@ -36,6 +36,7 @@ class Mail:
         self._environment = environment
         self._head = head
         self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
+        self._by_target: dict[Target, list[Letter]] = {}  # The same lists, of what is in time.
         self._dead: list[DeadRow] = []
 
     def produce(self, productions: Iterable[Production]) -> None:
@@ -46,13 +47,19 @@ class Mail:
 
     def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
         """Send a letter to an interval, or, if it has no key, to the dead letters."""
+        if not is_late and (known := self._by_target.get(target)) is not None:
+            known.append(letter)
+            return
         computation, key, error = target
         if error:
             now_ms = self._environment.now_ms()
             self._dead.append(DeadRow(computation, "", error, now_ms, letter))
             return
         lo = interval_of(self._head, computation, slot_of(key))
-        self._letters[computation, lo, LATE if is_late else ON_TIME].append(letter)
+        letters = self._letters[computation, lo, LATE if is_late else ON_TIME]
+        letters.append(letter)
+        if not is_late:
+            self._by_target[target] = letters
 
     def bury(self, dead: DeadRow) -> None:
         """Send a failure to the dead letters."""

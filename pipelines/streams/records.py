@@ -83,12 +83,12 @@ def check_output(at: Any, input_at: int) -> int:
         BadRecordError: it is no time.
         TooEarlyError: it lies before that of its input.
     """
-    if check_time(at) < input_at:
-        raise TooEarlyError(
-            f"an output at {at} is earlier than its input, at {input_at}: give it that time, or a "
-            "later one"
-        )
-    return int(at)
+    if type(at) is int and input_at <= at < FOREVER:
+        return at
+    raise TooEarlyError(
+        f"an output at {check_time(at)} is earlier than its input, at {input_at}: give it that "
+        "time, or a later one"
+    )
 
 
 def value_text(value: Any) -> str:

@@ -6,6 +6,7 @@ import datetime
 import secrets
 
 import pytest
+import requests
 from playwright.sync_api import Page, expect
 
 from models.outbox import OutboxTask, RowId
@@ -53,3 +54,12 @@ def test_a_stranded_row_is_seen_and_swept(page: Page, stack: Stack, problems: li
     expect(row).to_have_count(0)
     assert width <= 0, "the page is wider than the window"
     assert problems == []
+
+
+def test_the_console_prints_a_token_by_which_a_program_may_call_the_app(stack: Stack) -> None:
+    asked = requests.get(f"{stack.console}/api/v1/identity-token", timeout=30)
+    api = f"{stack.app}/api/v1/streams/weblog"
+
+    allowed = requests.get(api, headers={"Authorization": f"Bearer {asked.text}"}, timeout=30)
+
+    assert (allowed.status_code, requests.get(api, timeout=30).status_code) == (200, 403)

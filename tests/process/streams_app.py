@@ -12,6 +12,7 @@ from handlers import endpoints
 from pipelines.registry import Registry
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
 from pipelines.streams.computation import KeyOf
+from pipelines.streams.fused import Fused
 from pipelines.streams.windows import Tumbling, Windowed
 
 WINDOW = timedelta(seconds=10)
@@ -45,10 +46,10 @@ class Collected(Computation):
         ctx.state.list("windows").append([record.value["start"], record.value["value"]])
 
 
-PIPELINE = Pipeline(
-    "killed", Sorted, COUNTED, Collected, sources=[PushSource("raw", disorder=DISORDER)]
-)
+SOURCE = PushSource("raw", disorder=DISORDER)
+APART = Pipeline("killed", Sorted, COUNTED, Collected, sources=[SOURCE])
+FUSED = Pipeline("fused", Sorted, Fused("counted", COUNTED, Collected), sources=[SOURCE])
 
 
 def serve() -> Flask:
-    return endpoints.serve(Flask(__name__), Registry(PIPELINE))
+    return endpoints.serve(Flask(__name__), Registry(APART, FUSED))

@@ -18,18 +18,17 @@ from devserver.shell import find
 from handlers.endpoints.app import open_clients
 from handlers.endpoints.settings import Settings
 from pipelines.runtime import Clients
-from pipelines.streams import FOREVER, Pushed
-from tests.process.streams_app import DISORDER, PIPELINE, WINDOW
+from pipelines.streams import FOREVER, Pipeline, Pushed
+from tests.process.streams_app import APART, DISORDER, FUSED, WINDOW
 from tests.soak import IS_SOAK
 from tests.stack import Stack, running_stack, until
 
 RECORDS = int(os.environ.get("STREAM_RECORDS", "50000"))
-ROUNDS = 2
 KEYS = 500
 SPAN_MS = 100_000
 START_MS = 1_760_000_000_000
 BATCH = 500
-KILL_EVERY_S = 3.0
+KILL_EVERY_S = 2.0
 TIMEOUT_S = 900
 WINDOW_MS = int(WINDOW.total_seconds() * 1000)
 
@@ -67,30 +66,30 @@ def stack() -> Iterator[Stack]:
     not (IS_SOAK or "STREAM_RECORDS" in os.environ), reason="takes minutes: make soak"
 )
 @pytest.mark.timeout(TIMEOUT_S + 60)
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("pipeline", [APART, FUSED], ids=lambda pipeline: pipeline.name)
 def test_windows_are_exact_while_workers_are_killed(
-    stack: Stack, number: int, record_property: Callable[[str, object], None]
+    stack: Stack, pipeline: Pipeline, record_property: Callable[[str, object], None]
 ) -> None:
-    """G1, G2, G3: of three stages, with disorder and repeated pushes; each window comes once."""
-    records = made(random.Random(number))
+    """G1, G2, G3, G16: of three stages, with disorder and repeated pushes; each comes once."""
+    records = made(random.Random(pipeline.name))
     clients = clients_of(stack)
     began, repeated = time.monotonic(), 0
     with clients.context(), Killer(stack) as killer:
         for first in range(0, len(records), BATCH):
-            repeated += push(clients, records[first : first + BATCH], first)
-        PIPELINE.close(clients, "raw")
-        until(lambda: is_over(clients), TIMEOUT_S)
+            repeated += push(clients, pipeline, records[first : first + BATCH], first)
+        pipeline.close(clients, "raw")
+        until(lambda: is_over(clients, pipeline), TIMEOUT_S)
 
     with clients.context():
-        windows = dict(PIPELINE.states(clients, "collected"))
-        status = PIPELINE.status(clients)
+        windows = windows_of(clients, pipeline)
+        status = pipeline.status(clients)
     record_property("seconds", round(time.monotonic() - began))
     record_property("kills", killer.kills)
     assert killer.kills > 1
-    assert {key: sorted(state["windows"]) for key, state in windows.items()} == truth(records)
+    assert all(each.late == each.dead == 0 for each in status.computations.values())
+    assert windows == truth(records)
     assert status.computations["sorted"].repeated == repeated
     assert [status.computations[name].records for name in ("sorted", "counted")] == [RECORDS] * 2
-    assert all(each.late == each.dead == 0 for each in status.computations.values())
 
 
 def clients_of(stack: Stack) -> Clients:
@@ -119,16 +118,27 @@ def truth(records: list[Pushed]) -> dict[str, list[list[int]]]:
     }
 
 
-def push(clients: Clients, records: list[Pushed], first: int) -> int:
+def windows_of(clients: Clients, pipeline: Pipeline) -> dict[str, list[list[int]]]:
+    """Return the windows of each key, as they were collected."""
+    if pipeline is FUSED:
+        states = {key: state["collected"] for key, state in FUSED.states(clients, "counted")}
+    else:
+        states = dict(pipeline.states(clients, "collected"))
+    return {key: sorted(state["windows"]) for key, state in states.items()}
+
+
+def push(clients: Clients, pipeline: Pipeline, records: list[Pushed], first: int) -> int:
     """Push a batch, one in five again; return how many records came again."""
-    PIPELINE.push(clients, "raw", records)
+    pipeline.push(clients, "raw", records)
     if first % (5 * BATCH):
         return 0
-    PIPELINE.push(clients, "raw", records)
+    pipeline.push(clients, "raw", records)
     return len(records)
 
 
-def is_over(clients: Clients) -> bool:
-    """Return whether the last computation has all it will ever have."""
-    status = PIPELINE.status(clients).computations
-    return all(each.waiting == 0 and each.watermark >= FOREVER for each in status.values())
+def is_over(clients: Clients, pipeline: Pipeline) -> bool:
+    """Return whether all has come, and all timers have fired."""
+    status = pipeline.status(clients).computations.values()
+    return all(
+        each.waiting == each.waiting_timers == 0 and each.watermark >= FOREVER for each in status
+    )

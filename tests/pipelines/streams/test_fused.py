@@ -232,7 +232,7 @@ class Fails(Computation):
 
 
 def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbour_with_it() -> None:
-    """G7."""
+    """G7, G16."""
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
     inputs = [{"k": "a", "waits": [0]}, {"k": "a", "waits": [0], "poison": 1}]
     for value in (*inputs, inputs[0]):

@@ -1,0 +1,25 @@
+"""Times that people bring along, in files."""
+
+from __future__ import annotations
+
+import datetime
+
+# What is drawn lies some days behind it at most, so Python has dates for it.
+MAX_YEAR = 2199
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def read_time(text: str) -> int:
+    """Return a time of ISO 8601 in milliseconds since 1970; one without a zone is in UTC.
+
+    Raises:
+        ValueError: it is none, or lies before 1970 or far ahead.
+    """
+    time = datetime.datetime.fromisoformat(text.strip())
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
+    if at < 0 or time.year > MAX_YEAR:
+        raise ValueError(f"it does not lie in the years 1970 to {MAX_YEAR}")
+    return at
