@@ -135,7 +135,7 @@ class _Work:
         return self.before if now == self.before else now  # What follows from it is known then.
 
 
-class _Batch:
+class _Hands:
     """The hands behind the context of each hook of one batch."""
 
     def __init__(
@@ -165,23 +165,6 @@ class _Batch:
         self._has_dropped = False
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
-    def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
-        try:
-            if self._fire_all(due):
-                self._take_all(inputs)
-            self._freeze_all()
-        finally:
-            self.context.close()
-        return self.effects
-
-    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
-        """Call a hook; return whether it ended well."""
-        try:
-            hook(self.context, told)
-        except Exception as error:
-            raise _HookError from error
-        return True
-
     def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
         self.key, self.at, self.is_late, self.firing = key, at, is_late, firing
@@ -192,97 +175,6 @@ class _Batch:
             state = self.before.get(key, NOTHING)
             work = self.works[key] = _Work(state, self.computation)
         self._work = work
-
-    # Records
-
-    def _take_all(self, inputs: Sequence[Input]) -> None:
-        for each in inputs:
-            if self._is_full() or self.is_over():
-                break
-            self._take(each)
-            self.effects.taken += 1
-
-    def _take(self, each: Input) -> None:
-        key, value, at, stream, is_late, _ = each
-        if stream == DEAD_TIMERS:
-            tag, fires_at, is_wall = value
-            self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
-            return
-        if is_late and self.computation.late == "drop":
-            self._drop(each)
-            return
-        self._input = each
-        self.enter(key, at, is_late, None)
-        if not self.call(each, self.computation.record, Record(key, value, at, stream)):
-            return
-        if self._has_dropped:
-            self._drop(each)
-        else:
-            self.effects.counts.records += 1
-        if self.ttl is not None:
-            self._keep_until(at + self.ttl)
-
-    def _keep_until(self, at: int) -> None:
-        """Have the key kept until the watermark has reached a time, or longer."""
-        work = self._work
-        if work.expires == NEVER or work.expires < at:
-            work.expires = at
-
-    def _drop(self, each: Input) -> None:
-        """Count a record as late, and hand it to the stream for late ones."""
-        self.effects.counts.late += 1
-        if self.computation.late_stream is not None:
-            self.produce_late(self.computation.late_stream, each.value, each.at)
-
-    def produce_late(self, stream: str, value: Any, at: int) -> None:
-        """Hand a record that was dropped to the stream for late ones."""
-        late = Production(stream, value_text(value), at, True, self.route(stream, value))
-        self._keep(late, len(late.text) * (len(late.targets) or 1))
-
-    def _is_full(self) -> bool:
-        return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
-
-    # Timers
-
-    def _fire_all(self, due: Iterable[str]) -> bool:
-        """Fire what is due; return whether that was all."""
-        return all(self._fire(key) for key in due)
-
-    def _fire(self, key: str) -> bool:
-        """Fire the timers of a key that are due, each in its turn; return whether those were all.
-
-        Those of the watermark come before those of the clock.
-        """
-        self.enter(key, 0, False, None)
-        work = self._work
-        while True:
-            due = [
-                (timer.is_wall, timer.at, tag)
-                for tag, timer in work.timers.items()
-                if timer.is_due(self.watermark, self.now)
-            ]
-            if not due:
-                break
-            if self._has_fired_enough():
-                return False
-            _, _, tag = min(due)
-            self._fire_one(key, tag, work.timers.pop(tag))
-        if work.expires <= self.watermark:
-            work.put(NOTHING)
-        return True
-
-    def _has_fired_enough(self) -> bool:
-        fired = len(self.effects.fired)
-        return fired >= self.max_fired or self._is_full() or (fired > 0 and self.is_over())
-
-    def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
-        self.enter(key, timer.hold, timer.is_late, timer)
-        told = Timer(key, tag, timer.at, timer.is_wall)
-        self.effects.fired.append((key, timer))
-        if self.call((tag, timer), self.computation.timer, told):
-            self.effects.counts.timers += 1
-
-    # What a hook does
 
     def step(self, at: int, is_late: bool) -> None:
         """Go on, in the same hook, with a record that it has led to (fused.py)."""
@@ -384,6 +276,116 @@ class _Batch:
         if self.firing is not None:
             raise BadRecordError("a timer cannot be dropped as late: only a record can")
         self._has_dropped = True
+
+    def produce_late(self, stream: str, value: Any, at: int) -> None:
+        """Hand a record that was dropped to the stream for late ones."""
+        late = Production(stream, value_text(value), at, True, self.route(stream, value))
+        self._keep(late, len(late.text) * (len(late.targets) or 1))
+
+    def _keep_until(self, at: int) -> None:
+        """Have the key kept until the watermark has reached a time, or longer."""
+        work = self._work
+        if work.expires == NEVER or work.expires < at:
+            work.expires = at
+
+
+class _Batch(_Hands):
+    """One batch."""
+
+    def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
+        try:
+            if self._fire_all(due):
+                self._take_all(inputs)
+            self._freeze_all()
+        finally:
+            self.context.close()
+        return self.effects
+
+    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
+        """Call a hook; return whether it ended well."""
+        try:
+            hook(self.context, told)
+        except Exception as error:
+            raise _HookError from error
+        return True
+
+    # Records
+
+    def _take_all(self, inputs: Sequence[Input]) -> None:
+        for each in inputs:
+            if self._is_full() or self.is_over():
+                break
+            self._take(each)
+            self.effects.taken += 1
+
+    def _take(self, each: Input) -> None:
+        key, value, at, stream, is_late, _ = each
+        if stream == DEAD_TIMERS:
+            tag, fires_at, is_wall = value
+            self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
+            return
+        if is_late and self.computation.late == "drop":
+            self._drop(each)
+            return
+        self._input = each
+        self.enter(key, at, is_late, None)
+        if not self.call(each, self.computation.record, Record(key, value, at, stream)):
+            return
+        if self._has_dropped:
+            self._drop(each)
+        else:
+            self.effects.counts.records += 1
+        if self.ttl is not None:
+            self._keep_until(at + self.ttl)
+
+    def _drop(self, each: Input) -> None:
+        """Count a record as late, and hand it to the stream for late ones."""
+        self.effects.counts.late += 1
+        if self.computation.late_stream is not None:
+            self.produce_late(self.computation.late_stream, each.value, each.at)
+
+    def _is_full(self) -> bool:
+        return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
+
+    # Timers
+
+    def _fire_all(self, due: Iterable[str]) -> bool:
+        """Fire what is due; return whether that was all."""
+        return all(self._fire(key) for key in due)
+
+    def _fire(self, key: str) -> bool:
+        """Fire the timers of a key that are due, each in its turn; return whether those were all.
+
+        Those of the watermark come before those of the clock.
+        """
+        self.enter(key, 0, False, None)
+        work = self._work
+        while True:
+            due = [
+                (timer.is_wall, timer.at, tag)
+                for tag, timer in work.timers.items()
+                if timer.is_due(self.watermark, self.now)
+            ]
+            if not due:
+                break
+            if self._has_fired_enough():
+                return False
+            _, _, tag = min(due)
+            self._fire_one(key, tag, work.timers.pop(tag))
+        if work.expires <= self.watermark:
+            work.put(NOTHING)
+        return True
+
+    def _has_fired_enough(self) -> bool:
+        fired = len(self.effects.fired)
+        return fired >= self.max_fired or self._is_full() or (fired > 0 and self.is_over())
+
+    def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
+        self.enter(key, timer.hold, timer.is_late, timer)
+        told = Timer(key, tag, timer.at, timer.is_wall)
+        self.effects.fired.append((key, timer))
+        if self.call((tag, timer), self.computation.timer, told):
+            self.effects.counts.timers += 1
 
     def _freeze_all(self) -> None:
         for key, work in self.works.items():
