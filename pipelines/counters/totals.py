@@ -13,6 +13,7 @@ race, and an `incr` before the fill's `set` is lost, one after it doubled.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
 
 def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float) -> Total | None:
     """Return a total that is not too old, if memcached has one."""
-    value = clients.cache.get(_cache_key(declaration, key))
+    value = clients.cache.get(_cache_key(clients, declaration, key))
     if value is None:
         return None
     try:
@@ -170,8 +171,11 @@ def cache_total(
     """Keep a total, as of when its lookup began."""
     text = adapter_of(_CACHED).dump_json((value, began.timestamp()))
     ttl_s = max(MIN_TTL_S, math.ceil(max_age_s))
-    clients.cache.set(_cache_key(declaration, key), text, ttl_s)
+    clients.cache.set(_cache_key(clients, declaration, key), text, ttl_s)
 
 
-def _cache_key(declaration: str, key: str) -> str:
-    return f"counters:total:{declaration}:{key}"
+def _cache_key(clients: Clients, declaration: str, key: str) -> str:
+    """Return where a total is cached: two databases of one memcached share nothing."""
+    client = clients.datastore
+    place = [client.project, client.database or "", client.namespace or "", declaration, key]
+    return f"counters:total:{json.dumps(place)}"

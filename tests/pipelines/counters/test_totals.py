@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +11,24 @@ from google.cloud.datastore_v1.types import LookupRequest
 
 from models import commits
 from pipelines.counters import Total
-from pipelines.counters.totals import cache_total
-from tests.pipelines.counters.counts import LIKES, WAYS, add, another_process, resize, total
+from pipelines.counters.totals import _cache_key, cache_total, cached_total
+from tests.pipelines.counters.counts import (
+    LIKES,
+    VOTES,
+    WAYS,
+    add,
+    another_process,
+    counter_world,
+    resize,
+    total,
+)
 from tests.world import World, in_threads
 
 pytestmark = WAYS
-CACHED = "counters:total:likes:a"
+
+
+def cached_at(world: World) -> str:
+    return _cache_key(world.clients, "likes", "a")
 
 
 def test_a_total_is_one_lookup(world: World) -> None:
@@ -106,15 +120,41 @@ def test_a_cached_total_says_how_old_it_is_and_is_exact_after_that(world: World)
     assert (fresher.value, late.value) == (6, 6)
 
 
+def test_a_cached_total_is_of_one_counter_of_one_database(world: World) -> None:
+    """E3: deployments with one memcached differ in namespace, database or project."""
+    staging = counter_world(world.services)
+    add(world, "a", 100)
+    add(world, "a", 7, counter=VOTES)
+    add(staging, "a", 3)
+    found = [
+        total(each, key, counter, max_age_s=60)
+        for each, key, counter in [
+            (world, "a", LIKES),
+            (staging, "a", LIKES),
+            (world, "b", LIKES),
+            (world, "a", VOTES),
+        ]
+    ]
+    here = world.clients.datastore
+    place = {"project": here.project, "database": here.database, "namespace": here.namespace}
+    elsewhere = [
+        replace(world.clients, datastore=SimpleNamespace(**{**place, name: "another"}))
+        for name in place
+    ]
+
+    assert found == [100, 3, 0, 7]
+    assert [cached_total(clients, "likes", "a", 60) for clients in elsewhere] == [None] * 3
+
+
 def test_increments_leave_what_is_cached_alone(world: World) -> None:
     """E3: a cached total is off by what came since it was read, and by nothing else."""
     add(world, "a", 3)
     total(world, "a", max_age_s=60)
-    before = world.clients.cache.get(CACHED)
+    before = world.clients.cache.get(cached_at(world))
     for _ in range(3):
         add(world, "a")
 
-    assert world.clients.cache.get(CACHED) == before
+    assert world.clients.cache.get(cached_at(world)) == before
     assert total(world, "a", max_age_s=60) == 3
     assert total(world, "a") == 6
 
@@ -138,7 +178,7 @@ def test_a_total_that_was_read_long_ago_and_stored_just_now_is_old(world: World)
 def test_what_is_planted_in_memcached_is_a_miss(world: World, planted: bytes) -> None:
     """E3: nothing is believed that no fill has written."""
     add(world, "a", 4)
-    world.clients.cache.set(CACHED, planted, 60)
+    world.clients.cache.set(cached_at(world), planted, 60)
 
     assert total(world, "a", max_age_s=60) == 4
 
@@ -147,6 +187,6 @@ def test_a_total_from_the_future_is_not_believed(world: World) -> None:
     """E3: a server's clock was wrong; its value would stay for long."""
     add(world, "a", 4)
     later = world.clients.clock.now().timestamp() + 3600
-    world.clients.cache.set(CACHED, f"[99,{later}]".encode(), 60)
+    world.clients.cache.set(cached_at(world), f"[99,{later}]".encode(), 60)
 
     assert total(world, "a", max_age_s=60) == 4
