@@ -151,6 +151,12 @@ def current_transaction() -> Transaction:
     return transaction
 
 
+def is_in_transaction() -> bool:
+    """Return whether this code runs in the body of a transaction, whoever began it."""
+    context = get_context(raise_context_error=False)
+    return context is not None and context.in_transaction()
+
+
 def pending_writes() -> int:
     """Return how many writes wait for the commit of the transaction that this code runs in.
 

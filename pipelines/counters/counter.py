@@ -13,7 +13,7 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 
 from models.counters import MAX_SHARDS, due_configs, key_of_config
-from models.transactions import current_transaction
+from models.transactions import current_transaction, is_in_transaction
 from pipelines.counters.additions import Addition, Counted, addition, check_key
 from pipelines.counters.exact import ExactIncrements
 from pipelines.counters.gathered import GatheredIncrements
@@ -155,6 +155,8 @@ class Counter:
 
         Raises:
             BadItemError, DifferentItemError, UnknownTaskError: nothing was counted.
+            RuntimeError: in a transaction: it would count even if that is rolled back, and once
+                more each time that its body runs again. Nothing was counted.
             OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
         """
         return self._add(clients, addition({key: delta}, idempotency_key))
@@ -197,6 +199,11 @@ class Counter:
         self._gathering().begin(totals)
 
     def _add(self, clients: Clients, each: Addition) -> Counted:
+        if is_in_transaction():
+            raise RuntimeError(
+                f"increment {self.name!r} after the commit, not in the transaction; a gathered "
+                "counter joins a transaction by increment_in_transaction"
+            )
         if self._gathered:
             return self._gathered.add(clients, each)
         self.settle_task.check_registered(clients)

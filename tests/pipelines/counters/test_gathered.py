@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from models.counters import total_key
@@ -59,6 +61,31 @@ def test_an_increment_in_a_transaction_counts_with_it_or_not_at_all(world: World
 
 def add_outside(world: World, deltas: dict[str, int]) -> None:
     HITS.increment_in_transaction(world.clients, deltas)
+
+
+@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.kept)
+def test_an_increment_that_a_rollback_would_not_undo_is_refused(
+    world: World, counter: Counter
+) -> None:
+    """E1: in a transaction's body; it would count, whatever became of the transaction."""
+    add(world, "a", 3, counter=counter)
+
+    def one(once: str | None) -> None:
+        counter.increment(world.clients, "a", 100, idempotency_key=once)
+
+    def many(once: str | None) -> None:
+        counter.increment_many(world.clients, {"a": 100}, idempotency_key=once)
+
+    with world.clients.context():
+        for body in (one, many):
+            for once in (None, "r"):
+                with pytest.raises(RuntimeError, match=counter.name):
+                    transact(partial(body, once))
+        counter.flush(world.clients)
+    add(world, "a", 1, counter=counter, idempotency_key="r")
+    world.settle()
+
+    assert total(world, "a", counter) == 4
 
 
 def test_a_gathered_increment_counts_once_for_its_idempotency_key(world: World) -> None:
