@@ -1,8 +1,8 @@
 """Server-side increments: a number grows by a commit that reads nothing.
 
 `insert_and_increment` inserts some entities and adds to numbers of others, all or nothing, in one
-round trip: a single-use transaction with property transforms. What it adds to must exist, so an
-entity that was deleted takes no increment with it.
+round trip: a single-use transaction with property transforms. The numbers are of no index. What it
+adds to must exist, so an entity that was deleted takes no increment with it.
 
 ndb and google-cloud-datastore reach none of this; datastore_v1 does. The Datastore emulator ignores
 transforms without a word, and an update with an empty mask empties its entity there. So
@@ -51,8 +51,12 @@ class Increment:
 
     @property
     def mutation(self) -> Mutation:
-        """Return it as a part of a commit. The empty mask leaves all other properties alone."""
-        grown = PropertyTransform(property=self.name, increment=Value(integer_value=self.amount))
+        """Return it as a part of a commit. The empty mask leaves all other properties alone.
+
+        A sum that is not excluded from indexes is indexed, whatever the number was before.
+        """
+        amount = Value(integer_value=self.amount, exclude_from_indexes=True)
+        grown = PropertyTransform(property=self.name, increment=amount)
         return Mutation(
             update=Entity(key=self.key._key.to_protobuf()),
             property_mask=PropertyMask(),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 
 from models.transactions import pending_writes
 from pipelines.counters import (
@@ -59,6 +60,20 @@ def test_an_increment_is_one_round_trip_where_the_service_can(world: World, way:
     elsewhere = ["Lookup", "Commit"]
     assert world.plan.calls == (["Commit"] if way == ONE_ROUND_TRIP else elsewhere)
     assert total(world, "a") == 2
+
+
+def test_no_increment_makes_an_index(world: World) -> None:
+    """What is indexed is written twice, and all counters would share the rows of one index."""
+    for delta in (0, 5):
+        add(world, "a", delta, idempotency_key=f"r{delta}")
+    with world.context():
+        by_property = [
+            ndb.Query(kind=kind, filters=ndb.FilterNode(name, ">=", 0)).fetch(keys_only=True)
+            for kind, name in (("CounterShard", "count"), ("IncrementProbe", "number"))
+        ]
+
+    assert stored(world, "a") == {0: 5}
+    assert by_property == [[], []]
 
 
 def test_an_idempotency_key_counts_once(world: World) -> None:
