@@ -113,7 +113,12 @@ def open_datastore(
         channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
     else:
         client = ndb.Client(project, namespace, database=database)
-        channel = client.stub.grpc_channel
+        client.stub.close()  # Its channel takes no reply above 4 MB.
+        channel = BlockingTransactions.create_channel(
+            client.host,
+            credentials=client._credentials,
+            options=[*_ANY_SIZE, ("grpc.primary_user_agent", client.client_info.to_user_agent())],
+        )
     client.stub = BlockingTransactions(
         host=emulator or client.host,
         credentials=auth_credentials.AnonymousCredentials(),
@@ -138,7 +143,7 @@ def open_cloud_tasks(
         if emulator:
             channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
         else:
-            channel = CloudTasksGrpcTransport.create_channel()
+            channel = CloudTasksGrpcTransport.create_channel(options=_ANY_SIZE)
         transport = CloudTasksGrpcTransport(channel=_intercepted(channel, interceptors))
         return tasks_v2.CloudTasksClient(transport=transport)
 
@@ -149,6 +154,7 @@ def _intercepted(channel: Any, interceptors: Sequence[Any]) -> Any:
     return grpc.intercept_channel(channel, *interceptors, DeadlineInterceptor(RPC_TIMEOUT_S))
 
 
+# Of each channel, to a service or its emulator: twenty rows may be 20 MB, and gRPC stops at 4.
 _ANY_SIZE: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),

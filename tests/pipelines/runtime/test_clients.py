@@ -1,0 +1,97 @@
+"""Clients of the real services, whose network is a local server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import google.auth
+import grpc
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import (
+    CommitRequest,
+    CommitResponse,
+    EntityResult,
+    LookupResponse,
+    MutationResult,
+)
+from google.cloud.tasks_v2 import ListQueuesResponse, Queue
+
+from pipelines.runtime import open_cloud_tasks, open_datastore
+from tests.world import PROJECT
+
+# gRPC takes up to 4 MB unless it is told otherwise.
+LARGE_BYTES = 6_000_000
+
+
+class Blob(ndb.Model):
+    """A row of some size."""
+
+    text = ndb.TextProperty()
+
+
+@dataclass
+class LocalNetwork(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """A server that stands for each host, with one answer for each method."""
+
+    answers: dict[str, bytes] = field(default_factory=dict)
+    requests: dict[str, bytes] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    user_agents: list[str] = field(default_factory=list)
+
+    def service(self, details: Any) -> Any:
+        method = details.method.rpartition("/")[2]
+        self.user_agents.append(dict(details.invocation_metadata)["user-agent"])
+
+        def answer(request: bytes, context: Any) -> bytes:
+            self.requests[method] = request
+            return self.answers[method]
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalNetwork]:
+    """Stands where the real services are; only that channels are not encrypted is not real."""
+    handler = LocalNetwork()
+    any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[handler], options=any_size)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    def channel_to(target: str, credentials: Any, options: Any = (), **_: Any) -> Any:
+        handler.hosts.append(target)
+        return grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+
+    monkeypatch.setattr(grpc, "secure_channel", channel_to)
+    monkeypatch.setattr(google.auth, "default", lambda **_: (AnonymousCredentials(), PROJECT))
+    yield handler
+    server.stop(None)
+
+
+def test_rows_beyond_4_mb_are_written_and_read(network: LocalNetwork) -> None:
+    """The real service's channel takes messages of any size, as the emulator's does."""
+    written = CommitResponse(mutation_results=[MutationResult(version=1)])
+    network.answers["Commit"] = CommitResponse.serialize(written)
+    with open_datastore(PROJECT).context(cache_policy=False, legacy_data=False):
+        blob = Blob(id="b", text="x" * LARGE_BYTES)
+        blob.put()
+        [mutation] = CommitRequest.deserialize(network.requests["Commit"]).mutations
+        found = LookupResponse(found=[EntityResult(entity=mutation.upsert)])
+        network.answers["Lookup"] = LookupResponse.serialize(found)
+
+        assert blob.key.get() == blob
+    assert network.hosts[-1].startswith("datastore.googleapis.com")
+    assert network.user_agents[-1].startswith("google-cloud-ndb")
+
+
+def test_a_reply_of_cloud_tasks_may_be_larger_than_4_mb(network: LocalNetwork) -> None:
+    queue = Queue(name="q" * LARGE_BYTES)
+    network.answers["ListQueues"] = ListQueuesResponse.serialize(ListQueuesResponse(queues=[queue]))
+
+    assert list(open_cloud_tasks().list_queues(parent="p")) == [queue]
+    assert network.hosts == ["cloudtasks.googleapis.com"]
