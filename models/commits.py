@@ -10,7 +10,8 @@ their versions. A lookup may leave some of its keys for the next one: `look_up` 
 for then its answer is of several moments.
 
 ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
-their database, and the client's own stub.
+their database, and the client's own stub. Its conversion is looked up for each call, and not
+imported by name: `models/unknown_properties.py` replaces it when the app opens its client.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from google.cloud.datastore_v1.types import (
     Mutation,
     TransactionOptions,
 )
+from google.cloud.ndb import model
 from google.cloud.ndb._datastore_api import _add_routing_info
-from google.cloud.ndb.model import _entity_from_ds_entity, _entity_to_ds_entity
 
 # What `put_unchanged` raises when the entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
@@ -123,7 +124,7 @@ def look_up(
         )
         response = call_stub(client.stub.lookup, request)
         for result in response.found:
-            entity = _entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+            entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
             found[entity.key] = (entity, result.version)
         left, lookups = list(response.deferred), lookups + 1
     return [found.get(key) for key in keys], lookups <= 1
@@ -152,7 +153,7 @@ def commit_request(client: ndb.Client) -> Any:
 
 def protobuf_of(entity: ndb.Model) -> Any:
     """Return an entity as the service takes it."""
-    return helpers.entity_to_protobuf(_entity_to_ds_entity(entity))
+    return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))
 
 
 def _versions(response: CommitResponse) -> list[int]:
