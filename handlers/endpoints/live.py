@@ -145,9 +145,9 @@ def updates(*topics: str) -> Markup:
 @bp.get("/<token>")
 def latest(token: str) -> ResponseReturnValue:
     """Say what the last change is; its caller compares it with the one it knows."""
-    live = _live()
+    topics, live = _topics(token), _live()  # A token that is none takes nobody's turn.
     again_s = live.asking.wait_s(clients().clock.now().timestamp(), FAST_MS / 1000)
-    return jsonify(id=_id(clients(), _topics(token)), again_ms=round(again_s * 1000))
+    return jsonify(id=_id(clients(), topics), again_ms=round(again_s * 1000))
 
 
 @bp.get("/<token>/events")

@@ -114,6 +114,17 @@ def test_nobody_watches_what_no_page_has_shown_them(
         assert browser.get(f"/updates/{each}/events").status_code == 404
 
 
+def test_a_token_that_is_none_takes_nobodys_turn(browser: Browser, updates: str) -> None:
+    """S35: however many strangers ask, a page may ask again as soon as before."""
+    before = browser.get(updates).json["again_ms"]
+
+    for _ in range(50):
+        assert browser.get("/updates/junk").status_code == 404
+
+    # The question before has taken one turn, which is the only one.
+    assert browser.get(updates).json["again_ms"] <= before + 1000 / ASKED_PER_S
+
+
 def test_a_stream_tells_at_once_what_came_while_nobody_listened(
     browser: Browser, listener: Browser, world: World, updates: str
 ) -> None:
@@ -150,6 +161,17 @@ def test_there_are_as_many_streams_as_the_setting_says(listener: Browser, update
     assert next(iter(held[1].response)) == b"retry: 500\n\n"
     assert b"".join(held[1].response) == b""
     assert listener.get(f"{updates}/events").status_code == 503
+
+
+def test_a_look_at_the_head_of_a_stream_takes_no_place(listener: Browser, updates: str) -> None:
+    """S34: nothing of it would be read, so nothing would end it."""
+    places = listener.app.extensions["live"].streams.limit
+
+    for _ in range(places + 1):
+        assert listener.client.head(f"{updates}/events").status_code == 503
+
+    with listener.client.get(f"{updates}/events") as stream:
+        assert stream.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["", "/events"])
