@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import wraps
 
-from flask import Response, request
+from flask import Response, g, request
 from flask.typing import ResponseReturnValue
 
 from handlers.endpoints.context import settings, wiring
@@ -39,6 +39,11 @@ def workers_only(view: View) -> View:
     return _only(view, None)
 
 
+def is_proved() -> bool:
+    """Return whether this request's caller has proved to be one of these."""
+    return bool(g.get("is_proved"))
+
+
 def _only(view: View, app_engine_header: str | None) -> View:
     @wraps(view)
     def authenticated(*args: object, **kwargs: object) -> ResponseReturnValue:
@@ -50,6 +55,7 @@ def _only(view: View, app_engine_header: str | None) -> View:
         except CertsUnavailableError as error:
             log.warning("cannot verify callers: %s", error)
             return Response(status=503)
+        g.is_proved = True
         return view(*args, **kwargs)
 
     return authenticated

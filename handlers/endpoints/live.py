@@ -9,8 +9,9 @@ one did. Both ways say the same: an id that is not yours means that you should l
 goes on from `Last-Event-ID`, or `after`: a change that came while nobody listened is told at once.
 
 Whoever publishes (`Clients.publish`) does so after the commit. Requests that change something
-publish by themselves: `watch` says which topic the requests below a path belong to. It is all a
-hint, so pages also look without being told, but rarely.
+publish by themselves: `watch` says which topic the requests below a path belong to. What is refused
+publishes nothing, or any stranger could make all pages ask. It is all a hint, so pages also look
+without being told, but rarely.
 
 A stream keeps one of the process's threads, so there are at most `LIVE_STREAMS` in a process; 0
 where the platform holds responses back until they are complete, as App Engine does. The others get
@@ -31,6 +32,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
+from handlers.endpoints.auth import is_proved
 from handlers.endpoints.context import Wiring, clients, settings
 from pipelines.runtime import Clients
 from pipelines.runtime.topics import version
@@ -117,13 +119,18 @@ def register(app: Flask) -> None:
 
     @app.after_request
     def publish(response: Response) -> Response:
-        if request.method == "POST":
+        if request.method == "POST" and _may_have_changed_something(response):
             live: Live = app.extensions["live"]
             path = request.path  # Once: to look for it takes longer than to compare it.
             found = {topic for start, topic in live.topics_of.items() if path.startswith(start)}
             for topic in sorted(found):
                 clients().publish(topic)
         return response
+
+
+def _may_have_changed_something(response: Response) -> bool:
+    """Return whether a request was taken; a delivery that failed may have committed before."""
+    return response.status_code < 400 or is_proved()
 
 
 def watch(app: Flask, topic: str, *paths: str) -> None:

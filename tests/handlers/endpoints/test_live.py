@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from flask import Flask
 from itsdangerous import URLSafeSerializer
 
-from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, TOLD_PER_S, Pace
-from tests.handlers.conftest import Browser, app_with
+from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, TOLD_PER_S, Pace, watch
+from pipelines.runtime.topics import version
+from tests.handlers.conftest import Browser, Queue, app_with
+from tests.handlers.endpoints.acts import OUTCOMES, PATH, Work
 from tests.handlers.pages.test_blog_writing import publish
 from tests.world import Services, World
 
@@ -71,6 +74,35 @@ def test_a_form_and_a_task_publish_what_they_change(
     world.settle()
 
     assert len({before, added, latest(browser, updates)}) == 3
+
+
+def test_what_is_refused_publishes_nothing(browser: Browser, world: World, updates: str) -> None:
+    """S35: a stranger's delivery, a form without a token, or of no sense."""
+    before = latest(browser, updates)
+    no_certs = app_with(world, settings=replace(world.settings, certs_url="http://127.0.0.1:1/"))
+
+    refused = [
+        browser.client.post("/tasks/sums/write", data=b"{}"),
+        browser.client.post("/sums", data={"name": "x"}),
+        browser.post("/sums/visitors/additions", {"id": "a" * 32, "amount": "many"}),
+        browser.post("/sums/nobody/additions", {"id": "a" * 32, "amount": "5"}),
+        Queue(world, no_certs).deliver("/tasks/sums/write"),
+    ]
+
+    assert [answer.status_code for answer in refused] == [403, 403, 400, 404, 503]
+    assert latest(browser, updates) == before
+
+
+@pytest.mark.parametrize("ends", ["lost its race", "service unavailable", "a bug"])
+def test_a_delivery_that_fails_publishes(queue: Queue, work: Work, app: Flask, ends: str) -> None:
+    """It may have committed something before."""
+    watch(app, "acts", PATH)
+    work.raises, status, _ = OUTCOMES[ends]
+    before = version(queue.world.clients, "acts")
+
+    assert queue.deliver(PATH).status_code == status
+
+    assert version(queue.world.clients, "acts") != before
 
 
 @pytest.mark.parametrize(
