@@ -19,7 +19,8 @@ works as it does in `Task.enqueue`: "already exists" means that it was enqueued 
 be seen (`tag`), its age is known, and the effect commits with the ack.
 
 Lost on failure: nothing. A crash costs one period of the sweep. A process that lives on heals
-itself within seconds: it asks Cloud Tasks again, and looks for rows whose commit was not answered.
+itself within seconds: it retries until Cloud Tasks answers, and looks for rows whose commit was not
+answered. Rows beyond the 10,000 that it keeps in memory wait for the sweep.
 A task that Cloud Tasks refuses blocks no other; after ten minutes it becomes a dead task, with its
 reason. An unacked row stays even then.
 

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from models.outbox import OutboxTask
 from pipelines.outbox.relay import committed, relay
 from pipelines.runtime.clients import Clients
-from pipelines.tasks.cloud_tasks import MAX_PER_CALL
+from pipelines.tasks.cloud_tasks import MAX_PER_CALL, UNANSWERED
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
 # Between two calls of a process's relay, while there is something to relay.
 LINGER_S = 0.02
-# A row that Cloud Tasks or Datastore gave no answer for, or that may be committed late, is tried
-# again after so many seconds; then it is left to the sweep.
-RETRY_DELAYS_S = (1, 3, 5)
+# Seconds between two attempts at a row. The last delay repeats: while Cloud Tasks or Datastore
+# does not answer, the process keeps trying, and a few seconds after its return all is relayed.
+RETRY_DELAYS_S = (1, 2, 3)
+# Attempts at a row that may never succeed: it is not committed, or the attempt raises a bug's
+# error. Then the row is left to the sweep.
+MAX_DOUBTFUL_ATTEMPTS = 5
 
 
 def by_timer(seconds: float, act: Callable[[], None]) -> None:
@@ -38,15 +41,23 @@ class _Errand:
     row: OutboxTask
     in_doubt: bool = False
     attempts: int = 0
+    doubtful_attempts: int = 0
+
+    def next_delay_s(self) -> int:
+        """Return the seconds until the next attempt; count this one."""
+        delay_s = RETRY_DELAYS_S[min(self.attempts, len(RETRY_DELAYS_S) - 1)]
+        self.attempts += 1
+        return delay_s
 
 
 class BackgroundRelay:
     """Relays on a thread of its own: the response does not wait for it.
 
     A lone row is relayed at once. Rows that come during its call, or just after it, go out with
-    the next, so calls grow with the load: a call costs more than its tasks do. What was not
-    answered is tried again some seconds later, a few times. The thread ends with the process,
-    after its last call; the sweep relays what is left then.
+    the next, so calls grow with the load: a call costs more than its tasks do. A call that is not
+    answered is made again every few seconds, as long as the process lives: one call a queue,
+    however many rows wait for it. At most MAX_WAITING rows are kept in memory for that. The
+    thread ends with the process, after its last call. The sweep relays what is left then.
     """
 
     def __init__(
@@ -88,12 +99,9 @@ class BackgroundRelay:
 
     def _drain(self, clients: Clients) -> None:
         while errands := self._next():
-            left: Sequence[_Errand] = errands
-            try:
-                with clients.context():
-                    left = _run(clients, errands)
-            except Exception:
-                log.exception("%d rows are not relayed yet", len(errands))
+            left = _attempt(clients, errands)
+            if len(left) == len(errands) and not any(errand.in_doubt for errand in left):
+                left = [*left, *self._take_same_queues(errands)]
             self._delay(clients, left)
             self._pause(LINGER_S)
 
@@ -104,15 +112,21 @@ class BackgroundRelay:
             self._is_draining = bool(errands)
             return errands
 
+    def _take_same_queues(self, unanswered: Sequence[_Errand]) -> list[_Errand]:
+        """Take what waits for the queues of a call that was not answered: it can wait as well."""
+        queues = {errand.row.queue for errand in unanswered}
+        with self._lock:
+            same = [errand for errand in self._waiting if errand.row.queue in queues]
+            self._waiting = [errand for errand in self._waiting if errand.row.queue not in queues]
+            return same
+
     def _delay(self, clients: Clients, errands: Sequence[_Errand]) -> None:
         with self._lock:
             is_ticking = bool(self._delayed)
             for errand in errands:
-                if errand.attempts < len(RETRY_DELAYS_S):
-                    wait_s = RETRY_DELAYS_S[errand.attempts]
-                    errand.attempts += 1
-                    self._delayed += [[] for _ in range(wait_s - len(self._delayed))]
-                    self._delayed[wait_s - 1].append(errand)
+                delay_s = errand.next_delay_s()
+                self._delayed += [[] for _ in range(delay_s - len(self._delayed))]
+                self._delayed[delay_s - 1].append(errand)
             if is_ticking or not self._delayed:
                 return
         self._tick_in_a_second(clients)
@@ -132,7 +146,25 @@ class BackgroundRelay:
         self._add(clients, due)
 
 
-def _run(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
+def _attempt(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
+    """Relay what is committed; return what is to be tried again."""
+    try:
+        with clients.context():
+            left = _relay_committed(clients, errands)
+    except UNANSWERED as error:
+        log.warning("%d rows are not relayed yet: %s", len(errands), error)
+        return list(errands)
+    except Exception:
+        log.exception("%d rows are not relayed yet", len(errands))
+        doubtful = left = list(errands)
+    else:
+        doubtful = [errand for errand in left if errand.in_doubt]
+    for errand in doubtful:
+        errand.doubtful_attempts += 1
+    return [errand for errand in left if errand.doubtful_attempts < MAX_DOUBTFUL_ATTEMPTS]
+
+
+def _relay_committed(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
     """Relay what is committed; return what was not answered, or is not committed yet."""
     doubtful = {errand.row.key for errand in errands if errand.in_doubt}
     found = {row.key for row in committed([e.row for e in errands if e.in_doubt])}

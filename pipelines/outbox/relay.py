@@ -76,7 +76,7 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
 
 
 def create_later(clients: Clients, messages: Sequence[Message]) -> None:
-    """Create tasks that Cloud Tasks did not take just now, after the response, in a few attempts.
+    """Create tasks that Cloud Tasks did not take just now: after the response, once it answers.
 
     They are in no row: what they are for must be found without them, too.
     """

@@ -12,11 +12,17 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from models.transactions import transact
+from pipelines import outbox
 from pipelines.outbox import background
-from pipelines.outbox.background import LINGER_S, BackgroundRelay, by_timer
+from pipelines.outbox.background import (
+    LINGER_S,
+    MAX_DOUBTFUL_ATTEMPTS,
+    BackgroundRelay,
+    by_timer,
+)
 from pipelines.runtime import Clients
 from tests.faults import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
-from tests.pipelines.orders import Order, place, waiting
+from tests.pipelines.orders import Order, Settle, Step, place, settle, step, waiting
 from tests.pipelines.outbox.gates import Gate, Later, finish
 from tests.pipelines.outbox.rows import enqueue, give_up, sent, steps_sent
 from tests.world import World, in_threads
@@ -104,41 +110,90 @@ def test_the_relay_survives_an_error(
     assert later.acts == []
 
 
-@pytest.mark.parametrize("failures", [1, 2, 3])
-def test_a_call_that_nobody_answered_is_made_again_after_one_four_and_nine_seconds(
+@pytest.mark.parametrize("failures", [1, 3, 9])
+def test_a_call_that_nobody_answered_is_made_again_until_it_is_answered(
     world: World, gate: Gate, behind: Clients, later: Later, failures: int
 ) -> None:
-    """B1, B5: while Cloud Tasks is away for a moment nobody waits for the sweep."""
+    """B1, B5: however long Cloud Tasks is away, the process itself creates the tasks afterwards."""
     gate.answers = [rpc_errors.ServiceUnavailable("away")] * failures
     gate.is_open.set()
 
     with world.context():
         enqueue(behind, "pack")
-    made_at = [0] if gate.sizes else []
-    for second in range(12):
+    made_at: list[int] = []
+    for second in range(30):
         finish(behind)
         made_at += [second] * (len(gate.sizes) - len(made_at))
         later.pass_one()
 
-    assert made_at == [0, 1, 4, 9][: failures + 1]
+    assert made_at == [0, 1, 3, 6, 9, 12, 15, 18, 21, 24][: failures + 1]
     assert steps_sent(world) == ["pack"]
+    assert waiting(world) == []
+    assert later.acts == []
+
+
+def test_a_queue_that_does_not_answer_is_asked_by_one_call_however_many_rows_wait(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """An outage is not met by a storm of calls; after its end all rows go out in one second."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")] * 2
+    gate.is_open.set()
+    steps = [f"s{i}" for i in range(250)]
+
+    with world.context():
+        enqueue(behind, *steps)
+    sizes = []
+    for _ in range(4):
+        finish(behind)
+        sizes.append(gate.sizes.copy())
+        gate.sizes.clear()
+        later.pass_one()
+
+    assert sizes == [[100], [100], [], [100, 100, 50]]
+    assert steps_sent(world) == sorted(steps)
     assert waiting(world) == []
 
 
-def test_a_call_that_is_never_answered_is_left_to_the_sweep(
+def test_a_queue_that_does_not_answer_holds_up_no_other(
     world: World, gate: Gate, behind: Clients, later: Later
 ) -> None:
-    """A process does not ask for ever, and keeps nothing in memory for it."""
-    gate.answers = [rpc_errors.ServiceUnavailable("away")] * 4
+    """B7: rows of another queue behind a call that is not answered go out at once."""
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+    steps = [f"s{i}" for i in range(150)]
+
+    def body() -> None:
+        for what in steps:
+            outbox.enqueue(behind, step, Step("o", what))
+        outbox.enqueue(behind, settle, Settle("o", "row"))
+
+    with world.context():
+        transact(body)
+    finish(behind)
+    others = sent(world, "fan-out")
+    before = steps_sent(world)
+    later.pass_one()
+    finish(behind)
+
+    assert others == [{"order": "o", "row": "row"}]
+    assert before == []
+    assert steps_sent(world) == sorted(steps)
+
+
+def test_rows_that_a_bug_keeps_from_their_tasks_are_left_to_the_sweep(
+    world: World, gate: Gate, behind: Clients, later: Later
+) -> None:
+    """A process retries a bug a few times, and keeps nothing in memory for it."""
+    gate.errors = [RuntimeError("a bug")] * MAX_DOUBTFUL_ATTEMPTS
     gate.is_open.set()
 
     with world.context():
         enqueue(behind, "pack")
-    for _ in range(12):
+    for _ in range(30):
         finish(behind)
         later.pass_one()
 
-    assert gate.sizes == [1] * 4
+    assert gate.sizes == [1] * MAX_DOUBTFUL_ATTEMPTS
     assert later.acts == []
     assert len(waiting(world)) == 1
 
@@ -238,7 +293,7 @@ def test_what_was_never_committed_is_looked_for_a_few_times(
             later.pass_one()
             finish(behind)
 
-    assert world.plan.calls[looked_before:] == ["Lookup"] * 3
+    assert world.plan.calls[looked_before:] == ["Lookup"] * (MAX_DOUBTFUL_ATTEMPTS - 1)
     assert sent(world) == []
     assert later.acts == []
 
