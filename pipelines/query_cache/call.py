@@ -17,12 +17,16 @@ from pipelines.query_cache import stats as kinds
 from pipelines.query_cache.entry import Entry, generation, space_of
 from pipelines.query_cache.envelope import Envelope
 from pipelines.query_cache.flights import Flights
+from pipelines.query_cache.lease import Lease
 from pipelines.query_cache.stats import Tally
 from pipelines.runtime import Clients
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# A caller waits for so many processes that end without a value, then it computes beside others.
+MAX_HOLDERS = 3
 
 
 @dataclass(frozen=True)
@@ -88,24 +92,29 @@ class Call(Generic[T]):
     def read(self) -> Reading[T]:
         if ndb.in_transaction():  # What it reads has to be of its own moment.
             return self._told(self._computed(), kinds.UNCACHED)
-        terms, clients = self._terms, self._clients
-        space = space_of(clients, terms.name)
-        current = generation(clients, space)
-        if current is None:
-            return self._fly(f"{space}:{self._asked}", None)
-        entry = Entry.of(clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
+        entry = self.entry()
+        if entry is None:
+            return self._fly(f"{space_of(self._clients, self._terms.name)}:{self._asked}", None)
         found, is_broken = entry.load()
         value = self._decoded(found)
         if is_broken or (found is not None and value is None):
             self._tally.record(kinds.BROKEN)
         if found is None or value is None:
             return self._fly(entry.key, entry)
-        age_s = entry.age_s(found)
-        if is_due(age_s, terms.ttl_s, found.took_s, terms.beta, clients.random.random()):
+        age_s, terms = entry.age_s(found), self._terms
+        if is_due(age_s, terms.ttl_s, found.took_s, terms.beta, self._clients.random.random()):
             fresh = self._refresh(entry, found)
             if fresh is not None:
                 return fresh
         return self._told(found, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
+
+    def entry(self) -> Entry | None:
+        """Return the place of the value; None: memcached is away."""
+        terms, space = self._terms, space_of(self._clients, self._terms.name)
+        current = generation(self._clients, space)
+        if current is None:
+            return None
+        return Entry.of(self._clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
 
     def _refresh(self, entry: Entry, old: Envelope) -> Reading[T] | None:
         """Compute a value that may still be served; None: another caller does, or it failed."""
@@ -116,11 +125,12 @@ class Call(Generic[T]):
         fresh: Envelope | None = None
         state = kinds.REFRESHED
         try:
-            if (token := entry.lease(self._terms.lease_s)) is not None:
+            if (lease := entry.lease(self._terms.lease_s)) is not None:
                 fresh = self._stored_meanwhile(entry, old)
                 state = kinds.REFRESHED if fresh is None else kinds.HIT
-                fresh = fresh or self._computed_and_stored(entry)
-                entry.give_back(token)
+                with lease.renewed():
+                    fresh = fresh or self._computed_and_stored(entry)
+                lease.give_back()
         except Exception as error:
             # The lease stays until its end, and so does the old value: nobody else tries at once.
             log.warning("%s is not refreshed, its old value stays: %s", self._terms.name, error)
@@ -134,11 +144,11 @@ class Call(Generic[T]):
         """Compute what is not there, or wait for the thread that does."""
         key = self._flight_key(key)
         flight, is_mine = self._state.flights.join(key)
-        if not is_mine:
-            shared = flight.follow(self._terms.lease_s)
+        while not is_mine:
+            shared = flight.follow()
             if shared is not None:
                 return self._told(shared, kinds.SHARED)
-            return self._told(*self._missed(entry))
+            flight, is_mine = self._state.flights.join(key)
         try:
             envelope, state = self._missed(entry)
         except BaseException as error:
@@ -153,15 +163,25 @@ class Call(Generic[T]):
         """Compute and store, or take what another process computes meanwhile."""
         if entry is None:
             return self._computed(), kinds.UNCACHED
-        token = entry.lease(self._terms.lease_s)
-        theirs = entry.wait() if token is None else self._stored_meanwhile(entry, None)
-        try:
-            if theirs is not None and self._decoded(theirs) is not None:
+        for _ in range(MAX_HOLDERS):
+            lease = entry.lease(self._terms.lease_s)
+            if lease is not None:
+                return self._led(entry, lease)
+            theirs = entry.wait(self._terms.lease_s, lambda found: self._decoded(found) is not None)
+            if theirs is not None:
                 return theirs, kinds.SHARED
-            return self._computed_and_stored(entry), kinds.MISS
+        return self._computed_and_stored(entry), kinds.MISS
+
+    def _led(self, entry: Entry, lease: Lease) -> tuple[Envelope, str]:
+        """Compute and store under a lease, unless its last holder has."""
+        try:
+            theirs = self._stored_meanwhile(entry, None)
+            if theirs is not None:
+                return theirs, kinds.SHARED
+            with lease.renewed():
+                return self._computed_and_stored(entry), kinds.MISS
         finally:
-            if token is not None:
-                entry.give_back(token)
+            lease.give_back()
 
     def _stored_meanwhile(self, entry: Entry, old: Envelope | None) -> Envelope | None:
         """Return a newer value than was seen: who had the lease before may have stored one."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipelines.query_cache.envelope import Envelope, pack, unpack
+from pipelines.query_cache.lease import Lease, holder_of
 from pipelines.runtime import Clients
 from pipelines.runtime.cache import MAX_TTL_S
 from pipelines.runtime.clock import CLOCK_SKEW_S
 
 GENERATION_BYTES = 32
-# How long a caller waits for another process that computes the same value, and how it looks for it.
-MAX_POLLS = 100
-POLL_S = 0.02
+# How a caller looks for the value that another process computes.
+POLL_S, MAX_POLL_S = 0.02, 0.25
+POLL_FACTOR = 1.2
 
 
 def space_of(clients: Clients, name: str) -> str:
@@ -91,25 +93,35 @@ class Entry:
 
     # The lease
 
-    def lease(self, lease_s: int) -> str | None:
-        """Take the right to refresh this value; None: another process has it."""
-        token = self.clients.new_id()
-        return token if self.clients.cache.add(self._lease_key, token.encode(), lease_s) else None
+    def lease(self, lease_s: int) -> Lease | None:
+        """Take the right to compute this value; None: another process has it."""
+        return Lease.take(self.clients, self._lease_key, lease_s)
 
-    def give_back(self, token: str) -> None:
-        """End a lease, unless it is another's by now."""
-        if self.clients.cache.get(self._lease_key) == token.encode():
-            self.clients.cache.delete(self._lease_key)
+    def wait(self, lease_s: int, is_value: Callable[[Envelope], bool]) -> Envelope | None:
+        """Wait for the process that has the lease; None: it has ended without a value.
 
-    def wait(self) -> Envelope | None:
-        """Wait for the process that has the lease; None: it gave up, or takes too long."""
-        for _ in range(MAX_POLLS):
-            self.clients.clock.sleep(POLL_S)
-            is_leased = self.clients.cache.get(self._lease_key) is not None
+        Args:
+            lease_s: A lease that nobody has renewed for so long is a dead process's.
+            is_value: Tells what its holder stores from what anybody may have left here.
+        """
+        seen, unchanged_s, pause_s = self._leased(), 0.0, POLL_S
+        while seen is not None:
+            self.clients.clock.sleep(pause_s)
+            now = self._leased()
             envelope, _ = self.load()
-            if envelope is not None or not is_leased:
+            if envelope is not None and is_value(envelope):
                 return envelope
+            if holder_of(now) != holder_of(seen):
+                return None
+            unchanged_s = unchanged_s + pause_s if now == seen else 0.0
+            if unchanged_s > lease_s:  # memcached itself drops it by then, as a rule.
+                self.clients.cache.delete(self._lease_key)
+                return None
+            seen, pause_s = now, min(MAX_POLL_S, POLL_FACTOR * pause_s)
         return None
+
+    def _leased(self) -> bytes | None:
+        return self.clients.cache.get(self._lease_key)
 
     @property
     def _lease_key(self) -> str:

@@ -1,14 +1,14 @@
 """Single flight: of the threads of a process that need the same value, one computes it.
 
 Lost on failure: nothing. When the one that computes fails, those that wait for it get its error;
-when it is killed, or takes too long, each computes for itself.
+when its thread is killed, another one of them computes. They wait for as long as it takes: whatever
+holds the computation up would hold up theirs.
 """
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FollowTimeoutError
 
 from pipelines.query_cache.envelope import Envelope
 
@@ -30,18 +30,13 @@ class Flight:
         else:
             self._future.set_result(None)
 
-    def follow(self, timeout_s: float) -> Envelope | None:
+    def follow(self) -> Envelope | None:
         """Wait for the value; None: compute it yourself.
 
         Raises:
             Exception: what the computation raised.
         """
-        try:
-            return self._future.result(timeout_s)
-        except FollowTimeoutError:
-            if self._future.done():
-                raise  # It is the computation's own.
-            return None
+        return self._future.result()
 
 
 class Flights:

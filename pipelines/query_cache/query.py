@@ -74,12 +74,15 @@ class CachedQuery(Generic[P, T]):
                 function's return type.
             Exception: what the function raises, when there is no value that may be served.
         """
+        return self._call(clients, *args, **kwargs).read()
+
+    def _call(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         bound = self._signature.bind(clients, *args, **kwargs)
         bound.apply_defaults()
         compute = partial(self.function, *bound.args, **bound.kwargs)
         return Call(
             clients, self.terms, self.state(clients), self.adapter, self._asked(bound), compute
-        ).read()
+        )
 
     def invalidate(self, clients: Clients) -> bool:
         """Serve no result again that was computed before; to be called after the commit.

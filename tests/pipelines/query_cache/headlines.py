@@ -13,7 +13,7 @@ import pytest
 from google.cloud import ndb
 
 from pipelines.query_cache import CachedQuery, cached
-from pipelines.query_cache.entry import Entry, generation, space_of
+from pipelines.query_cache.entry import Entry
 from pipelines.runtime import Clients, Clock
 from pipelines.runtime.cache import MemcachedCache
 from pipelines.runtime.process_state import ProcessState
@@ -100,10 +100,8 @@ def crowded(world: World) -> Clients:
     return replace(another_process(world.clients), cache=cache, clock=clock)
 
 
-def entry_of(clients: Clients, tag: str = "news") -> Entry:
+def entry_of(room: Newsroom, clients: Clients, tag: str = "news") -> Entry:
     """Return the place of a tag's headlines."""
-    space = space_of(clients, "headlines")
-    current = generation(clients, space)
-    assert current is not None
-    asked = f'[1, ["tag", "{tag}"], ["limit", 10]]'
-    return Entry.of(clients, space, current, asked, TTL_S, STALE_S)
+    entry = room.headlines._call(clients, tag).entry()
+    assert entry is not None
+    return entry

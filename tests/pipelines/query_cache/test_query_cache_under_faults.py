@@ -135,7 +135,7 @@ def test_a_planted_value_is_a_miss_and_is_replaced(world: World, tmp_path: Path)
     room, canary = Newsroom(), tmp_path / "canary"
     with world.context():
         publish("one")
-        key = entry_of(world.clients).key
+        key = entry_of(room, world.clients).key
         for what, data in planted(key, world.clock.time_s, canary).items():
             assert data is not None
             assert world.clients.cache.set(key, data, 60), what
@@ -162,7 +162,9 @@ def test_a_planted_generation_is_replaced(world: World, junk: bytes) -> None:
     room = Newsroom()
     with world.context():
         publish("one")
-        key = f"{entry_of(world.clients).key.rpartition(':')[0].rpartition(':')[0]}:generation"
+        key = (
+            f"{entry_of(room, world.clients).key.rpartition(':')[0].rpartition(':')[0]}:generation"
+        )
         assert world.clients.cache.set(key, junk, 60)
         assert room.titles(world.clients) == ["one"]
         assert room.headlines.read(world.clients, "news").state == "hits"

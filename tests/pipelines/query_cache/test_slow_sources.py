@@ -1,0 +1,171 @@
+"""A source that is slow: one computes for as long as it lives, and all others wait for it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from pipelines.query_cache import CachedQuery
+from pipelines.query_cache.entry import Entry
+from pipelines.query_cache.flights import Flight
+from pipelines.query_cache.lease import RENEWALS
+from pipelines.runtime import Clients, NoCache
+from tests.pipelines.query_cache.timed import Time, TimedCache, TimedHeart, process
+from tests.stack import until
+
+PATIENCE_S = 60.0
+LEASE_S = 9
+
+
+class Source:
+    """A query whose first computation ends when a test says so, and what happens meanwhile."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.may_end = threading.Event()
+        self.computed = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._lock = threading.Lock()
+        self.query = CachedQuery(self.compute, "slow", returns=int, ttl_s=3600, lease_s=LEASE_S)
+
+    def compute(self, clients: Clients) -> int:
+        with self._lock:
+            self.computed += 1
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.began.set()
+        assert self.may_end.wait(PATIENCE_S)
+        with self._lock:
+            self.in_flight -= 1
+        return 7
+
+    def read(self, clients: Clients) -> str:
+        with clients.context():
+            return self.query.read(clients).state
+
+    def reading(self, states: list[str], *readers: Clients) -> list[threading.Thread]:
+        """Have each of these read on a thread of its own."""
+        threads = [
+            threading.Thread(target=lambda c=clients: states.append(self.read(c)))
+            for clients in readers
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+@pytest.mark.parametrize("is_away", [True, False], ids=["no-memcached", "memcached"])
+def test_a_thread_waits_for_another_one_beyond_the_lease(
+    monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    """J2: of twenty threads of a process one computes, however long it takes."""
+    source, states, followers = Source(), list[str](), list[int]()
+    time = Time()
+    clients = process(NoCache() if is_away else TimedCache(time))
+    follow = Flight.follow
+
+    def counted(flight: Flight) -> object:
+        followers.append(1)
+        return follow(flight)
+
+    monkeypatch.setattr(Flight, "follow", counted)
+    threads = source.reading(states, *[clients] * 20)
+    until(lambda: len(followers) >= 19, PATIENCE_S, every_s=0.005)
+    time.now_s += 10 * LEASE_S
+    source.may_end.set()
+    for thread in threads:
+        thread.join()
+
+    assert source.most_in_flight == 1
+    assert source.computed == 1
+    assert len(states) == 20
+
+
+def test_a_process_waits_for_another_one_for_as_long_as_that_lives() -> None:
+    """J2: the holder of the lease renews it, and the others wait for a hundred times its length."""
+    source, states = Source(), list[str]()
+    time, heart = Time(), TimedHeart()
+    cache = TimedCache(time)
+    ends_s = time.now_s + 100 * LEASE_S
+
+    def beat() -> None:
+        heart.beat()
+        if time.now_s > ends_s:
+            source.may_end.set()
+
+    time.on_sleep = beat
+    threads = source.reading(states, process(cache, heart=heart))
+    assert source.began.wait(PATIENCE_S)
+    threads += source.reading(states, process(cache))
+    for thread in threads:
+        thread.join()
+
+    assert sorted(states) == ["misses", "shared"]
+    assert source.computed == 1
+    assert time.now_s > ends_s
+    assert cache.ending(":lease") == []
+
+
+def test_the_lease_of_a_dead_process_ends_and_one_takes_it() -> None:
+    """J2, J4: nobody renews it; of those who wait one computes, and the others take its value."""
+    source, time = Source(), Time()
+    cache, first = TimedCache(time), Time()
+    dead = process(cache)
+    assert entry_of(source, dead).lease(LEASE_S) is not None
+    source.may_end.set()
+
+    states = [source.read(process(cache)) for _ in range(3)]
+
+    assert states == ["misses", "hits", "hits"]
+    assert LEASE_S - 1 <= time.now_s - first.now_s < LEASE_S + 1
+
+
+def test_a_lease_that_memcached_never_drops_is_over_when_nobody_renews_it() -> None:
+    """J4: it was planted, or is of another version; each miss would wait for ever."""
+    source, time = Source(), Time()
+    clients = process(TimedCache(time))
+    clients.cache.set(f"{entry_of(source, clients).key}:lease", b"planted", 10**6)
+    source.may_end.set()
+
+    assert source.read(clients) == "misses"
+    assert source.read(clients) == "hits"
+
+
+def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> None:
+    """J2: a renewal keeps it, makes it again after a flush, and leaves another process's alone."""
+    time, heart = Time(), TimedHeart()
+    cache = TimedCache(time)
+    source, mine, other = Source(), process(cache, heart=heart), process(cache)
+    entry = entry_of(source, mine)
+    lease = entry.lease(LEASE_S)
+    assert lease is not None
+    with lease.renewed():
+        for _ in range(3 * RENEWALS):
+            time.now_s += LEASE_S / RENEWALS
+            heart.beat()
+        kept = replace(entry, clients=other).lease(LEASE_S)
+        cache.values.clear()
+        heart.beat()
+        again = replace(entry, clients=other).lease(LEASE_S)
+        time.now_s += LEASE_S
+        theirs = replace(entry, clients=other).lease(LEASE_S)
+        heart.beat()
+    lease.give_back()
+    heart.beat()
+
+    assert (kept, again) == (None, None)
+    assert theirs is not None
+    assert theirs.is_held()
+    theirs.give_back()
+    heart.beat()
+    assert cache.ending(":lease") == []
+
+
+def entry_of(source: Source, clients: Clients) -> Entry:
+    """Return the place of a source's value."""
+    entry = source.query._call(clients).entry()
+    assert entry is not None
+    return entry
