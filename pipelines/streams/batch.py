@@ -4,13 +4,14 @@ Timers that are due fire first, per key in order of their times: the watermark p
 in time is missing before them. Then come the records, one after the other.
 
 A hook that raises stops the batch, which is run again from its start, now with a copy of each key's
-state before each hook: so a hook that raises again undoes its own changes only, and after
-`max_attempts` its record or timer is a failure, and the others go on.
+state before each hook, and with a value that each attempt decodes for itself. So a hook that raises
+again undoes its own changes only. After `max_attempts` its record or timer is a failure, and the
+others go on.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -40,7 +41,8 @@ from pipelines.streams.records import (
     check_time,
     value_text,
 )
-from pipelines.streams.state import MAX_STATE_BYTES, State
+from pipelines.streams.state import State, check_size
+from pipelines.streams.texts import decoded
 
 # Of one batch, so that its commit stays below 10 MiB.
 MAX_FIRED = 1_000
@@ -49,7 +51,6 @@ MAX_PRODUCED_BYTES = 1_000_000
 # Of one hook: with what was produced before it stays below what a commit takes.
 MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
-MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
 
 Route = Callable[[str, Any], tuple[Target, ...]]
 What = Input | tuple[str, SetTimer]
@@ -76,6 +77,7 @@ def run_batch(
     route: Route = nowhere,
     is_over: Callable[[], bool] = never,
     max_fired: int = MAX_FIRED,
+    is_careful: bool = False,
 ) -> Effects:
     """Fire what is due, then work on records; return what that leads to.
 
@@ -85,12 +87,13 @@ def run_batch(
         route: Says who reads a production.
         is_over: Whether no further hook is to be begun: there is no more time.
         max_fired: How many timers fire at most.
+        is_careful: Whether each hook is one that can be undone, as after another one has raised.
     """
     limits = is_over, max_fired
-    try:
-        return _Batch(computation, keys, watermark, now, route, limits).run(inputs, due)
-    except _HookError:
-        return _CarefulBatch(computation, keys, watermark, now, route, limits).run(inputs, due)
+    if not is_careful:
+        with contextlib.suppress(_HookError):
+            return _Batch(computation, keys, watermark, now, route, limits).run(inputs, due)
+    return _CarefulBatch(computation, keys, watermark, now, route, limits).run(inputs, due)
 
 
 class _HookError(Exception):
@@ -128,7 +131,7 @@ class _Work:
         if self.items is not None:
             self.text = self.computation.codec.dump(self.items) if self.items else ""
             self.version = self.computation.version
-            _check_size(self.text)
+            check_size(self.text)
         if not self.text and not self.timers:
             return NOTHING
         now = KeyState(self.text, dict(self.timers), self.expires, self.version)
@@ -277,9 +280,14 @@ class _Hands:
             raise BadRecordError("a timer cannot be dropped as late: only a record can")
         self._has_dropped = True
 
-    def produce_late(self, stream: str, value: Any, at: int) -> None:
-        """Hand a record that was dropped to the stream for late ones."""
-        late = Production(stream, value_text(value), at, True, self.route(stream, value))
+    @property
+    def text(self) -> str:
+        """Return the record at work, as it was stored."""
+        return "" if self._input is None else self._input.text
+
+    def produce_late(self, stream: str, text: str, at: int) -> None:
+        """Hand a record that was dropped to the stream for late ones, as it was stored."""
+        late = Production(stream, text, at, True, self.route(stream, decoded(text)))
         self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _keep_until(self, at: int) -> None:
@@ -319,7 +327,7 @@ class _Batch(_Hands):
             self.effects.taken += 1
 
     def _take(self, each: Input) -> None:
-        key, value, at, stream, is_late, _ = each
+        key, value, at, stream, is_late, *_ = each
         if stream == DEAD_TIMERS:
             tag, fires_at, is_wall = value
             self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
@@ -342,7 +350,7 @@ class _Batch(_Hands):
         """Count a record as late, and hand it to the stream for late ones."""
         self.effects.counts.late += 1
         if self.computation.late_stream is not None:
-            self.produce_late(self.computation.late_stream, each.value, each.at)
+            self.produce_late(self.computation.late_stream, each.text, each.at)
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -404,7 +412,7 @@ class _CarefulBatch(_Batch):
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook(self.context, told)
+                hook(self.context, _anew(what, told))
                 self._work.freeze()
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
@@ -419,18 +427,15 @@ class _CarefulBatch(_Batch):
         return False
 
 
+def _anew(what: What, told: Record | Timer) -> Record | Timer:
+    """Return what a hook is given, as if no hook had had it before."""
+    return told._replace(value=decoded(what.text)) if isinstance(what, Input) else told  # type: ignore[union-attr]
+
+
 def _check_strong(computation: Computation, what: str) -> None:
     """Check that a computation may have what has to be durable."""
     if computation.weak:
         raise WeakError(f"{computation.name} is weak: it has no {what}")
-
-
-def _check_size(text: str) -> None:
-    """Check that a row can hold a state: as a text in JSON, where quotes take two bytes."""
-    if len(text) > MAX_STATE_BYTES // MAX_CHAR_BYTES:
-        size = len(json.dumps(text))
-        if size > MAX_STATE_BYTES:
-            raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
 
 
 def _milliseconds(span: timedelta | None) -> int | None:

@@ -12,8 +12,9 @@
             ctx.produce("hits", {"path": ctx.key, "hits": ctx.state.counter("hits").get()})
 
 A hook works on what it is given and on nothing else: it may be called again for the same record
-when its commit was lost, and then its first call never was. It calls no service and asks no clock
-(`ctx.now` is the time) and keeps nothing in `self`, which all threads share.
+when its commit was lost, or when a hook beside it has raised. Then its first call never was, and
+`record.value` is as it came, whatever the hook has changed in it. A hook calls no service, asks
+no clock (`ctx.now` is the time) and keeps nothing in `self`, which all threads share.
 """
 
 from __future__ import annotations

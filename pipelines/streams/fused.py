@@ -40,8 +40,9 @@ from pipelines.streams.state import JSON, JsonCodec, State
 from pipelines.streams.texts import decoded
 
 _BETWEEN = ":"  # The name of a part and a tag; in no name.
-# A record on its way to a part; what gives it its key, unless it has that already; is it late?
-_Waiting = tuple[Computation, KeyOf | None, Record, bool]
+# A record on its way to a part; what gives it its key, unless it has that already; is it late? And
+# its value as it was written, because a part may change the value.
+_Waiting = tuple[Computation, KeyOf | None, Record, bool, str]
 
 
 class _PartsCodec(JsonCodec):
@@ -154,9 +155,12 @@ class _BatchHands(Hands, Protocol):
 
     def step(self, at: int, is_late: bool) -> None: ...
 
+    @property
+    def text(self) -> str: ...
+
     def count_bytes(self, size: int) -> None: ...
 
-    def produce_late(self, stream: str, value: Any, at: int) -> None: ...
+    def produce_late(self, stream: str, text: str, at: int) -> None: ...
 
     def drop_inside(self) -> None: ...
 
@@ -204,11 +208,11 @@ class _Steps:
         """Have the parts work on a record from outside, and on what it leads to."""
         self._begin(None)
         [(first, _), *others] = self._fused.readers[record.stream]
-        text = value_text(record.value) if others else ""
-        self._waiting.append((first, None, record, self.is_late))
+        text = self._hands.text
+        self._waiting.append((first, None, record, self.is_late, text))
         for part, key_of in others:
             again = record._replace(value=decoded(text))
-            self._waiting.append((part, key_of, again, self.is_late))
+            self._waiting.append((part, key_of, again, self.is_late, text))
         self._work_on_all(is_alone=not others)
 
     def fire(self, timer: Timer) -> None:
@@ -236,7 +240,7 @@ class _Steps:
         """
         waiting, step = self._waiting, self._hands.step
         while waiting:
-            part, key_of, record, is_late = waiting.popleft()
+            part, key_of, record, is_late, text = waiting.popleft()
             self._part, self.at, self.is_late = part, record.at, is_late
             step(record.at, is_late)
             if key_of is not None and (key := key_of(record.value)) != self.key:
@@ -248,10 +252,10 @@ class _Steps:
             if not self._has_dropped:
                 part.record(self._context, record)
             if self._has_dropped:
-                self._drop(record, is_alone=is_alone)
+                self._drop(text, record.at, is_alone=is_alone)
             is_alone = False
 
-    def _drop(self, record: Record, *, is_alone: bool) -> None:
+    def _drop(self, text: str, at: int, *, is_alone: bool) -> None:
         """Count a record as late, and hand it to its part's stream for late ones."""
         if is_alone:
             self._hands.drop_late()
@@ -259,9 +263,9 @@ class _Steps:
             self._hands.drop_inside()
         stream = self._part.late_stream
         if stream is not None:
-            self._send(stream, value_text(record.value), record.at, is_late=True)
+            self._send(stream, text, at, is_late=True)
             if stream in self._fused.outputs:
-                self._hands.produce_late(stream, record.value, record.at)
+                self._hands.produce_late(stream, text, at)
 
     # What a part sees and does
 
@@ -317,4 +321,4 @@ class _Steps:
         """Have those parts work on a record that read it, each on one of its own."""
         for part, key_of in self._fused.readers[stream]:
             record = Record(self.key, decoded(text), at, stream)
-            self._waiting.append((part, key_of, record, is_late))
+            self._waiting.append((part, key_of, record, is_late, text))

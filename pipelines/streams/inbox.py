@@ -98,7 +98,7 @@ def inputs_of(letters: Sequence[Letter], *, is_late: bool) -> list[Input]:
     keys, times, streams, ids, texts = zip(*letters, strict=True)
     values = json.loads(f"[{','.join(texts)}]")
     late = (is_late,) * len(letters)
-    return list(made(Input, zip(keys, values, times, streams, late, ids, strict=True)))
+    return list(made(Input, zip(keys, values, times, streams, late, ids, texts, strict=True)))
 
 
 def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:

@@ -91,7 +91,11 @@ DEAD_TIMERS = ""
 
 
 class Input(NamedTuple):
-    """A record on its way to a key; `id` is empty for what needs no deduplication."""
+    """A record on its way to a key; `id` is empty for what needs no deduplication.
+
+    `text`: the value as it was stored. A hook may change the value: whatever goes on without the
+    hook, a further attempt, a dead letter, a late stream, begins with the text.
+    """
 
     key: str
     value: Any
@@ -99,6 +103,7 @@ class Input(NamedTuple):
     stream: str
     is_late: bool = False
     id: str = ""
+    text: str = ""
 
 
 class Target(NamedTuple):

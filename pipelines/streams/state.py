@@ -17,14 +17,27 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from pipelines.streams.errors import BadRecordError
-from pipelines.streams.texts import decoded, encoder
+from pipelines.streams.texts import decoded, encoder, quoted
 
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000
+MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
 
 _TIME = itemgetter(0)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _encode = encoder(allow_nan=False)
+
+
+def check_size(text: str) -> None:
+    """Check that a row can hold a state: as a text in JSON, where quotes take two bytes.
+
+    Raises:
+        BadRecordError: it is too large.
+    """
+    if len(text) > MAX_STATE_BYTES // MAX_CHAR_BYTES:
+        size = len(quoted(text))
+        if size > MAX_STATE_BYTES:
+            raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
 
 
 class Codec(Protocol):

@@ -21,7 +21,6 @@ from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at, wake
 from pipelines.streams.owner import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
 from pipelines.streams.passing import Passage, added
-from pipelines.streams.records import value_text
 from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
 
 MIN_WAIT_MS = 1_000
@@ -253,7 +252,7 @@ class Worker(Owner):
     def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
         what = failure.what
         if isinstance(what, Input):
-            letter = Letter(what.key, what.at, what.stream, what.id, value_text(what.value))
+            letter = Letter(what.key, what.at, what.stream, what.id, what.text)
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
         return DeadRow(

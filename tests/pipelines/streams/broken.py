@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import ids, mail, pulling, shelf, sweep, watermarks, worker
+from pipelines.streams import batch, ids, mail, pulling, shelf, sweep, watermarks, worker
 from pipelines.streams.calls import ChangedError, Commit, Peek, Read, Scan
 from pipelines.streams.environment import Environment
 from pipelines.streams.pulling import pull
@@ -161,6 +161,11 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
             return (yield from super().commit(commit, interval))
 
     schedule.simulation.worker = Torn
+
+
+def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """A batch that is run again has the values that its first run has changed."""
+    patch.setattr(batch, "_anew", lambda what, told: told)
 
 
 def no_dedup(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -334,6 +339,7 @@ OF_STAGES = (
     unguarded_lease,
     unguarded_take,
     two_commits,
+    used_values,
     no_dedup,
     downstream_first,
     no_marks,

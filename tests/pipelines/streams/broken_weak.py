@@ -10,7 +10,8 @@ import pytest
 from pipelines.streams import batch, injection, passing, sink_worker, watermarks
 from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit
-from pipelines.streams.keys import Input, Target
+from pipelines.streams.inbox import inputs_of
+from pipelines.streams.keys import Target
 from pipelines.streams.passing import Passage
 from pipelines.streams.rows import CHUNK, Letter
 from pipelines.streams.worker import Worker
@@ -44,9 +45,8 @@ def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
         if not is_late or target.computation not in self._weak or stage in (*_sinks(self),):
             real(self, target, letter, is_late=is_late)
             return
-        value = passing.json.loads(letter.text)
-        each = Input(letter.key, value, letter.at, letter.stream, True, letter.id)
-        effects = run_batch(stage, {}, [each], watermark=0, now=0, route=self._graph.route)
+        inputs = inputs_of([letter], is_late=True)
+        effects = run_batch(stage, {}, inputs, watermark=0, now=0, route=self._graph.route)
         if effects.failures:
             real(self, target, letter, is_late=True)
         for production in effects.productions:

@@ -49,18 +49,18 @@ def begin_pull(simulation: Simulation, stream: str) -> Steps:
 
 
 class Rekey(Computation):
-    """Hands records on under another key; one in many is poison."""
+    """Hands records on under another key, and changes them; one in many is poison."""
 
     inputs: ClassVar = {"in": lambda value: value["k"]}
     outputs = ("mid",)
     max_attempts = 2
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.value.get("poison"):
+        number = int(record.value.pop("k")[1:])
+        record.value["k"] = f"m{(number * 7 + 1) % KEYS}"
+        if record.value.pop("poison", False):
             raise ValueError("poison")
-        number = int(record.value["k"][1:])
-        key = f"m{(number * 7 + 1) % KEYS}"
-        ctx.produce("mid", {"k": key, "id": record.value["id"]})
+        ctx.produce("mid", {"k": record.value["k"], "id": record.value["id"]})
 
 
 class Windows(Computation):

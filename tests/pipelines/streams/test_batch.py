@@ -17,7 +17,7 @@ from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Commit, Found, TooLargeError
 from pipelines.streams.encoding import dump, load
 from pipelines.streams.fused import Fused
-from pipelines.streams.inbox import Batch, gather
+from pipelines.streams.inbox import Batch, gather, inputs_of
 from pipelines.streams.keys import NOTHING, Input, KeyState, SetTimer
 from pipelines.streams.records import NEVER
 from pipelines.streams.row_cache import TIMER_BYTES, size_of
@@ -94,7 +94,7 @@ def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limi
             met.add(id_)
             is_late, value = name.split(":")[3] == str(LATE), json.loads(letter.text)
             batch.inputs.append(
-                Input(letter.key, value, letter.at, letter.stream, is_late, letter.id)
+                Input(*letter[:1], value, *letter[1:3], is_late, letter.id, letter.text)
             )
             batch.ids.append(id_)
             batch.places.append((number, place))
@@ -155,7 +155,7 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
                 raise ValueError
 
     before = {"k": KeyState('{"seen":4}')}
-    inputs = [Input("k", {}, 1, "in")]
+    inputs = inputs_of([Letter("k", 1, "in", "", "{}")], is_late=False)
 
     effects = run_batch(Flaky(), before, inputs, watermark=0, now=0)
 
@@ -264,7 +264,8 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
     gc.disable()
     try:
         for value in ("good", "poison"):
-            run_batch(computation, {}, [Input("k", value, 1, "in")], watermark=0, now=0)
+            inputs = inputs_of([Letter("k", 1, "in", "", json.dumps(value))], is_late=False)
+            run_batch(computation, {}, inputs, watermark=0, now=0)
         assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
         assert all(each() is None for each in Fragile.seen)
     finally:

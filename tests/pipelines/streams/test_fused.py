@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
 from pipelines.streams.batch import run_batch
 from pipelines.streams.fused import Fused
-from pipelines.streams.keys import Input, KeyState, SetTimer
+from pipelines.streams.inbox import inputs_of
+from pipelines.streams.keys import KeyState, SetTimer
+from pipelines.streams.rows import Letter
 from pipelines.streams.testing import Output
 from pipelines.streams.windows import Tumbling, Windowed
 
@@ -371,7 +373,7 @@ def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
     test.push("in", {"k": "a", "waits": [0]}, at=10)
     test.advance_watermark(20)
     test.push("in", {"k": "a", "waits": [0]}, at=10)
-    inputs = [Input("a", {"k": "a", "waits": [0]}, 10, "in", True)]
+    inputs = inputs_of([Letter("a", 10, "in", "", '{"k":"a","waits":[0]}')], is_late=True)
     return test, run_batch(fused, {}, inputs, watermark=20, now=0).counts
 
 
