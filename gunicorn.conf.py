@@ -25,11 +25,14 @@ def on_starting(server: Any) -> None:
         )
     # By which the workers wake each other (pipelines/runtime/siblings.py); nobody else may.
     os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
+    # In which a worker finds what killed ones held (pipelines/runtime/open_transactions.py).
+    os.environ["WORKER_TRANSACTIONS"] = tempfile.mkdtemp(prefix="worker-transactions-")
 
 
 def on_exit(server: Any) -> None:
     """Leave nothing behind."""
-    shutil.rmtree(os.environ["WORKER_SOCKETS"], ignore_errors=True)
+    for name in ("WORKER_SOCKETS", "WORKER_TRANSACTIONS"):
+        shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
 def _hear_the_end(server: Any) -> None:

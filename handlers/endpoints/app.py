@@ -40,6 +40,7 @@ from pipelines.outbox import BackgroundRelay
 from pipelines.pull_queues.pattern import PullQueues
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.runtime.open_transactions import OpenTransactions
 from pipelines.streams.pattern import Streams
 from pipelines.tasks import CloudTaskQueue
 from pipelines.tasks.errors import UnknownQueueError
@@ -97,6 +98,7 @@ def open_clients(
             emulator=settings.datastore_emulator,
             database=settings.database,
             interceptors=[meter, *interceptors],
+            transactions=OpenTransactions(settings.transactions_folder),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=open_cache(settings.memcached),

@@ -21,6 +21,7 @@ from pipelines.runtime.clock import Clock, SystemClock
 from pipelines.runtime.first_use import OnFirstUse
 from pipelines.runtime.heartbeats import Heart, ThreadedHeart
 from pipelines.runtime.messages import TaskQueue
+from pipelines.runtime.open_transactions import OpenTransactions
 from pipelines.runtime.process_state import ProcessState
 from pipelines.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 
@@ -95,11 +96,13 @@ def open_datastore(
     namespace: str | None = None,
     database: str | None = None,
     interceptors: Sequence[Any] = (),
+    transactions: OpenTransactions | None = None,
 ) -> ndb.Client:
     """Return a Datastore client whose calls go through the interceptors, first one first.
 
     Args:
         emulator: "host:port" of an emulator; None means the real service.
+        transactions: Follows this client's transactions, and rolls back what is left of others.
     """
     # ndb repeats each failed call three times, with seconds in between, even inside a
     # transaction that is lost already. Here `transact`, the queue or the visitor tries again.
@@ -119,11 +122,14 @@ def open_datastore(
             credentials=client._credentials,
             options=[*_ANY_SIZE, ("grpc.primary_user_agent", client.client_info.to_user_agent())],
         )
+    followers = [transactions] if transactions is not None else []
     client.stub = BlockingTransactions(
         host=emulator or client.host,
         credentials=auth_credentials.AnonymousCredentials(),
-        channel=_intercepted(channel, interceptors),
+        channel=_intercepted(channel, [*followers, *interceptors]),
     )
+    if transactions is not None:
+        transactions.start(client.stub.rollback)
     return client
 
 

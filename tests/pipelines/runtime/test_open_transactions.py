@@ -1,0 +1,231 @@
+"""Which transactions a process writes down as open, and which it rolls back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud.datastore_v1.types import (
+    BeginTransactionRequest,
+    BeginTransactionResponse,
+    CommitRequest,
+    RollbackRequest,
+)
+
+from pipelines.runtime import open_transactions
+from pipelines.runtime.open_transactions import OpenTransactions, TransactionFile
+
+BEGIN, COMMIT, ROLLBACK = "BeginTransaction", "Commit", "Rollback"
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+class Failed(grpc.RpcError):
+    """A call that failed."""
+
+
+@dataclass
+class Call:
+    """A call that has ended, as gRPC shows it to an interceptor."""
+
+    response: Any = None
+    failed: grpc.StatusCode | None = None
+
+    def code(self) -> grpc.StatusCode:
+        return self.failed or grpc.StatusCode.OK
+
+    def exception(self) -> Exception | None:
+        return Failed() if self.failed else None
+
+    def result(self) -> Any:
+        return self.response
+
+    def add_done_callback(self, act: Any) -> None:
+        act(self)
+
+
+@dataclass(frozen=True)
+class Details:
+    """Which method is called."""
+
+    method: str
+
+
+@dataclass
+class Store:
+    """A store that answers as it is told: `fails` are the codes of the next rollbacks."""
+
+    transactions: OpenTransactions
+    fails: list[grpc.StatusCode] = field(default_factory=list)
+    rolled_back: list[bytes] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self, id_: bytes) -> None:
+        request = BeginTransactionRequest.pb(BeginTransactionRequest(project_id="p"))
+        response = BeginTransactionResponse.pb(BeginTransactionResponse(transaction=id_))
+        self.call(BEGIN, request, Call(response))
+
+    def commit(self, id_: bytes, failed: grpc.StatusCode | None = None) -> None:
+        request = CommitRequest.pb(CommitRequest(project_id="p", transaction=id_))
+        self.call(COMMIT, request, Call(failed=failed))
+
+    def rollback(self, request: Any, timeout: float | None = None) -> None:
+        failed = self.fails.pop(0) if self.fails else None
+        if failed is None:
+            self.rolled_back.append(request.transaction)
+            self.ended.set()
+        self.call(ROLLBACK, request, Call(failed=failed))
+
+    def call(self, rpc: str, request: Any, call: Call) -> None:
+        method = f"/google.datastore.v1.Datastore/{rpc}"
+        self.transactions.intercept_unary_unary(lambda *_: call, Details(method), request)
+        if call.failed:
+            raise Failed
+
+
+def store_of(folder: Path) -> Store:
+    store = Store(OpenTransactions(str(folder), sleep=lambda seconds: None))
+    store.transactions._rollback = store.rollback
+    return store
+
+
+def request_of(id_: bytes) -> Any:
+    return RollbackRequest.pb(RollbackRequest(project_id="p", transaction=id_))
+
+
+def open_ids(folder: Path) -> set[bytes]:
+    return {
+        request.transaction
+        for path in folder.iterdir()
+        for request in TransactionFile.read(path.read_bytes())
+    }
+
+
+def test_a_transaction_is_open_from_its_begin_to_its_commit(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    store.begin(b"one")
+    store.begin(b"two")
+    assert open_ids(tmp_path) == {b"one", b"two"}
+
+    store.commit(b"one")
+
+    assert open_ids(tmp_path) == {b"two"}
+
+
+@pytest.mark.parametrize("failed", [grpc.StatusCode.ABORTED, UNAVAILABLE])
+def test_after_a_failed_commit_it_is_open_until_it_is_rolled_back(
+    tmp_path: Path, failed: grpc.StatusCode
+) -> None:
+    """The store may not have heard of the commit, and holds the locks then."""
+    store = store_of(tmp_path)
+    store.begin(b"one")
+    with pytest.raises(Failed):
+        store.commit(b"one", failed)
+    assert open_ids(tmp_path) == {b"one"}
+
+    store.rollback(request_of(b"one"))
+
+    assert open_ids(tmp_path) == set()
+
+
+def test_a_rollback_that_is_refused_ends_it(tmp_path: Path) -> None:
+    """The store does not know the transaction any more."""
+    store = store_of(tmp_path)
+    store.begin(b"one")
+    store.fails = [grpc.StatusCode.INVALID_ARGUMENT]
+
+    with pytest.raises(Failed):
+        store.rollback(request_of(b"one"))
+
+    assert open_ids(tmp_path) == set()
+    assert store.transactions._abandoned == []
+
+
+def test_a_rollback_without_an_answer_is_repeated_until_there_is_one(tmp_path: Path) -> None:
+    """The store holds the locks of a transaction whose rollback it has not heard of."""
+    store = store_of(tmp_path)
+    store.begin(b"one")
+    store.fails = [UNAVAILABLE] * 3
+
+    with pytest.raises(Failed):
+        store.rollback(request_of(b"one"))
+
+    assert store.ended.wait(30)
+    assert store.rolled_back == [b"one"]
+
+
+def test_a_rollback_that_is_never_answered_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the store has ended the transaction by itself, and memory stays bounded."""
+    monkeypatch.setattr(open_transactions, "MAX_ROLLBACKS", 2)
+    store = store_of(tmp_path)
+    store.begin(b"one")
+    store.fails = [UNAVAILABLE] * 2
+    store.transactions._is_retrying = True  # Nobody but this test tries again.
+
+    for _ in range(2):
+        with pytest.raises(Failed):
+            store.rollback(request_of(b"one"))
+
+    assert open_ids(tmp_path) == set()
+    assert not store.transactions._rollbacks
+
+
+def test_the_next_process_rolls_back_what_a_dead_one_held(tmp_path: Path) -> None:
+    """Whoever dies meanwhile leaves it to the one after that: it is in the next one's file."""
+    dead, living = store_of(tmp_path), store_of(tmp_path)
+    dead.begin(b"of the dead")
+    living.begin(b"of the living")
+    assert dead.transactions._file is not None
+    dead.transactions._file.close()
+    store = store_of(tmp_path)
+    store.transactions._is_retrying = True
+    store.fails = [UNAVAILABLE]
+
+    recovered = store.transactions.recover()
+
+    assert recovered == 1
+    assert [request.transaction for request in store.transactions._abandoned] == [b"of the dead"]
+    assert open_ids(tmp_path) == {b"of the dead", b"of the living"}
+    assert len(list(tmp_path.iterdir())) == 2  # The living one's, and this one's.
+
+
+def test_only_so_many_are_written_down_and_none_that_is_too_long(tmp_path: Path) -> None:
+    """What finds no room is left to the store: no caller fails because of it."""
+    store = store_of(tmp_path)
+    store.begin(b"x" * TransactionFile._SLOT_BYTES)
+    assert open_ids(tmp_path) == set()
+    many = [str(number).encode() for number in range(TransactionFile._SLOTS + 1)]
+
+    for id_ in many:
+        store.begin(id_)
+    for id_ in many:
+        store.commit(id_)
+    store.begin(b"another")
+
+    assert open_ids(tmp_path) == {b"another"}
+
+
+def test_a_file_that_is_torn_stops_nobody(tmp_path: Path) -> None:
+    dead = TransactionFile(str(tmp_path))
+    dead.add(request_of(b"torn"))
+    dead.add(request_of(b"whole"))
+    slot = dead._slots[b"torn"] * TransactionFile._SLOT_BYTES
+    dead._memory[slot + 2 : slot + 4] = b"\xff\xff"
+    dead.close()
+
+    store_of(tmp_path).transactions.recover()
+
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_without_its_folder_a_process_goes_on(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "gone")
+    store.begin(b"one")
+    store.commit(b"one")
+
+    assert store.transactions.recover() == 0
