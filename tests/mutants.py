@@ -94,7 +94,10 @@ PACKAGES = {
     ),
     "paging": Package(
         ["pipelines/paging/*.py"],
-        [f"{TESTS}/paging/test_paging.py", f"{TESTS}/paging/test_paging_histories.py"],
+        [
+            f"{TESTS}/paging/{name}.py"
+            for name in ("test_paging", "test_page_tokens", "test_paging_histories")
+        ],
     ),
     "outbox": Package(
         ["pipelines/outbox/*.py", "pipelines/tasks/*.py"],

@@ -201,14 +201,8 @@ def threads_page(
         BadPageTokenError: the token is none of this list.
         BadPageSizeError: the size is no number.
     """
-    rows = Merged(
-        *(
-            QueryRange(Comment.query(), Comment.thread, prefix=bucket(post, number))
-            for number in range(BUCKETS)
-        )
-    )
     return THREADS.page(
-        tokens, rows, page_token=page_token, page_size=page_size, filters={"post": post}
+        tokens, _threads(post), page_token=page_token, page_size=page_size, filters={"post": post}
     )
 
 
@@ -216,7 +210,16 @@ def token_of(tokens: PageTokens, comment: Comment) -> str:
     """Return the token of the page of comments that begins with this one."""
     number = int(comment.thread.split("|", 3)[2])
     position = Merged.position(number, comment.path)
-    return THREADS.token_at(tokens, position, filters={"post": comment.post_id})
+    post = comment.post_id
+    return THREADS.token_at(tokens, _threads(post), position, filters={"post": post})
+
+
+def _threads(post: str) -> Merged[Comment]:
+    ranges = (
+        QueryRange(Comment.query(), Comment.thread, prefix=bucket(post, number))
+        for number in range(BUCKETS)
+    )
+    return Merged(*ranges)
 
 
 @dataclass(frozen=True)

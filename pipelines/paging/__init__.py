@@ -19,8 +19,8 @@ so that the order of bytes is the order of the parts.
 A list may be spread over several ranges, so that its writers do not all write at the same end of
 one index: `Merged` reads them as one, with about as many reads as the page has rows.
 
-Page tokens are signed and versioned. Each holds for one list, one set of filters and one direction
-(S14); the list of another reader has that reader in its filters. The size of a page is
+Page tokens are signed and versioned. Each holds for one list, one set of filters, one order and one
+direction (S14); the list of another reader has that reader in its filters. The size of a page is
 clamped (S15).
 
 Lost on failure: nothing; a page writes nothing. Cost of a page: one entity read more than it has

@@ -67,8 +67,9 @@ class Listing:
             BadPageTokenError: the token is none of this list; no row was read.
             BadPageSizeError: the size is no number; no row was read.
             SharedPlaceError: the order of `rows` does not tell two of them apart.
+            UnplacedRowError: a row has no value of the property that orders the list.
         """
-        size, scope = self.clamped(page_size), filters or {}
+        size, scope = self.clamped(page_size), self._scope(rows, filters)
         place = tokens.read(self.name, scope, page_token) if page_token else None
         is_previous = place is not None and place.is_previous
         backward = is_previous != self.descending
@@ -94,11 +95,24 @@ class Listing:
         )
 
     def token_at(
-        self, tokens: PageTokens, position: str, *, filters: Mapping[str, str] | None = None
+        self,
+        tokens: PageTokens,
+        rows: Range[T],
+        position: str,
+        *,
+        filters: Mapping[str, str] | None = None,
     ) -> str:
         """Return the token of the page that begins at a position: the address of a row."""
         place = Place(Edge(position, inclusive=True), is_previous=False)
-        return tokens.sign(self.name, filters or {}, place)
+        return tokens.sign(self.name, self._scope(rows, filters), place)
+
+    def _scope(self, rows: Range[T], filters: Mapping[str, str] | None) -> dict[str, str]:
+        """Return what a token holds for: a version of the app that reads in another order refuses
+        it, because a place of one order is nowhere in another.
+        """
+        direction = "descending" if self.descending else "ascending"
+        named = {f"filter {name}": value for name, value in (filters or {}).items()}
+        return {**named, "order": f"{direction}: {rows.order}"}
 
     def clamped(self, page_size: int | str | None) -> int:
         """Return the size of a page, from what a caller gave.

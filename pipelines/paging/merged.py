@@ -32,6 +32,10 @@ class Merged(Range[T]):
             raise ValueError(f"1 to {MAX_RANGES} ranges can be merged, not {len(ranges)}")
         self._ranges = ranges
 
+    @property
+    def order(self) -> str:
+        return "; ".join(range_.order for range_ in self._ranges)
+
     @staticmethod
     def position(number: int, position: str) -> str:
         """Return the position that a row of one of the ranges has in the merged list.

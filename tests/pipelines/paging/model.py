@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from pipelines.paging import Edge, Entry, Listing, Merged, Page, PageTokens, Range, order_key
 
+# Of which names begin: also a letter of each kind of UTF-16 and UTF-8, up to the last one.
+NAMES = ("ada", "bob", "花子", "\ud7a3", "\ue000", "\uff21da", "\U0001f600", "\U0010ffff")
 KEY = "a-key-of-some-length-for-these-tests-0123456789"
 TOKENS = PageTokens([KEY])
 
@@ -45,6 +47,13 @@ class SortedRange(Range[str]):
         return lambda: [Entry(each, each) for each in found]
 
 
+class Unread(Range[str]):
+    """A range that nobody may read."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("rows were read")
+
+
 class MemoryStore:
     """Ranges in memory, read as one list."""
 
@@ -61,6 +70,13 @@ class MemoryStore:
         return self.parts[0] if len(self.parts) == 1 else Merged(*self.parts)
 
 
+def filled(rows: int = 9) -> MemoryStore:
+    store = MemoryStore(1)
+    for number in range(rows):
+        store.insert(0, f"{number:02d}")
+    return store
+
+
 @dataclass
 class History:
     """A random history: a reader walks to the end and back, and rows come and go meanwhile."""
@@ -68,6 +84,7 @@ class History:
     seed: int
     make_store: Callable[[int], Store] = MemoryStore
     max_rows: int = 14
+    names: Sequence[str] = NAMES
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -90,6 +107,41 @@ class History:
         else:
             beyond = {row for row in self.living if not self._is_before(seen[-1], row)}
         self._walk(self._page(last.previous_page_token), beyond, is_back=True)
+
+    def wander(self, steps: int = 12) -> None:
+        """Turn round at any page; raise AssertionError if one is not what lies beyond the last."""
+        for _ in range(self.chance.randrange(self.max_rows + 1)):
+            self._insert()
+        page, edge = self._page(None), Edge("")
+        for _ in range(steps):
+            is_back = page.next_page_token is None or self.chance.random() < 0.4
+            token = page.previous_page_token if is_back else page.next_page_token
+            if token is None:
+                return
+            if page.items:
+                edge = Edge(page.items[0 if is_back else -1])
+            self._change()
+            size = self.chance.choice((1, 2, 3, 5))
+            page = self.listing.page(TOKENS, self.store.rows(), page_token=token, page_size=size)
+            beyond = self._beyond(edge, is_back=is_back)
+            wanted = beyond[-size:] if is_back else beyond[:size]
+            assert list(page.items) == wanted, f"beyond {edge}: {page.items}, not {wanted}"
+            if not page.items:  # It is the way back that shows the row at the edge again.
+                edge = Edge(edge.position, inclusive=not edge.inclusive)
+
+    def _beyond(self, edge: Edge, *, is_back: bool) -> list[str]:
+        """Return the rows on one side of an edge, in the order of the list."""
+        rows = sorted(self.living, reverse=self.listing.descending)
+        return [
+            row
+            for row in rows
+            if (row == edge.position and edge.inclusive)
+            or (
+                self._is_before(row, edge.position)
+                if is_back
+                else self._is_before(edge.position, row)
+            )
+        ]
 
     def _walk(
         self, page: Page[str], there: set[str], *, is_back: bool
@@ -131,7 +183,7 @@ class History:
     def _insert(self) -> None:
         """Insert a row at a time that mostly moves on, and sometimes jumps back (I4)."""
         self.clock = max(0, self.clock + self.chance.choice((1, 1, 1, 2, 5, -7, -40)))
-        row = order_key(self.clock, self.chance.choice(("ada", "bob", "花子")), self.seed % 7)
+        row = order_key(self.clock, self.chance.choice(self.names), self.seed % 7)
         if row not in self.living:
             self.living[row] = zlib.crc32(row.encode()) % self.parts
             self.store.insert(self.living[row], row)

@@ -1,8 +1,7 @@
-"""Page tokens, page sizes, order keys and ranges: what they hold, and what they refuse."""
+"""Page sizes, order keys and ranges: what they hold, and what they refuse."""
 
 from __future__ import annotations
 
-import base64
 import datetime
 import random
 from typing import Any
@@ -12,148 +11,21 @@ from google.cloud import ndb
 
 from pipelines.paging import (
     BadPageSizeError,
-    BadPageTokenError,
     Edge,
     KeyRange,
     Listing,
     Merged,
-    PageTokens,
     QueryRange,
     order_key,
 )
 from pipelines.paging.listing import SharedPlaceError
 from pipelines.paging.order_keys import number_key, number_of
+from pipelines.paging.ranges import UnplacedRowError
 from tests.pipelines.memory import offline
-from tests.pipelines.paging.model import KEY, TOKENS, MemoryStore
+from tests.pipelines.paging.model import TOKENS, MemoryStore, Unread, filled
 from tests.world import World
 
-OTHER_KEY = "another-key-of-some-length-for-tests-9876543210"
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
-
-
-def filled(rows: int = 9) -> MemoryStore:
-    store = MemoryStore(1)
-    for number in range(rows):
-        store.insert(0, f"{number:02d}")
-    return store
-
-
-def token_of(listing: Listing, tokens: PageTokens = TOKENS, **filters: str) -> str:
-    page = listing.page(tokens, filled().rows(), page_size=2, filters=filters)
-    assert page.next_page_token is not None
-    return page.next_page_token
-
-
-# Tokens
-
-
-def changed(token: str, at: int) -> str:
-    raw = bytearray(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-    raw[at % len(raw)] ^= 1
-    return base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode()
-
-
-def test_a_token_with_any_bit_changed_is_refused() -> None:
-    """S14: at each byte of it, cut short or padded, and no row is read."""
-    listing = Listing("books")
-    token = token_of(listing)
-    forged = [changed(token, at) for at in range(len(token))]
-    forged += [token[:at] for at in range(1, len(token))]
-    forged += [token + "A", token + "=", token + "\n", " " + token, token.replace("A", "é")]
-    forged += ["x", "0", "é", "-", "A" * 22, "A" * 10**6, "../..", "\x00", "' or 1"]
-
-    for each in set(forged) - {token}:
-        with pytest.raises(BadPageTokenError):
-            listing.page(TOKENS, Unread(), page_token=each)
-
-
-class Unread(MemoryStore):
-    """A range that nobody may read."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def start(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("rows were read")
-
-
-def test_a_token_holds_for_one_list_one_filter_and_one_reader() -> None:
-    """S14: another list's, another filter's or another reader's token is refused."""
-    books, films = Listing("books"), Listing("films")
-    token = token_of(books, shelf="a", reader="ada")
-    others: list[tuple[Listing, dict[str, str]]] = [
-        (films, {"shelf": "a", "reader": "ada"}),
-        (books, {"shelf": "b", "reader": "ada"}),
-        (books, {"shelf": "a", "reader": "bob"}),
-        (books, {"shelf": "a"}),
-        (books, {"shelf": "a", "reader": "ada", "more": ""}),
-        (books, {}),
-    ]
-
-    assert books.page(
-        TOKENS, filled().rows(), page_token=token, filters={"reader": "ada", "shelf": "a"}
-    ).items
-    for listing, filters in others:
-        with pytest.raises(BadPageTokenError):
-            listing.page(TOKENS, Unread(), page_token=token, filters=filters)
-
-
-def test_a_token_holds_for_one_direction() -> None:
-    """S14: nothing in the address says which way to read; the token does."""
-    listing, store = Listing("books"), filled()
-    first = listing.page(TOKENS, store.rows(), page_size=2)
-    second = listing.page(TOKENS, store.rows(), page_size=2, page_token=first.next_page_token)
-
-    assert (first.previous_page_token, second.items) == (None, ["02", "03"])
-    back = listing.page(TOKENS, store.rows(), page_token=second.previous_page_token)
-    assert back.items == ["00", "01"]
-
-
-def test_a_key_is_replaced_while_its_tokens_are_in_use() -> None:
-    """The old key's tokens are read, the new key signs, and a stranger's is refused."""
-    listing = Listing("books")
-    token = token_of(listing)
-
-    both = PageTokens([OTHER_KEY, KEY])
-    page = listing.page(both, filled().rows(), page_token=token, page_size=2)
-
-    assert page.items == ["02", "03"]
-    with pytest.raises(BadPageTokenError):
-        listing.page(PageTokens([OTHER_KEY]), Unread(), page_token=token)
-    with pytest.raises(BadPageTokenError):
-        listing.page(TOKENS, Unread(), page_token=page.next_page_token)
-
-
-class OwnClock:
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def now(self) -> datetime.datetime:
-        return self.at
-
-    def sleep(self, seconds: float) -> None:
-        self.at += datetime.timedelta(seconds=seconds)
-
-
-def test_a_token_may_expire() -> None:
-    """S14: it does where its list says so; one without a time is refused there."""
-    clock, listing = OwnClock(), Listing("books")
-    brief = PageTokens([KEY], max_age_s=60, clock=clock)
-    token = token_of(listing, brief)
-
-    clock.sleep(59)
-    assert listing.page(brief, filled().rows(), page_token=token).items
-    clock.sleep(1)
-    for each in (token, token_of(listing)):
-        with pytest.raises(BadPageTokenError, match="expired"):
-            listing.page(brief, Unread(), page_token=each)
-
-
-def test_keys_of_tokens_are_long() -> None:
-    """S22: no key and a short one are refused at once."""
-    for keys in ([], [""], ["short"], [KEY, "short"]):
-        with pytest.raises(ValueError, match="at least 32"):
-            PageTokens(keys)
 
 
 # Sizes
@@ -297,6 +169,32 @@ def test_a_key_range_is_its_prefix_and_no_neighbour(world: World) -> None:
         assert names(keys, edge=Edge("5001", inclusive=True), backward=True) == ["a5001", "a"]
 
 
+@pytest.mark.parametrize("by", ["shelf", "year", "bought"])
+def test_a_row_without_a_value_is_an_error(world: World, by: str) -> None:
+    """I1: a page that would begin beyond it would skip others; a filter leaves it out."""
+    listing = Listing("books", page_size=1)
+    with world.context():
+        books(1)
+        PagedBook(id="old").put()
+        order = getattr(PagedBook, by)
+
+        with pytest.raises(UnplacedRowError, match=f"'old'.* must have a value of '{by}'"):
+            listing.page(TOKENS, QueryRange(PagedBook.query(), order))
+        rest = listing.page(TOKENS, QueryRange(PagedBook.query(order > None), order))
+
+    assert [book.key.id() for book in rest.items] == ["a5001"]
+
+
+def test_a_row_below_another_is_no_part_of_a_range_of_keys(world: World) -> None:
+    """I1: its name says nothing of where it stands, so it is refused."""
+    with world.context():
+        parent = PagedBook(id="a1").put()
+        PagedBook(id="z", parent=parent).put()
+
+        with pytest.raises(UnplacedRowError, match=r"'z'.* must be a root entity"):
+            Listing("books").page(TOKENS, KeyRange(PagedBook, "a"))
+
+
 def test_rows_that_share_a_place_are_an_error() -> None:
     """An order that cannot tell two rows apart would skip one between pages: it is refused."""
     store = filled(3)
@@ -341,6 +239,11 @@ def test_an_order_that_cannot_be_paged_is_refused_where_it_is_declared() -> None
             QueryRange(query, PagedBook.note)
         with pytest.raises(ValueError, match="at least one letter"):
             KeyRange(PagedBook, "")
+        for letter in ("\ud7ff", "\uffff", "\U0010ffff"):
+            with pytest.raises(ValueError, match="must not end in U"):
+                KeyRange(PagedBook, f"a{letter}")
+            with pytest.raises(ValueError, match="must not end in U"):
+                QueryRange(query, PagedBook.labels, prefix=letter)
     for count in (0, 101):
         with pytest.raises(ValueError, match="1 to 100"):
             Merged(*[MemoryStore(1).rows()] * count)
