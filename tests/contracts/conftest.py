@@ -1,5 +1,6 @@
 """A Cloud Tasks emulator for each test, the official client on it, and a handler."""
 
+import contextlib
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -167,6 +168,13 @@ class _Server(ThreadingHTTPServer):
 @pytest.fixture
 def handler() -> Iterator[Handler]:
     """An HTTP handler for the tasks."""
+    with serving() as script:
+        yield script
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Handler]:
+    """Run an HTTP handler on a port of its own."""
     with _Server(("127.0.0.1", 0), _RequestHandler) as server:
         script = Handler(url=f"http://127.0.0.1:{server.server_port}")
         server.script = script  # type: ignore[attr-defined]

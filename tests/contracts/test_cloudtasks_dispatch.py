@@ -6,7 +6,7 @@ import threading
 import pytest
 from google.cloud import tasks_v2
 
-from tests.contracts.conftest import Cloud
+from tests.contracts.conftest import Cloud, serving
 from tests.contracts.received import ACCOUNT
 from tests.stack import until
 
@@ -65,17 +65,23 @@ def test_redirects_in_a_circle_are_a_failure(live_cloud, handler):
     assert statuses_of(live_cloud, task) == [307]
 
 
-def test_a_token_is_for_the_address_it_was_made_for(live_cloud, handler):
+@pytest.mark.parametrize("differs_in", ["name", "port"])
+def test_a_token_is_for_the_address_it_was_made_for(live_cloud, handler, differs_in):
     """A redirect to another server does not get the token (rfc9110#section-15.4)."""
-    elsewhere = handler.url.replace("127.0.0.1", "localhost")
     handler.script("/old", 307)
-    handler.headers["/old"] = {"Location": f"{elsewhere}/new"}
     oidc = {"service_account_email": ACCOUNT}
-    live_cloud.create(http_request=live_cloud.http("/old", oidc_token=oidc))
-    live_cloud.settle()
+    with serving() as neighbour:
+        is_other_name = differs_in == "name"
+        elsewhere = handler.url.replace("127.0.0.1", "localhost")
+        handler.headers["/old"] = {
+            "Location": f"{elsewhere if is_other_name else neighbour.url}/new"
+        }
+        live_cloud.create(http_request=live_cloud.http("/old", oidc_token=oidc))
+        live_cloud.settle()
 
+    (got,) = (handler if is_other_name else neighbour).received["/new"]
     assert "authorization" in handler.received["/old"][0].headers
-    assert "authorization" not in handler.received["/new"][0].headers
+    assert "authorization" not in got.headers
 
 
 def test_app_engine_target_does_not_follow_redirects(live_cloud, handler):

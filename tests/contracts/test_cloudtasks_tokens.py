@@ -4,6 +4,7 @@ import pytest
 from google.auth import exceptions as auth_exceptions
 from google.auth import jwt
 
+from devserver.cloudtasks.tokens import TokenIssuer, new_key
 from tests.contracts.conftest import Received
 from tests.contracts.received import ACCOUNT, get_json, received
 
@@ -61,6 +62,25 @@ def test_oidc_token_is_of_the_real_time(live_cloud, handler):
     certs = get_json(f"{live_cloud.emulator.control_url}/oauth2/v1/certs")
 
     assert jwt.decode(bearer(request), certs=certs, audience="a")
+
+
+def test_a_token_is_used_again_for_minutes_and_for_nobody_else():
+    """A handler gets one that is good for 55 minutes at least, whatever the clock did."""
+    now = [1_000_000.0]
+    issuer = TokenIssuer(new_key(), "us", lambda: now[0])
+
+    def made_at(email: str = "a@x", audience: str = "a") -> int:
+        claims = jwt.decode(issuer.oidc_token(email, audience), verify=False)
+        assert (claims["email"], claims["aud"]) == (email, audience)
+        return int(claims["iat"])
+
+    assert made_at() == made_at("b@x") == made_at(audience="b") == 1_000_000
+    now[0] += 299
+    assert made_at() == 1_000_000
+    now[0] += 1
+    assert made_at() == 1_000_300
+    now[0] -= 7200
+    assert made_at() == now[0]
 
 
 def test_keys_in_both_forms(live_cloud):

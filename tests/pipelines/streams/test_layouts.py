@@ -11,13 +11,15 @@ import pytest
 
 from models.streams import StreamHead, StreamInterval
 from pipelines.streams import Pipeline, StreamTest, load
+from pipelines.streams.balancing import split_if_full
 from pipelines.streams.combine import top
 from pipelines.streams.errors import BadLayoutError
 from pipelines.streams.limits import Limits
 from pipelines.streams.load import LoadMeter, middle, to_merge
-from pipelines.streams.rows import Load, slot_of
+from pipelines.streams.rows import Head, Load, slot_of
 from pipelines.streams.two_phase import two_phase
 from pipelines.streams.windows import Session, Tumbling, Windowed
+from tests.pipelines.streams.desk import Desk
 from tests.pipelines.streams.harness import (
     PACE,
     WEBLOG,
@@ -112,6 +114,27 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     assert windows(world, growing) == {"0": [[path, 1] for path in sorted(PATHS)]}
     with world.context():
         assert len(StreamInterval.query().fetch(keys_only=True)) == 2
+
+
+@pytest.mark.parametrize(("count", "is_tried"), [(2, True), (3, False), (4, False)])
+def test_a_computation_is_split_into_as_many_intervals_as_its_limit_says(
+    count: int, is_tried: bool
+) -> None:
+    """G10: at its limit a busy interval stays whole."""
+    pipeline = Pipeline(
+        "growing", *WEBLOG.computations.values(), intervals=1, limits=Limits(intervals=3)
+    )
+    meter = LoadMeter(lambda: 0.0)
+    meter.split_slot = 7
+    head = Head(intervals={"hits": tuple(range(0, 100 * count, 100))})
+    steps = split_if_full(Desk(pipeline).environment, head, "hits", meter)
+
+    if is_tried:
+        next(steps)
+    else:
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        assert end.value.value is False
 
 
 def test_a_split_halves_the_records() -> None:

@@ -11,13 +11,14 @@ import pytest
 from google.cloud import ndb
 
 from models.streams import StreamChunk, StreamInterval
+from models.transactions import transact
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 from pipelines.streams import Computation, Pipeline, Pushed, StreamTest
 from pipelines.streams.service import Engine
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.sinks import EffectSink, TaskSink
+from pipelines.streams.sinks import EffectSink, TaskSink, ViewSink
 from pipelines.streams.worker import Ended
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
@@ -25,8 +26,10 @@ from tests.pipelines.streams.harness import is_drained, resumed, stream_world
 from tests.pipelines.streams.outlets import (
     CALLED,
     OUTLETS,
+    VISITS,
     Note,
     OutletNote,
+    OutletVisit,
     calls,
     forget,
     is_out,
@@ -161,6 +164,27 @@ def test_the_result_that_replaces_the_others_stays_in_whatever_order_they_come(
             [pushed] = visits("a", size=size)
             OUTLETS.push(world.clients, "visits", [replace(pushed, id=id_)])
     world.settle()
+    with world.context():
+        assert rows(world.clients) == {"/": (1, 9)}
+
+
+@one_emulator
+@pytest.mark.parametrize("sizes", [(9, 5, 7), (5, 9, 7), (5, 7, 9)])
+def test_the_result_that_replaces_the_others_stays_in_one_transaction_too(
+    world: World, sizes: Sequence[int]
+) -> None:
+    """A record is compared with those before it in its transaction, and not with the row alone."""
+    sink = ViewSink(
+        "visits",
+        VISITS,
+        lambda record: None,  # type: ignore[arg-type, return-value]
+        replaces=lambda old, new: new.size >= old.size,
+    )
+    with world.context():
+        made = [OutletVisit(id="a", path="/", size=size) for size in sizes]
+        transact(lambda: sink.write(world.clients, made))
+    world.settle()
+
     with world.context():
         assert rows(world.clients) == {"/": (1, 9)}
 

@@ -12,6 +12,7 @@ from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSourc
 from pipelines.streams.calls import Commit
 from pipelines.streams.changes import attach
 from pipelines.streams.ids import MAX_PART
+from pipelines.streams.limits import Limits
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import DEAD, IDS
 from pipelines.streams.watermarks import tick
@@ -147,6 +148,31 @@ def test_what_a_process_brings_that_was_missing_is_late_behind_the_watermark_onl
 
     assert old.late == 1
     assert windows(desk) == [[20, 1], [40, 2]]
+
+
+def test_a_process_that_is_held_back_for_longer_than_its_idle_time_is_not_left_out() -> None:
+    """G3, G11: it is silent because it was told to wait; what it brings afterwards is in time."""
+    source = PushSource(
+        "in", processes=("here", "away"), disorder=timedelta(0), idle=timedelta(seconds=30)
+    )
+    limits = Limits(skew=timedelta(milliseconds=10))
+    desk = Desk(Pipeline("tally", Tally, Written, sources=[source], intervals=1, limits=limits))
+    desk.push(Came("1", "a", 25), process="here", watermark=25)
+    for number in range(4):
+        desk.push(process="away", watermark=number)
+        desk.do(tick(desk.environment))
+        desk.wait(20)
+    seen = desk.status().sources["in"]
+    assert (seen.silent, list(seen.held)) == ((), ["here"])
+
+    desk.push(process="away", watermark=60)
+    desk.do(tick(desk.environment))
+    assert desk.push(Came("2", "a", 26), process="here", watermark=26).late == 0
+    for process in ("here", "away"):
+        desk.push(process=process, watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[20, 2]]
 
 
 def test_a_late_record_after_its_state_was_forgotten_begins_anew() -> None:
