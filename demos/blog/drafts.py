@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from demos.blog import markdown
 from demos.text import can_be_shown
 
 MAX_TITLE_CHARS = 160
@@ -15,6 +16,9 @@ MAX_TAGS = 6
 MAX_TAG_CHARS = 30
 MAX_COMMENT_CHARS = 4_000
 MAX_NAME_CHARS = 40
+# Of what is normalized, which may become shorter: to order combining marks takes quadratic time.
+MAX_TYPED_TAGS_CHARS = 400
+MAX_TYPED_NAME_CHARS = 4 * MAX_NAME_CHARS
 # What a line of a text may be separated by; every other control character is refused.
 _LINE_BREAKS = re.compile(r"\r\n?")
 _TAG = re.compile(r"[\w][\w.+-]*")
@@ -54,18 +58,18 @@ def draft_of(title: str, body: str, tags: str) -> Draft:
     >>> draft_of(" 庭の夏 ", "*Hi*", "Garden, 夏  garden")
     Draft(title='庭の夏', body='*Hi*', tags=('garden', '夏'))
     """
-    title, body, named = title.strip(), _LINE_BREAKS.sub("\n", body).strip(), tags_of(tags)
+    title, body = title.strip(), _LINE_BREAKS.sub("\n", body).strip()
     errors = {
         "title": _line_problem("a title", title, MAX_TITLE_CHARS),
-        "body": _text_problem("a post", body, MAX_BODY_CHARS),
-        "tags": _tags_problem(named),
+        "body": _text_problem("a post", body, MAX_BODY_CHARS) or markdown.problem_of(body),
+        "tags": _tags_problem(tags),
     }
     _raise_if_any(errors)
-    return Draft(title, body, named)
+    return Draft(title, body, tags_of(tags))
 
 
 def tags_of(text: str) -> tuple[str, ...]:
-    """Return the tags in a text, each once; separated by commas or blanks."""
+    """Return the tags in a short text, each once; separated by commas or blanks."""
     words = unicodedata.normalize("NFKC", text).casefold().replace("、", ",")
     return tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", words) if word))
 
@@ -96,6 +100,8 @@ def name_of(text: str) -> str:
     Raises:
         BadDraftError: it is none.
     """
+    if len(text) > MAX_TYPED_NAME_CHARS:
+        raise BadDraftError({"name": _length_problem("a name", text, MAX_NAME_CHARS)})
     name = unicodedata.normalize("NFC", text).strip()
     _raise_if_any({"name": _line_problem("a name", name, MAX_NAME_CHARS)})
     return name
@@ -108,15 +114,16 @@ def _raise_if_any(errors: Mapping[str, str]) -> None:
 
 
 def _line_problem(what: str, text: str, limit: int) -> str:
-    if not can_be_shown(text):
-        return f"{what} is one line, without control characters"
-    return _length_problem(what, text, limit)
+    if problem := _length_problem(what, text, limit):
+        return problem
+    return "" if can_be_shown(text) else f"{what} is one line, without control characters"
 
 
 def _text_problem(what: str, text: str, limit: int) -> str:
-    if not all(can_be_shown(line) for line in text.replace("\t", " ").split("\n")):
-        return f"{what} has no control characters in it"
-    return _length_problem(what, text, limit)
+    if problem := _length_problem(what, text, limit):
+        return problem
+    lines = text.replace("\t", " ").split("\n")
+    return "" if all(map(can_be_shown, lines)) else f"{what} has no control characters in it"
 
 
 def _length_problem(what: str, text: str, limit: int) -> str:
@@ -125,8 +132,9 @@ def _length_problem(what: str, text: str, limit: int) -> str:
     return f"{what} has at most {limit:,} characters" if len(text) > limit else ""
 
 
-def _tags_problem(tags: tuple[str, ...]) -> str:
-    if len(tags) > MAX_TAGS:
+def _tags_problem(text: str) -> str:
+    tags = tags_of(text) if len(text) <= MAX_TYPED_TAGS_CHARS else ()
+    if len(text) > MAX_TYPED_TAGS_CHARS or len(tags) > MAX_TAGS:
         return f"a post has at most {MAX_TAGS} tags"
     if not all(map(is_tag, tags)):
         return f"a tag is a word of at most {MAX_TAG_CHARS} letters, digits or . + -"

@@ -3,9 +3,12 @@
 markdown-it-py follows CommonMark and is told to let no HTML through. nh3 (ammonia) then parses
 what it made and keeps what is on the list below. Each would be enough; neither has to be.
 
-Rendering is bound by the processor: the worst text that a post may hold takes seconds. So `shown`
-keeps what was rendered in memcached, by a digest of the text. It is cleaned each time, which takes
-next to nothing: what memcached says is never trusted.
+What a post may become is bounded before it is published (`problem_of`). A link names its address
+where it stands, because a thousand references would repeat a definition as often.
+
+Rendering is bound by the processor: the worst text that a post may hold takes half a second. So
+`shown` keeps what was rendered in memcached, by a digest of the text. It is cleaned each time,
+which takes next to nothing: what memcached says is never trusted.
 """
 
 from __future__ import annotations
@@ -19,6 +22,12 @@ from pipelines.runtime import Clients
 
 KEPT_S = 7 * 86400
 EXCERPT_CHARS = 240
+# Of the longest text, so that memcached takes what it becomes.
+MAX_HTML_BYTES = 500_000
+# These cost most to take apart: fifty times as much as a letter.
+MAX_BRACKETS = 4_000
+# A table has as many cells in each row as in its widest: a short text may say a great many.
+MAX_CELLS = 10_000
 TAGS = frozenset(
     (
         *("a", "blockquote", "br", "code", "del", "em", "hr", "li", "ol", "p", "pre", "strong"),
@@ -29,6 +38,22 @@ ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}
 SCHEMES = {"http", "https", "mailto"}
 # A post is a section of a page that has its h1 and h2 already.
 SMALLER_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
+
+
+def problem_of(markdown: str) -> str:
+    """Return why a text may not be published, by what it would become; "" if it may.
+
+    >>> problem_of("[a](https://example.com)"), problem_of("[" * 5_000)
+    ('', 'a post has at most 4,000 square brackets')
+    """
+    if markdown.count("[") + markdown.count("]") > MAX_BRACKETS:
+        return f"a post has at most {MAX_BRACKETS:,} square brackets"
+    lines = markdown.split("\n")
+    if max(line.count("|") for line in lines) * len(lines) > MAX_CELLS:
+        return f"a table has at most {MAX_CELLS:,} cells: the post's lines times its columns"
+    if len(_render(markdown).encode()) > MAX_HTML_BYTES:
+        return f"a post becomes at most {MAX_HTML_BYTES:,} bytes of HTML: shorten it"
+    return ""
 
 
 def html_of(markdown: str) -> str:
@@ -88,4 +113,5 @@ def _parser() -> Any:
     from markdown_it import MarkdownIt
 
     rules = {"html": False, "linkify": False, "typographer": False, "maxNesting": 20}
-    return MarkdownIt("commonmark", rules).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", rules).enable(["table", "strikethrough"])
+    return parser.disable("reference")

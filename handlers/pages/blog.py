@@ -10,7 +10,6 @@ from typing import Any
 from flask import Blueprint, abort, make_response, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
-from markupsafe import Markup
 
 from demos.blog import comments, cost, posts, samples
 from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_after, arrivals_from
@@ -22,6 +21,7 @@ from demos.blog.views import comment_counts
 from handlers.endpoints.context import clients, settings
 from handlers.pages.blog_stage import closing_of, costs_of
 from handlers.pages.code import Excerpt, excerpt
+from handlers.pages.formatting import clean_html
 from handlers.pages.live import live_part
 from handlers.pages.stage import Stage
 from models.demos.blog import Comment, Post
@@ -134,7 +134,7 @@ def post_page(
     html = render_template(
         "blog/post.html",
         post=found,
-        body=Markup(shown(clients(), found.body)),
+        body=clean_html(shown(clients(), found.body)),
         page=page,
         count=count,
         is_first=not address.get("page_token"),

@@ -11,7 +11,6 @@ import hmac
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
-from markupsafe import Markup
 
 from demos.blog import comments, posts, samples
 from demos.blog.comments import UnknownCommentError
@@ -32,6 +31,7 @@ from handlers.pages.blog import (
     post_or_404,
     post_page,
 )
+from handlers.pages.formatting import clean_html
 from models.demos.blog import Post
 from pipelines.query_cache import invalidate
 
@@ -121,7 +121,7 @@ def _form(
         errors=errors,
         post=post,
         preview=preview,
-        preview_html=Markup(html_of(preview.body)) if preview else None,
+        preview_html=clean_html(html_of(preview.body)) if preview else None,
         author=author(),
         new_id=request.form.get("id") if form and not post else clients().new_id(),
     )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 
 from demos.blog import markdown
-from demos.blog.markdown import ATTRIBUTES, EXCERPT_CHARS, TAGS, excerpt_of, html_of, shown
+from demos.blog.drafts import MAX_BODY_CHARS, BadDraftError, Draft, draft_of
+from demos.blog.markdown import (
+    ATTRIBUTES,
+    EXCERPT_CHARS,
+    MAX_HTML_BYTES,
+    TAGS,
+    excerpt_of,
+    html_of,
+    shown,
+)
 from tests.handlers.pages.hostile import XSS, tags
 from tests.world import World
 
@@ -78,6 +88,45 @@ def test_an_excerpt_is_plain_text() -> None:
     assert len(long) <= EXCERPT_CHARS + 1
     assert excerpt_of("夏" * 500) == "夏" * EXCERPT_CHARS + "…"
     assert excerpt_of("x <b>y</b>") == "x <b>y</b>"
+
+
+# Repeated up to the longest post, each of these becomes many times as much.
+GROWING = ['"', "&", "<", "`a", "-\n", "#\n", "1.\n", "<http://a>", "*_", "a\n-\n", "![", "[a](b) "]
+TABLES = [
+    "|a" * 50 + "|\n" + "|-" * 50 + "|\n" + "|\n" * 19_800,
+    "|" * 5_000 + "\n" + "|-" * 5_000 + "|\n" + "|\n" * 12_000,
+    "a|b\n-|-\n" + "|\n" * 19_000,
+]
+REFERENCES = "[a]: /" + "x" * 20_000 + "\n\n" + "[a]" * 1_300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(each * (MAX_BODY_CHARS // len(each)) for each in GROWING), *TABLES, REFERENCES],
+    ids=lambda text: repr(text[:10]),
+)
+def test_a_post_becomes_no_more_than_a_stated_size(text: str) -> None:
+    """S25: what would be larger is refused before it is published."""
+    published: Draft | None = None
+    with contextlib.suppress(BadDraftError):
+        published = draft_of("Title", text, "")
+
+    assert published is None or len(html_of(published.body).encode()) <= MAX_HTML_BYTES
+
+
+def test_a_post_that_would_be_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S25: the limit is that of what it becomes, however it comes to that."""
+    draft_of("Title", "&" * 1_000, "")
+    monkeypatch.setattr(markdown, "MAX_HTML_BYTES", 4_999)
+
+    with pytest.raises(BadDraftError, match="at most 4,999 bytes of HTML"):
+        draft_of("Title", "&" * 1_000, "")
+
+
+def test_a_definition_is_not_repeated_wherever_it_is_referred_to() -> None:
+    """S25: a link that is named elsewhere is text, for a short text would become a long page."""
+    assert len(html_of(REFERENCES)) < 2 * len(REFERENCES)
+    assert html_of("[a]: https://example.com\n\n[a]").count("<a ") == 0
 
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
