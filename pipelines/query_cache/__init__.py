@@ -16,7 +16,8 @@
 How old a value may be: `ttl_s`, and `stale_s` more while it is refreshed. When a value expires, one
 caller refreshes it, under a lease in memcached, and all others are served the old one. A busy value
 is refreshed a little before it expires, by chance: the likelier, the longer it takes (XFetch). In a
-process one caller at a time computes a value; where there is no old one, the others wait for it.
+process one caller at a time computes a value; where there is no old one, the others wait for it, in
+other processes, too, for as long as its process lives: it renews the lease.
 
 A name has a generation, a random id in memcached, which is part of every key. To invalidate is to
 set another one: what was read before the commit is stored where no later reader looks. Keys are

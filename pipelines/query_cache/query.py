@@ -153,8 +153,8 @@ def cached(
         name: In memcached and in the statistics; one per function.
         ttl_s: How long a result is served.
         stale_s: How much longer, while another caller refreshes it; None: as long again.
-        lease_s: How long a refresh may take, in whole seconds, 3 at least. After that another
-            caller may begin one as well.
+        lease_s: How long after the death of the process that computes another one begins, in whole
+            seconds, 3 at least. A process that lives keeps its lease.
         beta: Above 1, busy results are refreshed earlier before their end.
         version: Add 1 when the function means something else by the same result type.
 
