@@ -4,7 +4,8 @@ A total is read by one lookup: the counter's configuration and as many shards as
 believes that there are. The configuration that comes with them says which shards count; when there
 are more, they are read again, all of them. A lookup sees one moment, so a shard that is drained
 meanwhile is in the sum once: where it was, or where it went. When the service leaves some keys for
-another lookup, the configuration is read once more: if it has changed, all is read again.
+another lookup, the configuration may be younger than some shards: then the shards are read again,
+between two looks at the configuration. If it has changed, all is read again.
 
 A cached total says when its lookup began. It is as old as that, whoever stored it, and no reader
 takes one that is older than it asked for. Nothing is ever added to it: increments and fills would
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -87,40 +88,46 @@ class ShardReader:
 
     def _look_up(self, group: Sequence[str], believed: dict[str, int]) -> dict[str, Shards]:
         """Read some counters at once; leave those of which there was more."""
+        found, is_one_moment = self._read_once(group, believed)
+        for key, shards in list(found.items()):
+            if len(shards.counts) != _existing(shards.config):
+                believed[key] = _existing(shards.config)
+                del found[key]
+        if not is_one_moment:
+            found = self._read_between(found)
+        for key, shards in found.items():
+            self._layouts.found_shards(key, len(shards.counts))
+            del believed[key]
+        return found
+
+    def _read_once(
+        self, group: Iterable[str], numbers: Mapping[str, int]
+    ) -> tuple[dict[str, Shards], bool]:
+        """Look up so many shards of each counter; return whether all is of one moment, too."""
         asked: list[Any] = []
         for key in group:
             asked.append(config_key(self._name, key))
-            asked += [shard_key(self._name, key, number) for number in range(believed[key])]
+            asked += [shard_key(self._name, key, number) for number in range(numbers[key])]
         answers, is_one_moment = look_up(self._datastore, asked)
         rows: Iterator[Any] = (answer[0] if answer else None for answer in answers)
-        configs: dict[str, CounterConfig | None] = {}
-        counts: dict[str, list[int]] = {}
-        for key in group:
-            configs[key] = next(rows)
-            shards: list[CounterShard | None] = [next(rows) for _ in range(believed[key])]
-            exist = _existing(configs[key])
-            counts[key] = [shard.count for shard in shards[:exist] if shard is not None]
-        changed = set() if is_one_moment else self._changed(configs)
         found: dict[str, Shards] = {}
-        for key, config in configs.items():
-            exist, counted = _existing(config), counts[key]
-            if key in changed:
-                continue
-            if len(counted) == exist:
-                found[key] = Shards(config, counted)
-                self._layouts.found_shards(key, exist)
-                del believed[key]
-            else:
-                believed[key] = exist
-        return found
+        for key in group:
+            config = next(rows)
+            shards: list[CounterShard | None] = [next(rows) for _ in range(numbers[key])]
+            exist = [shard.count for shard in shards[: _existing(config)] if shard is not None]
+            found[key] = Shards(config, exist)
+        return found, is_one_moment
 
-    def _changed(self, configs: Mapping[str, CounterConfig | None]) -> set[str]:
-        """Return the counters whose shards became more or fewer since these were read."""
-        now = ndb.get_multi([config_key(self._name, key) for key in configs])
+    def _read_between(self, before: Mapping[str, Shards]) -> dict[str, Shards]:
+        """Read shards again, and the configuration after them; leave counters that have changed."""
+        counters = {key: _existing(shards.config) for key, shards in before.items()}
+        again, _ = self._read_once(before, counters)
+        after = ndb.get_multi([config_key(self._name, key) for key in before])
         return {
-            key
-            for (key, before), after in zip(configs.items(), now, strict=True)
-            if _layout_of(before) != _layout_of(after)
+            key: Shards(config, again[key].counts)
+            for (key, shards), config in zip(before.items(), after, strict=True)
+            if _layout_of(shards.config) == _layout_of(config)
+            and len(again[key].counts) == _existing(config)
         }
 
 
