@@ -229,14 +229,17 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
 
 def _add(clients: Clients, declared: Declaration, addition: _Addition, how: PopulateOptions) -> int:
     """Count an addition, in a transaction; the row of its first page proves that it was."""
-    state: BatchState | None = state_key(addition.batch).get()
+    written = current_transaction().hook("batches", _Written)
+    state: BatchState | None = written.get(state_key(addition.batch))
     if state is None:
         if how.parent is not None:
             _check_wanted(how.parent)
         state = _new_state(clients, declared, addition.batch, how.parent)
     elif state.state == REMOVED:
         raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
-    known: BatchWork | None = work_key(addition.first_page).get() if addition.size else None
+    known: BatchWork | None = (
+        written.get(work_key(addition.first_page)) if addition.size else None
+    )
     if known is not None and how.is_compared and known.digest != addition.digest:
         raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
     is_new = addition.size > 0 and known is None
@@ -244,21 +247,45 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
         return 0
     if is_new:
         _check_open(state, how.adder)
-        _put_first(addition)
+        written.put(*_first_rows(addition))
         state.members += addition.size
         new = Create(addition.batch, within=addition.prefix, generation=state.generation)
         outbox.enqueue(clients, create, new)
     state.sealed = state.sealed or how.seal
     conclude(clients, state)
     touch(clients, state)
-    state.put()
+    written.put(state)
     return addition.size if is_new else 0
 
 
-def _put_first(addition: _Addition) -> None:
+def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
     work, page = addition.pages[0].rows(addition.first_page, addition.digest)
     work.size = addition.size
-    ndb.put_multi([work, page])
+    return work, page
+
+
+class _Written:
+    """The rows that this attempt of a transaction has written.
+
+    A transaction reads what was there before it, so a second addition in one has to look here.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, Any] = {}
+
+    def get(self, key: Any) -> Any:
+        return self._rows[key] if key in self._rows else key.get()
+
+    def put(self, *rows: ndb.Model) -> None:
+        ndb.put_multi(rows)
+        self._rows.update((row.key, row) for row in rows)
+
+    def on_retry(self, cause: Exception) -> None:
+        self._rows.clear()
+
+    def on_commit(self) -> None: ...
+
+    def on_give_up(self) -> None: ...
 
 
 def _new_state(

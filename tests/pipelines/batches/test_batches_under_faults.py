@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from models import batches as rows
 from models.batches import BatchPage
+from models.transactions import transact
 from pipelines.batches import ending, population
 from pipelines.tasks import Task
 from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
@@ -72,6 +74,19 @@ class EmptyScenario(BatchScenario):
         assert set(callbacks(self.world).values()) == {1}, fault
 
 
+class TransactionScenario(BatchScenario):
+    """The same members, added in two parts by one transaction."""
+
+    def begin(self, tag: str) -> None:
+        add = partial(NOTES.populate_in_transaction, self.world.clients, tag)
+
+        def body() -> None:
+            add(notes("a", "bad"))
+            add(notes("says"), idempotency_key="more", seal=True)
+
+        transact(body)
+
+
 class AgainScenario(BatchScenario):
     """A batch of which all members fail is run again, by one who presses until it is accepted."""
 
@@ -113,6 +128,7 @@ SCENARIOS: Sequence[type[BatchScenario]] = (
     BatchScenario,
     *((PulledScenario,) if IS_EXHAUSTIVE else ()),
     EmptyScenario,
+    TransactionScenario,
     AgainScenario,
     TreeScenario,
 )

@@ -1,0 +1,107 @@
+"""Several additions to batches in one transaction: each of them counts."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from models.transactions import transact
+from pipelines.batches import ClosedError
+from pipelines.batches.errors import DifferentWorkError
+from tests.pipelines.batches.harness import (
+    BEST,
+    NOTES,
+    RAN,
+    deliver_all,
+    deliver_next,
+    notes,
+    rows_of,
+    told,
+)
+from tests.world import World
+
+
+def add_twice(world: World) -> list[int]:
+    add = NOTES.populate_in_transaction
+    return [
+        add(world.clients, "b", notes("a", "b", "c")),
+        add(world.clients, "b", notes("d", "e"), idempotency_key="more", seal=True),
+    ]
+
+
+def test_two_additions_in_one_transaction_both_count(world: World) -> None:
+    """F2: the batch waits for the members of both."""
+    with world.context():
+        assert transact(lambda: add_twice(world)) == [3, 2]
+        assert NOTES.progress("b").members == 5
+    deliver_all(world, "default")
+    for _ in range(2):
+        deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    with world.context():
+        progress = NOTES.progress("b")
+        assert (progress.done, progress.waiting, progress.is_complete) == (2, 3, False)
+        assert not told(NOTES, "b")
+    world.settle()
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == 5
+    assert RAN == {f"b/{label}": 1 for label in "abcde"}
+
+
+def test_a_body_that_runs_again_adds_once(world: World) -> None:
+    """F4: an attempt that lost its race leaves nothing behind for the next one to find."""
+    attempts = list[list[int]]()
+
+    def body() -> None:
+        attempts.append(add_twice(world))
+        if len(attempts) < 3:
+            raise rpc_errors.Aborted("made by the test")
+
+    with world.context():
+        transact(body)
+        assert NOTES.progress("b").members == 5
+    assert attempts == [[3, 2]] * 3
+
+
+def test_the_same_addition_in_one_transaction_adds_nothing(world: World) -> None:
+    """F4: other members under its key are refused, and those of a batch that it has sealed."""
+
+    def body() -> None:
+        add = NOTES.populate_in_transaction
+        assert add(world.clients, "b", notes("a")) == 1
+        assert add(world.clients, "b", notes("a")) == 0
+        with pytest.raises(DifferentWorkError):
+            add(world.clients, "b", notes("b"))
+        assert add(world.clients, "b", notes("a"), seal=True) == 0
+        with pytest.raises(ClosedError):
+            add(world.clients, "b", notes("b"), idempotency_key="more")
+
+    with world.context():
+        transact(body)
+    world.settle()
+
+    assert RAN == {"b/a": 1}
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == 1
+
+
+def test_two_batches_of_one_transaction_stay_apart(world: World) -> None:
+    """F2: also if they have the same id and the same members."""
+
+    def body() -> None:
+        NOTES.populate_in_transaction(world.clients, "b", notes("a", "b"), seal=True)
+        BEST.populate_in_transaction(world.clients, "b", notes("a"))
+        NOTES.populate_in_transaction(world.clients, "c", [], seal=True)
+
+    with world.context():
+        transact(body)
+        assert [NOTES.progress("b").members, BEST.progress("b").members] == [2, 1]
+    world.settle()
+
+    with world.context():
+        assert told(NOTES, "b")[0]["done"] == 2
+        assert told(NOTES, "c")[0]["members"] == 0
+        assert not told(BEST, "b")
+        assert rows_of("best:b")["BatchPage"] == 1
