@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from pipelines.batches.errors import BadWorkError
 from pipelines.batches.policy import Policy
+from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import Task
 
 EndsBy = Literal["fork-join", "pull-queue"]
@@ -87,7 +88,18 @@ def ignore(clients: Any, args: Any) -> None:
     """Do nothing: for tasks that this code creates, and others deliver."""
 
 
+class StoredTask(Task[Any]):
+    """A task known by a path that a row holds, and maybe declared by another version of the app."""
+
+    def check_registered(self, clients: Clients) -> None:
+        """Pass: the version that stored the path has checked it.
+
+        In a deployment the old version may complete a batch of the new one. The callback then
+        waits for the new version, as every task does.
+        """
+
+
 def message_task(path: str, queue: str, args: type[Any]) -> Task[Any]:
     """Return a task by which messages are made for a path that another part has declared."""
     work: Callable[[Any, Any], None] = ignore
-    return Task(path, queue, args, work)
+    return StoredTask(path, queue, args, work)

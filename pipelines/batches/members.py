@@ -96,8 +96,7 @@ class Member:
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
         how = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
-        populate(self.clients, batches.declaration, child, work, how)
-        if self.ref.generation > 1:
+        if not populate(self.clients, batches.declaration, child, work, how):
             renew(self.clients, child, self.ref)
         self.is_nested = True
         return child_id

@@ -207,7 +207,9 @@ def reopen(clients: Clients, state: BatchState) -> int:
 
 
 def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
-    """Let a nested batch end its member once more, in a later generation of its parent.
+    """Let a nested batch end its member once more: in a later generation of its parent, re-opened.
+
+    In the same generation its end was inserted before, and may have been parked.
 
     Raises:
         ClosedError: the member has ended, or was cancelled.
@@ -216,6 +218,8 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
     def body() -> None:
         state = state_of(batch)
         if state.parent_generation >= parent.generation:
+            if state.parent_generation == parent.generation and state.state == COMPLETED:
+                end_parent(clients, state)
             return
         _check_wanted(parent)
         state.parent_generation = parent.generation
@@ -237,9 +241,7 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
         state = _new_state(clients, declared, addition.batch, how.parent)
     elif state.state == REMOVED:
         raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
-    known: BatchWork | None = (
-        written.get(work_key(addition.first_page)) if addition.size else None
-    )
+    known: BatchWork | None = written.get(work_key(addition.first_page)) if addition.size else None
     if known is not None and how.is_compared and known.digest != addition.digest:
         raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
     is_new = addition.size > 0 and known is None
@@ -293,6 +295,8 @@ def _new_state(
 ) -> BatchState:
     now = naive_utc(clients.clock.now())
     callback = declared.callback
+    if callback is not None:
+        callback.check_registered(clients)
     return BatchState(
         key=state_key(batch),
         policy=declared.policy.kind,
