@@ -23,6 +23,7 @@ def on_starting(server: Any) -> None:
         raise SystemExit(
             "--header-map=dangerous and --forwarder-headers let any caller forge X-AppEngine-*"
         )
+    os.environ["WORKER_THREADS"] = str(server.cfg.threads)  # Half of them may hold streams.
     # By which the workers wake each other (pipelines/runtime/siblings.py); nobody else may.
     os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
     # In which a worker finds what killed ones held (pipelines/runtime/open_transactions.py).

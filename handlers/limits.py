@@ -9,21 +9,18 @@ Lost on failure: counts, at most a minute's.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 
 from flask import Flask, request
 from werkzeug.exceptions import TooManyRequests
 
+from handlers.endpoints.callers import caller
 from handlers.endpoints.context import clients, is_machine_path
-from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
 
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60
 NOT_COUNTED = ("/health/", "/_ah/", "/static/")
-# The addresses of one subscriber, who may choose among them.
-SUBSCRIBER_BITS_V6 = 64
 
 
 class Limit:
@@ -61,20 +58,3 @@ def register(app: Flask, requests_per_minute: int | None, platform: str) -> None
     """Limit the callers of an app; None: it has no limit."""
     if requests_per_minute is not None:
         app.before_request(Limit(requests_per_minute, platform).check)
-
-
-def caller(platform: str) -> str:
-    """Return the address that a request came from, as the platform's own front end saw it."""
-    if platform == APP_ENGINE:  # It strips this header from outsiders.
-        text = request.headers.get("X-AppEngine-User-IP", "")
-    elif platform == CLOUD_RUN:  # It adds the last one; a caller may have sent the others.
-        text = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-    else:
-        text = request.remote_addr or ""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return "unknown"
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((address, SUBSCRIBER_BITS_V6), strict=False))

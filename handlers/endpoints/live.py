@@ -23,8 +23,8 @@ end.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flask import Blueprint, Flask, Response, abort, current_app, jsonify, request, url_for
@@ -33,7 +33,9 @@ from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
 from handlers.endpoints.auth import is_proved
+from handlers.endpoints.callers import caller
 from handlers.endpoints.context import Wiring, clients, settings
+from handlers.endpoints.shares import Pace, Place, Streams
 from pipelines.runtime import Clients
 from pipelines.runtime.topics import version
 
@@ -55,59 +57,15 @@ TOLD_PER_S = 10
 
 
 @dataclass
-class Streams:
-    """The open streams of a process, up to a number."""
-
-    limit: int
-    is_closing: bool = False
-    _open: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def enter(self) -> bool:
-        """Take a place; return whether there was one."""
-        with self._lock:
-            if self.is_closing or self._open >= self.limit:
-                return False
-            self._open += 1
-            return True
-
-    def leave(self) -> None:
-        with self._lock:
-            self._open -= 1
-
-    def close(self) -> None:
-        """Let all streams end. Called by a signal: it must not wait for a lock."""
-        self.is_closing = True
-
-
-@dataclass
-class Pace:
-    """Turns, so many a second: whoever wants one gets the next that is free.
-
-    So they come evenly, however many there are and however many came at once.
-    """
-
-    per_s: float
-    _next_at_s: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait_s(self, now_s: float, min_s: float = 0.0) -> float:
-        """Take a turn; return in how many seconds it is."""
-        with self._lock:
-            wait_s = max(min_s, self._next_at_s - now_s)
-            wait_s = min(SLOW_MS / 1000, wait_s)  # Also when the clock was put back.
-            self._next_at_s = now_s + wait_s + 1 / self.per_s
-        return wait_s
-
-
-@dataclass
 class Live:
     """What an app has of live updates."""
 
     streams: Streams
-    asking: Pace = field(default_factory=lambda: Pace(ASKED_PER_S))
-    telling: Pace = field(default_factory=lambda: Pace(TOLD_PER_S))
+    asking: Pace = field(default_factory=lambda: Pace(ASKED_PER_S, SLOW_MS / 1000))
+    telling: Pace = field(default_factory=lambda: Pace(TOLD_PER_S, SLOW_MS / 1000))
     topics_of: dict[str, str] = field(default_factory=dict)  # By the beginning of a path.
+    # Never put back: else turns would be an hour away, and streams would not end for an hour.
+    elapsed_s: Callable[[], float] = time.monotonic
 
 
 def register(app: Flask) -> None:
@@ -153,7 +111,7 @@ def updates(*topics: str) -> Markup:
 def latest(token: str) -> ResponseReturnValue:
     """Say what the last change is; its caller compares it with the one it knows."""
     topics, live = _topics(token), _live()  # A token that is none takes nobody's turn.
-    again_s = live.asking.wait_s(clients().clock.now().timestamp(), FAST_MS / 1000)
+    again_s = live.asking.wait_s(live.elapsed_s(), _caller(), FAST_MS / 1000)
     return jsonify(id=_id(clients(), topics), again_ms=round(again_s * 1000))
 
 
@@ -164,24 +122,29 @@ def events(token: str) -> ResponseReturnValue:
     seen = request.headers.get("Last-Event-ID") or request.args.get("after", "")
     if len(seen) > MAX_ID_CHARS:
         abort(400)
-    if request.method == "HEAD" or not live.streams.enter():
+    # Nobody would read the stream of a HEAD, and end it.
+    place = live.streams.enter(_caller()) if request.method == "GET" else None
+    if place is None:
         return "", 503, {"Retry-After": "60"}
-    response = Response(_stream(clients(), live, topics, seen), content_type="text/event-stream")
-    response.call_on_close(live.streams.leave)
+    stream = _stream(clients(), live, place, topics, seen)
+    response = Response(stream, content_type="text/event-stream")
+    response.call_on_close(lambda: live.streams.leave(place))
     response.headers["X-Accel-Buffering"] = "no"
     return response
 
 
-def _stream(clients: Clients, live: Live, topics: Sequence[str], seen: str) -> Iterator[bytes]:
-    began = beat = clients.clock.now().timestamp()
+def _stream(
+    clients: Clients, live: Live, place: Place, topics: Sequence[str], seen: str
+) -> Iterator[bytes]:
+    began = beat = live.elapsed_s()
     turn_at: float | None = None  # To tell of a change.
     yield f"retry: {RECONNECT_MS}\n\n".encode()
-    while not live.streams.is_closing:
-        now, pause_s = clients.clock.now().timestamp(), LOOK_EVERY_S
+    while not (live.streams.is_closing or place.is_ending):
+        now, pause_s = live.elapsed_s(), LOOK_EVERY_S
         if now - began > STREAM_S:
             return
         if turn_at is None and _id(clients, topics) != seen:
-            turn_at = now + live.telling.wait_s(now)
+            turn_at = now + live.telling.wait_s(now, place.caller)
         if turn_at is not None and now > turn_at - MIN_PAUSE_S:
             seen, beat, turn_at = _id(clients, topics), now, None
             yield f"id: {seen}\nevent: changed\ndata: {seen}\n\n".encode()
@@ -211,6 +174,10 @@ def _topics(token: str) -> list[str]:
 def _tokens() -> URLSafeSerializer:
     """Return what signs topics: by the first key, and reads what any of them has signed."""
     return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="live updates")
+
+
+def _caller() -> str:
+    return caller(settings().platform)
 
 
 def _live() -> Live:

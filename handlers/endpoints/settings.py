@@ -6,6 +6,7 @@ somewhere by mistake.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,13 +20,15 @@ LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL")
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 MIN_SECRET = 32
-# A quarter of the threads that a worker is started with: each stream keeps one.
-LIVE_STREAMS, MAX_LIVE_STREAMS = 8, 1000
+# Of a worker, where nobody says how many (gunicorn.conf.py does): as many as app.yaml starts.
+THREADS = 32
 # What examples are made of. By chance one stands in a random key once in a hundred thousand.
 WEAK_SECRETS = (
     *("changeme", "change-me", "example", "password", "secret", "tests", "your-", "your_"),
-    *("0123456", "abcdefg"),
+    *("0123456", "abcdefg", "qwert", "asdfg", "zxcvb"),
 )
+# An account's address; whether there is one, Google knows.
+ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class BadSettingsError(ValueError):
@@ -136,10 +139,15 @@ def _secrets(text: str) -> tuple[str, ...]:
 
 
 def _is_strong(key: str) -> bool:
-    """Return whether a key may be random: not short, not monotonous, not from an example."""
+    """Return whether a key may be random: not short, not monotonous, not made of words."""
     repeats_itself = key in (key + key)[1:-1]
     has_words = any(word in key.lower() for word in WEAK_SECRETS)
-    return len(key) >= MIN_SECRET and len(set(key)) >= 8 and not repeats_itself and not has_words
+    # Of those that the docs draw, one in 10**13 has letters of one case alone.
+    is_a_phrase = len(key.split()) > 1 or (
+        key in (key.lower(), key.upper()) and not any(map(str.isdigit, key))
+    )
+    is_monotonous = len(set(key)) < 8 or repeats_itself
+    return len(key) >= MIN_SECRET and not (is_monotonous or has_words or is_a_phrase)
 
 
 def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarget:
@@ -151,21 +159,35 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
     if not base_url.startswith("https://") and platform != LOCAL:
         raise BadSettingsError("TASKS_URL must begin with https://")
     account = env.get("TASKS_SERVICE_ACCOUNT", "")
-    if "@" not in account:
-        raise BadSettingsError("TASKS_SERVICE_ACCOUNT is not set: whose tokens tasks carry")
+    if not ACCOUNT.fullmatch(account):
+        raise BadSettingsError(
+            "TASKS_SERVICE_ACCOUNT must be the address of the account whose tokens tasks carry, "
+            f"got {account[:80]!r}"
+        )
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
 
 
 def _live_streams(env: Mapping[str, str], platform: str) -> int:
-    text = env.get("LIVE_STREAMS", "")
-    if not text:
-        return 0 if platform == APP_ENGINE else LIVE_STREAMS
-    if not text.isdecimal() or len(text) > 4 or int(text) > MAX_LIVE_STREAMS:
-        raise BadSettingsError(f"LIVE_STREAMS must be a number from 0 to {MAX_LIVE_STREAMS}")
-    if int(text) and platform == APP_ENGINE:
+    """Return how many streams a process holds open; each keeps a thread from other requests."""
+    threads = _count(env, "WORKER_THREADS", THREADS, at_most=10_000)
+    default = 0 if platform == APP_ENGINE else threads // 4
+    streams = _count(env, "LIVE_STREAMS", default, at_most=10_000)
+    if streams and platform == APP_ENGINE:
         raise BadSettingsError(
             "LIVE_STREAMS must be 0 on App Engine: it holds a response back until it is complete"
         )
+    if streams > threads // 2:
+        raise BadSettingsError(
+            f"LIVE_STREAMS must be at most {threads // 2}, half the {threads} threads of a worker, "
+            f"got {streams}: the others answer everybody else"
+        )
+    return streams
+
+
+def _count(env: Mapping[str, str], name: str, default: int, *, at_most: int) -> int:
+    text = env.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20 or int(text) > at_most:
+        raise BadSettingsError(f"{name} must be a number from 0 to {at_most}, got {text[:20]!r}")
     return int(text)
 
 

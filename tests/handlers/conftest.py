@@ -183,6 +183,7 @@ def app_with(world: World, *tasks: Task[Any], settings: DemoSettings | None = No
     )
     app.testing = False
     app.jinja_env.bytecode_cache = TEMPLATES
+    app.extensions["live"].elapsed_s = lambda: world.clock.time_s
     return app
 
 

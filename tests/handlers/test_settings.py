@@ -150,6 +150,9 @@ def test_half_a_configuration_is_refused_by_name(platform: str, name: str, empty
         "tests-only-" + KEY,
         "your-secret-key-goes-here-and-is-long-enough",
         KEY + "-example",
+        "qwertyuiop" + KEY,
+        "mypetiscalledrexandeatsallthebeansinthehouse",
+        "Correct Horse 4 Battery 9 Staple and some more words",
         " ,  , ",
         f"{KEY},short",
     ],
@@ -184,6 +187,37 @@ def test_tokens_do_not_travel_in_the_clear(url: str) -> None:
     """A deployed app gets its tasks over https alone."""
     with pytest.raises(BadSettingsError, match="https"):
         DemoSettings.from_environment({**ON_CLOUD_RUN, "TASKS_URL": url})
+
+
+@pytest.mark.parametrize("account", ["@", "tasks@", "@real", "tasks", "a b@real", "a@b@real"])
+def test_what_is_no_account_is_refused(account: str) -> None:
+    """S8: its tokens would prove nothing, which the first task would notice."""
+    with pytest.raises(BadSettingsError, match="TASKS_SERVICE_ACCOUNT must be"):
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "TASKS_SERVICE_ACCOUNT": account})
+
+
+@pytest.mark.parametrize(
+    ("threads", "given", "streams"),
+    [("", "", 8), ("8", "", 2), ("3", "", 0), ("8", "4", 4), ("", "16", 16), ("64", "0", 0)],
+)
+def test_streams_keep_a_quarter_of_the_threads_or_as_many_as_is_said(
+    threads: str, given: str, streams: int
+) -> None:
+    """S34: gunicorn says how many threads a worker has."""
+    env = {**LAPTOP, "WORKER_THREADS": threads, "LIVE_STREAMS": given}
+
+    assert DemoSettings.from_environment(env).live_streams == streams
+
+
+@pytest.mark.parametrize(
+    ("threads", "given"), [("", "17"), ("8", "5"), ("8", "-1"), ("1", "1"), ("x", ""), ("", "٣")]
+)
+def test_streams_keep_half_of_the_threads_at_most(threads: str, given: str) -> None:
+    """S34: the others answer everybody else; with none left the app answers nobody."""
+    env = {**LAPTOP, "WORKER_THREADS": threads, "LIVE_STREAMS": given}
+
+    with pytest.raises(BadSettingsError, match=r"(LIVE_STREAMS|WORKER_THREADS) must be .*, got"):
+        DemoSettings.from_environment(env)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "501", "many", "1.5", "9" * 20])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import html
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +11,12 @@ import pytest
 from flask import Flask
 from itsdangerous import URLSafeSerializer
 
-from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS, TOLD_PER_S, Pace, watch
+from handlers.endpoints.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, TOLD_PER_S, watch
 from pipelines.runtime.topics import version
-from tests.handlers.conftest import Browser, Queue, app_with
+from tests.handlers.conftest import Browser, Queue, app_with, on_cloud_run
 from tests.handlers.endpoints.acts import OUTCOMES, PATH, Work
 from tests.handlers.pages.test_blog_writing import publish
-from tests.world import Services, World
+from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
@@ -230,40 +228,6 @@ def test_pages_ask_where_nothing_streams(
         assert Browser(app).get(f"{updates}/events").status_code == 503
 
 
-def test_the_more_pages_ask_the_less_often_each_may(services: Services) -> None:
-    """They all wait longer until the process is asked as often as it can take, and no more."""
-
-    def play(pages: int, seconds: int = 60) -> tuple[Counter[int], list[float]]:
-        """Return how many questions came in each second, and how long the last ones had to wait.
-
-        All pages are opened in the same second, and each asks again when it may.
-        """
-        pace, asked, told = Pace(ASKED_PER_S), Counter[int](), list[float]()
-        due = [page / pages for page in range(pages)]
-        while due[0] < seconds:
-            at = heapq.heappop(due)
-            asked[int(at)] += 1
-            told.append(pace.wait_s(at, FAST_MS / 1000))
-            heapq.heappush(due, at + told[-1])
-        return asked, told[-pages:]
-
-    assert max(play(3)[1]) < 1.2 * FAST_MS / 1000
-    asked, told = play(100)
-    each_s = 100 / ASKED_PER_S
-    assert 0.9 * each_s < min(told) <= max(told) < 1.1 * each_s
-    assert max(asked[second] for second in range(15, 60)) <= ASKED_PER_S + 1
-    assert max(play(2_000, 40)[1]) == SLOW_MS / 1000
-
-
-def test_a_clock_that_is_put_back_lets_pages_ask_on(services: Services) -> None:
-    """Not after the hour that it lost."""
-    pace = Pace(ASKED_PER_S)
-    pace.wait_s(10_000.0)
-
-    assert pace.wait_s(6_400.0) <= SLOW_MS / 1000
-    assert pace.wait_s(6_500.0, FAST_MS / 1000) == FAST_MS / 1000
-
-
 def test_streams_tell_of_a_change_one_after_the_other(
     listener: Browser, world: World, updates: str
 ) -> None:
@@ -279,3 +243,69 @@ def test_streams_tell_of_a_change_one_after_the_other(
 
     assert all(b"event: changed" in each for each in said)
     assert waited_s == pytest.approx([0.0, 1 / TOLD_PER_S], abs=0.002)
+
+
+STRANGER = "198.51.100.7"
+
+
+def asked_by(address: str) -> dict[str, Any]:
+    """Return what a request from an address has, as Cloud Run's front end sends it on."""
+    return {"headers": {"X-Forwarded-For": f"10.0.0.1, {address}"}}
+
+
+@pytest.fixture
+def deployed(world: World) -> Browser:
+    """A browser of an app as it is deployed, with room for two streams."""
+    return Browser(app_with(world, settings=replace(on_cloud_run(world), live_streams=2)))
+
+
+def test_a_caller_that_asks_by_the_hundred_slows_only_itself(
+    deployed: Browser, updates: str
+) -> None:
+    """S34: by its address, of which a forged one is no part."""
+    stranger = [deployed.get(updates, **asked_by(STRANGER)).json["again_ms"] for _ in range(200)]
+    forged = {"headers": {"X-Forwarded-For": f"192.0.2.1, {STRANGER}"}}
+
+    visitor = deployed.get(updates, **asked_by("192.0.2.1")).json["again_ms"]
+
+    assert max(stranger) > 14_000
+    assert deployed.get(updates, **forged).json["again_ms"] > 14_000
+    assert visitor <= FAST_MS + 1000 / ASKED_PER_S
+
+
+def test_who_holds_all_streams_gives_one_up_to_another_caller(
+    deployed: Browser, updates: str
+) -> None:
+    """S34: and not to a third one, whose share none of the others exceeds."""
+    held = [deployed.client.get(f"{updates}/events", **asked_by(STRANGER)) for _ in range(2)]
+    assert deployed.get(f"{updates}/events", **asked_by(STRANGER)).status_code == 503
+
+    visitor = deployed.client.get(f"{updates}/events", **asked_by("192.0.2.1"))
+    third = deployed.get(f"{updates}/events", **asked_by("192.0.2.2"))
+
+    assert (visitor.status_code, third.status_code) == (200, 503)
+    assert b"".join(held[0].response) == b"retry: 500\n\n"
+    stays = iter(held[1].response)
+    assert [next(stays), next(stays)[:3]] == [b"retry: 500\n\n", b"id:"]
+
+
+def test_a_stream_lives_by_a_clock_that_is_never_put_back(
+    listener: Browser, world: World, updates: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S34: it shows that it is there and ends in time: a listener that went frees its thread."""
+    elapsed_s = 5000.0
+
+    def sleep(clock: Any, seconds: float) -> None:
+        nonlocal elapsed_s
+        elapsed_s += seconds
+
+    listener.app.extensions["live"].elapsed_s = lambda: elapsed_s
+    seen = latest(listener, updates)
+    stream = iter(listener.client.get(f"{updates}/events?after={seen}").response)
+    assert next(stream) == b"retry: 500\n\n"
+    monkeypatch.setattr(type(world.clock), "sleep", sleep)  # The time of day stands still.
+
+    assert next(stream) == b":\n\n"
+    assert elapsed_s - 5000 < HEARTBEAT_S + 1
+    assert set(stream) == {b":\n\n"}
+    assert STREAM_S < elapsed_s - 5000 < STREAM_S + 1
