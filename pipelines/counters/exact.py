@@ -153,6 +153,7 @@ class _Group:
         self.name = layouts.settings.name
         self.additions = additions
         self.answers: dict[int, Counted | Exception] = {}
+        self.counted: dict[int, str] = {}  # The digests of receipts that stood here before.
         self.doubtful: list[Attempt] = []
         self.conflicts = 0
         # By receipt, the first addition of the group that needs it. Others repeat that one.
@@ -202,6 +203,7 @@ class _Group:
             elif receipt is not None:
                 i = self.firsts[key]
                 self.answers[i] = self._duplicate(i, receipt.digest)
+                self.counted[i] = receipt.digest
 
     def doubt(self, attempt: Attempt) -> None:
         """Find out which receipts stood in a commit's way. They may be its own, of a lost reply."""
@@ -230,7 +232,11 @@ class _Group:
     def _answer(self, i: int) -> Counted | Exception:
         first = self._first(i)
         answer = self.answers[first]
-        if first == i or isinstance(answer, Exception):
+        if first == i:
+            return answer
+        if first in self.counted:  # By an earlier commit, which may be of this one or of the other.
+            return self._duplicate(i, self.counted[first])
+        if isinstance(answer, Exception):
             return answer
         return self._duplicate(i, self.additions[first].digest)
 

@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pydantic
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.counters import CounterTotal, total_key
+from models.commits import insert_all
+from models.counters import CounterReceipt, CounterTotal, total_key
 from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
+from pipelines.counters.commits import receipt_of
 from pipelines.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
 from pipelines.runtime import Clients
 
 # In memory, the additions of a flush are one item.
 MAX_SUM = 2**62
+MAX_CLAIMS = 3
+PAUSE_S = 0.03
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,9 @@ class GatheredIncrements:
         )
 
     def _add_each(self, clients: Clients, addition: Addition) -> Counted:
+        self.fork_join.join_task.check_registered(clients)
+        if addition.idempotency_key is not None:
+            self._claim(clients, addition)
         items = [(key, Delta(delta)) for key, delta in addition.deltas.items()]
         keys: list[str] | None = None
         if addition.idempotency_key is not None:
@@ -100,9 +108,33 @@ class GatheredIncrements:
             keys = [f"many.{digest}"] * len(items)
         answers = self.fork_join.insert_each(clients, items, idempotency_keys=keys)
         errors = [answer for answer in answers if isinstance(answer, Exception)]
-        for error in sorted(errors, key=lambda error: isinstance(error, OutcomeUnknownError)):
+        for error in sorted(errors, key=lambda error: not isinstance(error, OutcomeUnknownError)):
             raise error
         return Counted(all(not isinstance(a, Exception) and a.is_duplicate for a in answers))
+
+    def _claim(self, clients: Clients, addition: Addition) -> None:
+        """Let an idempotency key belong to this call, before any of its increments is stored.
+
+        Each of them has a receipt of its own, which says nothing of the others.
+
+        Raises:
+            DifferentItemError: it belongs to another call; nothing of this one counts.
+            OutcomeUnknownError: nothing of it counts yet.
+        """
+        receipt = receipt_of(clients, self._name, addition, clients.new_id())
+        error: Exception | None = None
+        for retry in range(MAX_CLAIMS):
+            if retry:
+                clients.clock.sleep(PAUSE_S)
+            try:
+                stored = _insert_or_get(clients, receipt)
+            except rpc_errors.GoogleAPIError as failed:
+                error = failed
+                continue
+            if stored.digest != addition.digest:
+                raise addition.different()
+            return
+        raise OutcomeUnknownError("Datastore did not take it, or did not say so") from error
 
     def flush(self, clients: Clients) -> None:
         """Store what this process has in memory."""
@@ -121,3 +153,15 @@ class GatheredIncrements:
         row.count += sum(item.amount for item in items)
         row.folds += 1
         row.put()
+
+
+def _insert_or_get(clients: Clients, receipt: CounterReceipt) -> CounterReceipt:
+    """Return the receipt that is stored: this one, or the one that was there before."""
+    try:
+        insert_all(clients.datastore, [receipt])
+    except rpc_errors.AlreadyExists:
+        stored: CounterReceipt | None = receipt.key.get()
+        if stored is None:  # A sweep has deleted it since.
+            raise
+        return stored
+    return receipt

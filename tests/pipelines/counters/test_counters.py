@@ -21,7 +21,7 @@ from pipelines.counters import (
     layouts,
 )
 from pipelines.counters import commits as counter_commits
-from pipelines.counters.additions import Addition
+from pipelines.counters.additions import Addition, addition
 from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
 from tests.pipelines.counters.counts import (
@@ -228,6 +228,24 @@ def test_increments_of_one_process_share_commits(
     assert total(world, "a") == 16
     assert world.clients.meter.total().round_trips - before < 20
     assert len(receipts(world)) == 15
+
+
+@pytest.mark.parametrize("wrong_at", range(3))
+def test_a_repetition_is_known_beside_another_increment_with_its_key(
+    world: World, wrong_at: int
+) -> None:
+    """E1: they share a commit; the error is that of the other one alone, whichever comes first."""
+    add(world, "a", 1, idempotency_key="r")
+    deltas = [1, 1]
+    deltas.insert(wrong_at, 2)
+    with world.clients.context():
+        commit = LIKES._group_commit(world.clients)._commit
+        answers = commit([addition({"a": delta}, "r") for delta in deltas])
+    others = [answer for delta, answer in zip(deltas, answers, strict=True) if delta == 1]
+
+    assert isinstance(answers[wrong_at], DifferentItemError)
+    assert others == [Counted(is_duplicate=True)] * 2
+    assert total(world, "a") == 1
 
 
 def test_processes_that_race_lose_nothing(world: World) -> None:

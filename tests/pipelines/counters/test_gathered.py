@@ -12,6 +12,7 @@ from models.transactions import NoTransactionError, transact
 from pipelines.counters import Counter, DifferentItemError, NotGatheredError
 from pipelines.fork_join import expiry
 from pipelines.fork_join.accumulator import BufferFullError
+from tests.faults import ERROR, REPLY_LOST
 from tests.pipelines.counters.counts import HITS, LIKES, VIEWS, add, counter_world, total
 from tests.world import Services, World, in_threads
 
@@ -127,6 +128,49 @@ def test_many_gathered_counters_in_one_call(world: World) -> None:
 
     assert (first.is_duplicate, again.is_duplicate) == (False, True)
     assert (total(world, "a", HITS), total(world, "b", HITS)) == (111, 22)
+
+
+@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.kept)
+@pytest.mark.parametrize("others", [{"a": 2, "b": 5}, {"a": 1, "b": 5}, {"b": 5}, {"a": 1, "c": 0}])
+def test_another_call_with_a_used_idempotency_key_counts_nothing(
+    world: World, counter: Counter, others: dict[str, int]
+) -> None:
+    """E1: whichever of its counters the first call had; that one can be repeated still."""
+    first = {"a": 1, "c": 3}
+    with world.clients.context():
+        counter.increment_many(world.clients, first, idempotency_key="r")
+        with pytest.raises(DifferentItemError):
+            counter.increment_many(world.clients, others, idempotency_key="r")
+        again = counter.increment_many(world.clients, first, idempotency_key="r")
+        counter.flush(world.clients)
+    world.settle()
+
+    assert again.is_duplicate
+    assert [total(world, key, counter) for key in "abc"] == [1, 0, 3]
+
+
+@pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
+@pytest.mark.parametrize("nth", range(2))
+def test_many_gathered_counters_count_once_whichever_commit_fails(
+    world: World, kind: str, nth: int
+) -> None:
+    """E1: that of what the idempotency key belongs to, or that of the increments."""
+    deltas = {"a": 1, "b": 2}
+    with world.clients.context():
+        with world.plan.watched():
+            for once in ("r0", "r1"):  # The first one opens their batches.
+                world.plan.reset()
+                HITS.increment_many(world.clients, dict.fromkeys(deltas, 0), idempotency_key=once)
+            commits = [i for i, call in enumerate(world.plan.calls) if call == "Commit"]
+            world.plan.reset(kind, commits[nth])
+            first = HITS.increment_many(world.clients, deltas, idempotency_key="r")
+        again = HITS.increment_many(world.clients, deltas, idempotency_key="r")
+    world.settle()
+
+    assert world.plan.fired
+    assert len(commits) == 2
+    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert [total(world, key, HITS) for key in deltas] == [1, 2]
 
 
 def test_increments_in_memory_ask_nothing_of_the_service(world: World) -> None:
