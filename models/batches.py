@@ -4,8 +4,9 @@ BatchState
     Key: "<name of the declaration>:<id>". What all members add up to; one transaction on it decides
     that the batch is complete. Written by each fold of ends and by each change of the whole, never
     per member.
-    Queries: due before a time, the first to be due first: what the sweep looks at. state =
-    "running", by key: how many there are. parent = a batch's key, by key: the batches nested in it.
+    Queries: due before a time, the first to be due first: what the sweep is to wake, of those that
+    run. remove_at before a time likewise, of the others. state = "running", by key: how many there
+    are. parent = a batch's key, by key: the batches nested in it.
     member = a member, by key: the batches that it has become.
     Single-property indexes.
     Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
@@ -39,6 +40,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 # Of a batch.
 RUNNING, COMPLETED, REMOVED = "running", "completed", "removed"
 # What came of a batch that has completed.
@@ -75,8 +77,10 @@ class BatchState(ndb.Model):
     parent_generation = ndb.IntegerProperty(indexed=False)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     completed = ndb.DateTimeProperty(indexed=False)
-    # When the sweep looks: for a member that got lost, then to delete.
-    due = ndb.DateTimeProperty(required=True)
+    # When the sweep looks for a member that got lost; None: the batch does not run.
+    due = ndb.DateTimeProperty()
+    # When its rows are deleted, and then its mark; None: it runs.
+    remove_at = ndb.DateTimeProperty()
     wakes = ndb.IntegerProperty(indexed=False, default=0)
 
     @property
@@ -190,8 +194,13 @@ def results_within(prefix: str) -> Any:
 
 
 def due_batches(now: datetime.datetime) -> Any:
-    """Return the query for the batches that the sweep has to look at, the first to be due first."""
-    return BatchState.query(BatchState.due <= now).order(BatchState.due)
+    """Return the query for the running batches that are to be woken, the first to be due first."""
+    return _before(BatchState.due, now)
+
+
+def removable_batches(now: datetime.datetime) -> Any:
+    """Return the query for the batches that are to be removed, the first to be due first."""
+    return _before(BatchState.remove_at, now)
 
 
 def running_batches() -> Any:
@@ -207,6 +216,11 @@ def batches_in(parent: str) -> Any:
 def batches_of(member: str) -> Any:
     """Return the query for the batches that a member has become, by key."""
     return BatchState.query(BatchState.member == member).order(BatchState._key)
+
+
+def _before(time: Any, now: datetime.datetime) -> Any:
+    # Datastore sorts None before each time: a range with one end might find what has none.
+    return BatchState.query(time >= EPOCH, time <= now).order(time)
 
 
 def _within(kind: type[ndb.Model], prefix: str, after: str) -> Any:

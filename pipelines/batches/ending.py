@@ -153,9 +153,11 @@ def conclude(
     if state.waiting:
         state.cancelled = state.waiting
         state.cancelled_through = state.generation
+    # A member that has failed may have nested since: two of its deliveries overlapped.
+    if state.cancelled or state.failed:
         outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id(), state.generation))
     state.state, state.sealed, state.completed = COMPLETED, True, now
-    state.due = now + datetime.timedelta(seconds=state.keep_s)
+    state.due, state.remove_at = None, now + datetime.timedelta(seconds=state.keep_s)
     if state.callback_path:
         callback = message_task(state.callback_path, state.callback_queue, Completed)
         outbox.enqueue(clients, callback, completed(state))
@@ -167,6 +169,7 @@ def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None
     """Have the sweep look at a running batch if nothing happens for so long."""
     if state.state == RUNNING:
         state.due = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=after_s)
+        state.remove_at = None
 
 
 def completed(state: BatchState) -> Completed:

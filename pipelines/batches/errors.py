@@ -20,7 +20,7 @@ class DifferentWorkError(BatchError, ValueError):
 
 
 class NestedError(BatchError):
-    """The batch is a member of another one, and is run again with that."""
+    """The batch is a member of another one, and is run again with that; or a member is a batch."""
 
 
 class UnknownBatchError(BatchError, LookupError):

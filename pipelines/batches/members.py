@@ -26,7 +26,7 @@ from pipelines.batches.ending import (
     cancel_child,
     end_members,
 )
-from pipelines.batches.errors import BatchError
+from pipelines.batches.errors import BatchError, NestedError
 from pipelines.batches.population import PopulateOptions, Work, populate, renew
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.runtime.clients import Clients
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pipelines.batches.batch import TaskBatch
 
 MAX_ATTEMPTS = 3
-MAX_BECOME = 100  # One for each declaration that a member nests in.
+MAX_BECOME = 100  # One, and more only if deliveries that overlap nest in different declarations.
 
 
 class NoMemberError(BatchError):
@@ -91,15 +91,22 @@ class Member:
 
         Raises:
             ClosedError: this member has ended, or was cancelled.
+            NestedError: it has become a batch of another declaration.
             BatchError: no batch was made, and why.
         """
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
+        self._check_nests_once(child)
         how = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
         if not populate(self.clients, batches.declaration, child, work, how):
             renew(self.clients, child, self.ref)
         self.is_nested = True
         return child_id
+
+    def _check_nests_once(self, child: str) -> None:
+        for other in batches_of(self.id).fetch(2, keys_only=True):
+            if other.id() != child:
+                raise NestedError(f"{self.id} is the batch {other.id()}: it cannot become {child}")
 
 
 _local = threading.local()

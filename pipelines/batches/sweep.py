@@ -1,8 +1,9 @@
 """The sweep of batches: it wakes those in which nothing moves, and deletes those that have served.
 
-One query finds both: each batch says when it is to be looked at. A running one in which nothing has
-ended for half an hour may have lost tasks, by a queue that was purged: all that is open gets its
-tasks anew, and again an hour later. Long work is then delivered twice, as any task may be.
+Each batch says when it is to be looked at: one that runs in one property, one that is complete in
+another, so neither hides the other. A running one in which nothing has ended for half an hour may
+have lost tasks, by a queue that was purged: all that is open gets its tasks anew, and again an hour
+later. Long work is then delivered twice, as any task may be.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
 then its rows are deleted by a task. The mark stays for 32 days: longer than a task can wait.
@@ -11,7 +12,7 @@ then its rows are deleted by a task. The mark stays for 32 days: longer than a t
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -26,6 +27,7 @@ from models.batches import (
     BatchState,
     due_batches,
     pages_within,
+    removable_batches,
     results_within,
     running_batches,
     state_key,
@@ -40,8 +42,9 @@ from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.each import run_each
 from pipelines.tasks.declaration import task
 
-MAX_HERE = 100
-MAX_PAGES = 20  # Of so many batches, in any state, to look for those to act upon.
+# By one sweep.
+MAX_WOKEN = 100
+MAX_REMOVED = 500
 MAX_COUNTED = 1_000
 MAX_DELETED = 500  # By one call.
 CALLS_PER_TASK = 20
@@ -62,12 +65,15 @@ def wake(clients: Clients) -> int:
     Raises:
         Exception: what the first one to fail raised, when all were tried.
     """
-    return sum(_act(clients, {RUNNING: _wake}))
+    due = due_batches(naive_utc(clients.clock.now())).fetch(MAX_WOKEN, keys_only=True)
+    return _act(clients, [(_wake, key.id()) for key in due])
 
 
 def remove(clients: Clients) -> int:
     """Begin to remove the batches whose time has come; return how many."""
-    return sum(_act(clients, {COMPLETED: _mark, REMOVED: _forget}))
+    acts = {COMPLETED: _mark, REMOVED: _forget}
+    due = removable_batches(naive_utc(clients.clock.now())).fetch(MAX_REMOVED)
+    return _act(clients, [(acts[state.state], state.key.id()) for state in due])
 
 
 def count_running() -> int:
@@ -75,24 +81,13 @@ def count_running() -> int:
     return len(running_batches().fetch(MAX_COUNTED, keys_only=True))
 
 
-def _act(clients: Clients, acts: Mapping[str, Callable[[Clients, str], bool]]) -> list[bool]:
+def _act(clients: Clients, acts: Iterable[tuple[Callable[[Clients, str], bool], str]]) -> int:
+    """Act on batches, each on its own; return on how many."""
     results = run_each(
-        (f"the sweep of batch {batch} failed", partial(acts[state], clients, batch))
-        for batch, state in _find(clients, acts)
+        (f"the sweep of batch {batch} failed", partial(act, clients, batch)) for act, batch in acts
     )
     results.raise_first()
-    return results.returned
-
-
-def _find(clients: Clients, states: Container[str]) -> list[tuple[str, str]]:
-    """Return batches in certain states that are due: what is to be removed hides none to wake."""
-    now, found = naive_utc(clients.clock.now()), list[tuple[str, str]]()
-    for number in range(MAX_PAGES):
-        page = due_batches(now).fetch(MAX_HERE, offset=number * MAX_HERE)
-        found += [(each.key.id(), each.state) for each in page if each.state in states]
-        if len(page) < MAX_HERE or len(found) >= MAX_HERE:
-            break
-    return found[:MAX_HERE]
+    return sum(results.returned)
 
 
 def _wake(clients: Clients, batch: str) -> bool:
@@ -117,7 +112,7 @@ def _mark(clients: Clients, batch: str) -> bool:
         if state is None:
             return False
         state.state = REMOVED
-        state.due = naive_utc(clients.clock.now()) + REMOVED_FOR
+        state.remove_at = naive_utc(clients.clock.now()) + REMOVED_FOR
         outbox.enqueue(clients, remove_rows, Remove(batch))
         state.put()
         return True
@@ -137,9 +132,10 @@ def _forget(clients: Clients, batch: str) -> bool:
 
 def _due(clients: Clients, batch: str, expected: str) -> BatchState | None:
     state: BatchState | None = state_key(batch).get()
-    if state is None or state.state != expected or state.due > naive_utc(clients.clock.now()):
+    if state is None or state.state != expected:
         return None
-    return state
+    when = state.due if expected == RUNNING else state.remove_at
+    return state if when is not None and when <= naive_utc(clients.clock.now()) else None
 
 
 @task("/tasks/batches/remove", queue="default")

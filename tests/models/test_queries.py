@@ -162,10 +162,15 @@ CASES: dict[str, Case] = {
         lambda: [beat("r:0000:00000000:a"), beat("r:0001:00000000:b")],
         lambda: [beat("q:0000:00000000:a"), beat("r:"), beat("r;"), beat("ra:0:0:a")],
     ),
-    "batches that the sweep looks at": (
+    "batches that the sweep wakes": (
         lambda: batches.due_batches(NOON),
         lambda: [batch("b", due=NOON - SECOND), batch("a", due=NOON)],
-        lambda: [batch("c", due=NOON + SECOND)],
+        lambda: [batch("c", due=NOON + SECOND), batch("d", due=None)],
+    ),
+    "batches that the sweep removes": (
+        lambda: batches.removable_batches(NOON),
+        lambda: [batch("b", remove_at=NOON - SECOND), batch("a", remove_at=NOON)],
+        lambda: [batch("c", remove_at=NOON + SECOND), batch("d", due=NOON)],
     ),
     "batches that run": (
         lambda: batches.running_batches(),

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import ndb
 
-from models.batches import REMOVED, BatchState, pages_within
-from pipelines.batches import ClosedError, ending
+from models.batches import REMOVED, RUNNING, BatchState, pages_within
+from pipelines.batches import ClosedError, ending, members
+from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import MemberRef
 from pipelines.batches.ending import CancelNested, cancel_nested
+from pipelines.batches.errors import NestedError
 from pipelines.batches.members import Member
 from tests.pipelines.batches.harness import (
+    NOTES,
     RAN,
     TREES,
     Branch,
@@ -126,3 +130,68 @@ def test_a_member_that_nests_and_then_fails_is_over_with_its_batch(world: World)
         [failed] = TREES.failures("root")
     assert failed.error.endswith("t is rejected")
     assert set(RAN) == {"root/t"}
+
+
+def test_a_member_that_nests_while_it_fails_is_over_with_its_batch(world: World) -> None:
+    """F7: two of its deliveries overlap, and the root completes before the nested batch runs."""
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, Branch("t", 2))], seal=True)
+        [page] = pages_within("trees:root").fetch()
+        args = RunMember("trees:root", page.key.id(), 0, 1, "{}")
+        members.fail(TREES.declaration, world.clients, args, "ValueError: gave up")
+        ref = MemberRef("trees:root", page.key.id(), 0, 1)
+        child = Member(world.clients, TREES.declaration, ref).nest(TREES, notes("a", "b"))
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+    with world.context():
+        assert TREES.progress("root").outcome == "failed"
+        assert not TREES.progress(child).is_complete
+    deliver_all(world, "default")
+
+    assert states(world) == ["cancelled"]
+    world.settle()
+    assert not RAN
+
+
+def test_a_failure_waits_until_what_is_nested_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: if that fails at first, the end of the member is not counted either."""
+    [child] = grow(world, 1)
+
+    def is_lost(*args: object) -> None:
+        raise ServiceUnavailable("made by the test")
+
+    with world.context():
+        [page] = pages_within("trees:root").fetch()
+        args = RunMember("trees:root", page.key.id(), 0, 1, "{}")
+        with monkeypatch.context() as patch:
+            patch.setattr("pipelines.batches.members.cancel_child", is_lost)
+            with pytest.raises(ServiceUnavailable):
+                members.fail(TREES.declaration, world.clients, args, "ValueError: gave up")
+        world.clock.sleep(1)
+        deliver_all(world, "fork-join")
+        assert not TREES.progress("root").is_complete
+        assert child.get().state == RUNNING
+        members.fail(TREES.declaration, world.clients, args, "ValueError: gave up")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    assert states(world) == ["cancelled"]
+    with world.context():
+        assert TREES.progress("root").outcome == "failed"
+
+
+def test_a_member_nests_in_one_declaration_only(world: World) -> None:
+    """F2: it ends with the batch that it has become, so a second one would be left behind."""
+    with world.context():
+        TREES.populate(world.clients, "root", [(branch, Branch("t", 2))], seal=True)
+        [page] = pages_within("trees:root").fetch()
+        ref = MemberRef("trees:root", page.key.id(), 0, 1)
+        member = Member(world.clients, TREES.declaration, ref)
+        child = member.nest(TREES, notes("a"))
+        with pytest.raises(NestedError, match="cannot become notes:"):
+            member.nest(NOTES, notes("b"))
+        assert member.nest(TREES, notes("a")) == child
+
+    assert states(world) == [None]

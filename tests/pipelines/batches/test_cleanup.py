@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from models.batches import state_key
 from models.fork_join import WorkPack
 from pipelines.batches import TaskBatch, UnknownBatchError, sweep
 from pipelines.batches.ending import End, end_members
@@ -110,15 +111,33 @@ def test_how_long_a_batch_is_kept_is_declared() -> None:
 def test_what_is_to_be_removed_holds_up_nothing_to_wake(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F3: however many batches are due before."""
-    monkeypatch.setattr(sweep, "MAX_HERE", 2)
+    """F3: however many batches are due before; and what is to be woken holds up no removal."""
+    monkeypatch.setattr(sweep, "MAX_WOKEN", 1)
+    monkeypatch.setattr(sweep, "MAX_REMOVED", 2)
     with world.context():
-        for batch_id in "abcde":
-            NOTES.populate(world.clients, batch_id, [], seal=True)
+        for number in range(50):
+            NOTES.populate(world.clients, f"old{number:02d}", [], seal=True)
     world.settle()
     world.clock.sleep(WEEK_S - 60)
     with world.context():
         NOTES.populate(world.clients, "lost", notes("a"))
+        NOTES.populate(world.clients, "open", [])
     world.clock.sleep(WEEK_S)
+
     with world.context():
         assert sweep.wake(world.clients) == 1
+        assert [sweep.remove(world.clients) for _ in range(26)] == [2] * 25 + [0]
+        assert sweep.wake(world.clients) == 0  # Nothing is lost of the one that has no member.
+        assert NOTES.progress("open").waiting == 0
+
+
+def test_each_batch_is_looked_at_for_one_reason(world: World) -> None:
+    """F3, F5: to be woken while it runs, to be removed when it is complete."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("bad"))
+        state = state_key("notes:b")
+        assert (state.get().due is None, state.get().remove_at is None) == (False, True)
+        NOTES.cancel(world.clients, "b")
+        assert (state.get().due is None, state.get().remove_at is None) == (True, False)
+        NOTES.run_again(world.clients, "b")
+        assert (state.get().due is None, state.get().remove_at is None) == (False, True)
