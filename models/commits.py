@@ -6,12 +6,12 @@ yet, all or none; that they are new is checked by the same commit, so it is its 
 compare-and-set. A writer that owns an entity for a while learns each version from its own last
 commit, and so reads nothing in between. `commit_unchanged` does so for several entities, all or
 none, and inserts what must not exist yet in the same commit; `read_versions` reads entities with
-their versions. A lookup may leave some of its keys for the next one: `look_up` says when it did,
-for then its answer is of several moments.
+their versions. Without snapshots a lookup that leaves some of its keys for the next one is of
+several moments: `look_up` says so.
 
-ndb has no such calls, so this uses its conversion of entities, the header by which its calls find
-their database, and the client's own stub. Its conversion is looked up for each call, and not
-imported by name: `models/unknown_properties.py` replaces it when the app opens its client.
+ndb has no such calls, so this uses its conversion of entities, and the client's own stub. Its
+conversion is looked up for each call, and not imported by name: `models/unknown_properties.py`
+replaces it when the app opens its client.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import grpc
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.datastore_v1.types import (
     CommitRequest,
     CommitResponse,
-    LookupRequest,
     Mutation,
     TransactionOptions,
 )
 from google.cloud.ndb import model
-from google.cloud.ndb._datastore_api import _add_routing_info
+
+from models import calls
 
 # What `put_unchanged` raises when the entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
@@ -116,18 +115,12 @@ def look_up(
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
     found: dict[Any, tuple[ndb.Model, int]] = {}
-    left: Sequence[Any] = [key._key.to_protobuf() for key in keys]
-    lookups = 0
-    while left:
-        request = LookupRequest(
-            project_id=client.project, database_id=client.database or "", keys=left
-        )
-        response = call_stub(client.stub.lookup, request)
-        for result in response.found:
-            entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
-            found[entity.key] = (entity, result.version)
-        left, lookups = list(response.deferred), lookups + 1
-    return [found.get(key) for key in keys], lookups <= 1
+    asked = [key._key.to_protobuf()._pb for key in dict.fromkeys(keys)]
+    answer = calls.look_up(client, asked)
+    for result in answer.results:
+        entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+        found[entity.key] = (entity, result.version)
+    return [found.get(key) for key in keys], answer.is_one_moment
 
 
 def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
@@ -138,7 +131,7 @@ def commit(client: ndb.Client, mutations: Sequence[Mutation]) -> CommitResponse:
     """
     request = commit_request(client)
     request.mutations.extend(map(Mutation.pb, mutations))
-    return call_stub(client.stub.commit, request)
+    return calls.call_stub(client.stub.commit, request)
 
 
 def commit_request(client: ndb.Client) -> Any:
@@ -158,15 +151,3 @@ def protobuf_of(entity: ndb.Model) -> Any:
 
 def _versions(response: CommitResponse) -> list[int]:
     return [result.version for result in response.mutation_results]
-
-
-def call_stub(method: Any, request: Any) -> Any:
-    """Call a method of a client's stub, with the header by which it finds its database.
-
-    Raises:
-        google.api_core.exceptions.GoogleAPICallError: what the service said.
-    """
-    try:
-        return method(request, metadata=_add_routing_info((), request))
-    except grpc.RpcError as error:
-        raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]

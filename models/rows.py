@@ -14,14 +14,14 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
     CommitResponse,
     LookupRequest,
-    LookupResponse,
     Mutation,
     RunQueryRequest,
-    RunQueryResponse,
 )
 from google.cloud.ndb.context import get_context
 
-from models.commits import call_stub, commit_request
+from models.calls import call_stub, look_up, run_query
+from models.commits import commit_request
+from models.transactions import NoTransactionError
 
 _FAIL = Mutation.ConflictResolutionStrategy.FAIL
 
@@ -54,37 +54,26 @@ def read(client: ndb.Client, names: Sequence[Name], at: Any = None) -> tuple[lis
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
+    keys = [_key(client, name) for name in dict.fromkeys(names)]
+    answer = look_up(client, keys, at=at)
     found: dict[Name, Row] = {}
-    moment, left = at, [_key(client, name) for name in dict.fromkeys(names)]
-    while left:
-        request = LookupRequest.pb()(project_id=client.project, database_id=_database(client))
-        request.keys.extend(left)
-        if moment is not None:
-            request.read_options.read_time.CopyFrom(moment)
-        response = LookupResponse.pb(call_stub(client.stub.lookup, request))
-        for result in response.found:
-            name, body = _entity(result.entity)
-            found[name] = Row(name.name, body, result.version)
-        if moment is None and response.HasField("read_time"):
-            moment = response.read_time
-        left = list(response.deferred)
-    return [found.get(name) for name in names], moment
+    for result in answer.results:
+        name, body = _entity(result.entity)
+        found[name] = Row(name.name, body, result.version)
+    return [found.get(name) for name in names], answer.moment
 
 
 def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
     """Read a row as a part of the transaction that this code runs in.
 
     Raises:
+        models.transactions.NoTransactionError: it runs in none.
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
-    request = LookupRequest.pb()(project_id=client.project, database_id=_database(client))
-    request.keys.append(_key(client, name))
-    request.read_options.transaction = get_context().transaction
-    while True:
-        response = LookupResponse.pb(call_stub(client.stub.lookup, request))
-        if not response.deferred:
-            break
-    for result in response.found:
+    transaction = get_context().transaction
+    if transaction is None:
+        raise NoTransactionError("read_in_transaction is for code in a transaction")
+    for result in look_up(client, [_key(client, name)], transaction=transaction).results:
         return Row(name.name, _entity(result.entity)[1], result.version)
     return None
 
@@ -106,8 +95,6 @@ def first_names(
     client: ndb.Client, kind: str, low: str, high: str, limit: int, at: Any = None
 ) -> list[str]:
     """Return the first names, in order, from `low` on and before `high`.
-
-    There may be more than `limit` of them, or than the service sends at once.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
@@ -164,7 +151,7 @@ def commit(
 
 def _query(
     client: ndb.Client, kind: str, low: str, high: str, limit: int, *, keys_only: bool, at: Any
-) -> Any:
+) -> list[Any]:
     request = RunQueryRequest.pb()(project_id=client.project, database_id=_database(client))
     request.partition_id.CopyFrom(_key(client, Name(kind, low)).partition_id)
     query = request.query
@@ -180,8 +167,7 @@ def _query(
         part.value.key_value.CopyFrom(_key(client, Name(kind, name)))
     if at is not None:
         request.read_options.read_time.CopyFrom(at)
-    response = RunQueryResponse.pb(call_stub(client.stub.run_query, request))
-    return response.batch.entity_results
+    return run_query(client, request)
 
 
 def _key(client: ndb.Client, name: Name) -> Any:

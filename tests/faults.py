@@ -214,12 +214,13 @@ class FaultyWire(grpc.UnaryUnaryClientInterceptor):
     def __init__(self, plan: FaultPlan) -> None:
         self.plan = plan
         self.open_transactions: dict[bytes, Callable[[], None]] = {}
+        self.ask: Callable[[Any, Any, Any], Any] = lambda goes_on, *call: goes_on(*call)
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         name = details.method.rpartition("/")[2]
 
         def effect() -> Any:
-            call = continuation(details, request)
+            call = self.ask(continuation, details, request)
             call.result()
             self._follow(name, request, call)
             return call

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.cloud.datastore_v1.types import LookupRequest
+from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
-from models import commits
+from models import calls
 from pipelines.counters import Total
 from pipelines.counters.totals import _cache_key, cache_total, cached_total
 from tests.pipelines.counters.counts import (
@@ -75,21 +75,21 @@ def answer_in_parts(
     monkeypatch: pytest.MonkeyPatch, first: slice, meanwhile: Callable[[], object]
 ) -> list[bool]:
     """Answer some keys of a lookup of six, then defer the others. Meanwhile something happens."""
-    call, moved = commits.call_stub, list[bool]()
+    call, moved = calls.call_stub, list[bool]()
 
     def answer_some(method: Any, request: Any) -> Any:
         keys = list(getattr(request, "keys", []))
-        if not isinstance(request, LookupRequest) or len(keys) != 6:
+        if not isinstance(request, LookupRequest.pb()) or len(keys) != 6:
             return call(method, request)
         place = {"project_id": request.project_id, "database_id": request.database_id}
-        response = call(method, LookupRequest(**place, keys=keys[first]))
-        response.deferred.extend(key for key in keys if key not in keys[first])
+        response = call(method, LookupRequest.pb()(**place, keys=keys[first]))
+        LookupResponse.pb(response).deferred.extend(key for key in keys if key not in keys[first])
         if not moved:
             moved.append(True)
             in_threads(meanwhile)
         return response
 
-    monkeypatch.setattr(commits, "call_stub", answer_some)
+    monkeypatch.setattr(calls, "call_stub", answer_some)
     return moved
 
 

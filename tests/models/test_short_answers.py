@@ -1,0 +1,157 @@
+"""Answers that are cut short: each read follows them to the end, and takes nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from google.cloud import ndb
+
+from models import calls, rows
+from models.commits import look_up, read_versions
+from models.rows import Name
+from models.transactions import NoTransactionError, transact
+from tests.models.counters import Tally
+from tests.short_answers import shortened
+from tests.world import World
+
+NAMES = [f"p:{number:03d}" for number in range(40)]
+
+
+def store(here: World, names: Sequence[str] = NAMES) -> None:
+    for start in range(0, len(names), 400):
+        inserts = [(Name("StreamSlab", name), name.encode()) for name in names[start : start + 400]]
+        rows.commit(here.clients.datastore, inserts=inserts)
+
+
+def test_a_query_of_rows_is_followed_to_its_end(here: World) -> None:
+    """With a limit and without a result as well: rows were lost without a word."""
+    client = here.clients.datastore
+    store(here)
+
+    with shortened(here) as answers:
+        for _ in range(5):
+            found = rows.scan(client, "StreamSlab", "p:", "p;", 100)
+            assert [(row.name, row.body.decode()) for row in found] == [
+                (name, name) for name in NAMES
+            ]
+            names = rows.first_names(client, "StreamSlab", "p:010", "p;", 25)
+            assert names == NAMES[10:35]
+            assert rows.count(client, "StreamSlab", "p:", "p;", 7) == 7
+            assert rows.scan(client, "StreamSlab", "q:", "q;", 5) == []
+
+    assert answers.cut
+    assert answers.empty
+
+
+def test_an_answer_that_the_service_cuts_by_itself_is_followed(here: World) -> None:
+    """The Datastore emulator sends 300 at once."""
+    names = [f"p:{number:03d}" for number in range(700)]
+    store(here, names)
+
+    client = here.clients.datastore
+    assert rows.first_names(client, "StreamSlab", "p:", "p;", 1000) == names
+    assert rows.count(client, "StreamSlab", "p:", "p;", 650) == 650
+
+
+def test_a_query_that_is_cut_is_of_one_moment(here: World) -> None:
+    """What is written between two of its answers is in none, where the service has snapshots."""
+    client, plan = here.clients.datastore, here.plan
+    store(here)
+    plan.reset("overlap", 1)
+    plan.on_fire = lambda: rows.commit(client, deletes=[(Name("StreamSlab", NAMES[-1]), None)])
+
+    with shortened(here):
+        names = rows.first_names(client, "StreamSlab", "p:", "p;", 100)
+
+    assert plan.fired
+    has_snapshots = here.services.datastore_kind == "firestore"
+    assert names == (NAMES if has_snapshots else NAMES[:-1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lookup_is_followed_to_its_end(here: World, seed: int) -> None:
+    """Keys that are left for the next call come in any order."""
+    client = here.clients.datastore
+    store(here)
+    keys = [Tally(id=name, count=7).put() for name in NAMES[:9]]
+    missing = ndb.Key(Tally, "missing")
+
+    with shortened(here, seed) as answers:
+        found, moment = rows.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
+        versioned = read_versions(client, [missing, *keys, keys[0]])
+        _, is_one_moment = look_up(client, keys)
+
+    assert [None if row is None else row.name for row in found] == [None, *NAMES]
+    assert [None if each is None else each[0].key for each in versioned] == [None, *keys, keys[0]]
+    assert answers.deferred
+    assert is_one_moment == (moment is not None)
+
+
+def test_a_lookup_that_is_cut_is_of_one_moment(here: World) -> None:
+    client, plan = here.clients.datastore, here.plan
+    store(here)
+    names = [Name("StreamSlab", name) for name in NAMES]
+    plan.reset("overlap", 1)
+    plan.on_fire = lambda: rows.commit(client, deletes=[(name, None) for name in names])
+
+    with shortened(here, seed=1) as answers:
+        found, moment = rows.read(client, names)
+
+    assert plan.fired
+    assert answers.deferred
+    assert (None not in found) == (moment is not None)
+
+
+def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -> None:
+    store(here)
+
+    here.plan.reset()
+    asked = [Name("StreamSlab", f"p:{number:03d}") for number in range(2_100)]
+    found, _ = rows.read(here.clients.datastore, asked)
+
+    assert [row.name for row in found if row is not None] == NAMES
+    assert here.plan.calls == ["Lookup"] * 3
+
+
+def test_a_row_is_read_in_a_transaction_or_not_at_all(here: World) -> None:
+    store(here)
+
+    def body() -> rows.Row | None:
+        return rows.read_in_transaction(here.clients.datastore, Name("StreamSlab", NAMES[0]))
+
+    row = transact(body)
+
+    assert row is not None
+    assert row.body == NAMES[0].encode()
+    with pytest.raises(NoTransactionError):
+        body()
+
+
+def test_ndb_follows_its_queries_and_lookups_to_the_end(here: World) -> None:
+    """A library of others; its queries are most of ours."""
+    keys = ndb.put_multi([Tally(id=name, count=number) for number, name in enumerate(NAMES)])
+    query = Tally.query().order(Tally._key)
+
+    with shortened(here) as answers:
+        for _ in range(5):
+            assert query.fetch(keys_only=True) == keys
+            assert [tally.key for tally in query.fetch(100)] == keys
+            assert query.fetch(7, keys_only=True) == keys[:7]
+            assert query.get(keys_only=True) == keys[0]
+            assert list(query.iter(keys_only=True)) == keys
+            assert [tally.key for tally in ndb.get_multi(keys)] == keys
+
+    assert answers.cut
+    assert answers.empty
+    assert answers.deferred
+
+
+def test_a_loop_that_takes_a_part_for_the_whole_is_found(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: whoever ignores NOT_FINISHED."""
+    monkeypatch.setattr(calls, "NOT_FINISHED", None)
+
+    with pytest.raises(AssertionError):
+        test_a_query_of_rows_is_followed_to_its_end(here)
