@@ -34,16 +34,18 @@ class UploadChunk(ndb.Model):
 
 def put_upload(upload_id: str, content: bytes, now: datetime.datetime) -> None:
     """Store a file; storing it again changes nothing."""
-    chunks = [
-        UploadChunk(
-            id=_chunk_id(upload_id, start // CHUNK_BYTES),
-            content=content[start : start + CHUNK_BYTES],
-            expires=now + KEPT_FOR,
+    starts = range(0, len(content) + 1, CHUNK_BYTES)
+    for first in range(0, len(starts), CHUNKS_PER_PUT):  # One commit's chunks at a time in memory.
+        ndb.put_multi(
+            [
+                UploadChunk(
+                    id=_chunk_id(upload_id, start // CHUNK_BYTES),
+                    content=content[start : start + CHUNK_BYTES],
+                    expires=now + KEPT_FOR,
+                )
+                for start in starts[first : first + CHUNKS_PER_PUT]
+            ]
         )
-        for start in range(0, len(content) + 1, CHUNK_BYTES)
-    ]
-    for start in range(0, len(chunks), CHUNKS_PER_PUT):
-        ndb.put_multi(chunks[start : start + CHUNKS_PER_PUT])
 
 
 def read_upload(upload_id: str, offset: int) -> Iterator[bytes]:

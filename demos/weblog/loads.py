@@ -6,15 +6,16 @@ rest again belongs to it. What there was when a run began is kept with it: the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
-from demos.weblog.lines import BadLineError, Request, read_line
+from demos.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.progress import observe
 from demos.weblog.sample import sample_log
-from demos.weblog.source import MAX_SPAN_MS
+from demos.weblog.source import MAX_SPAN_MS, cut_lines
 from models.demos.weblog import access_logs
 from models.transactions import transact
 from models.uploads import put_upload
@@ -22,9 +23,11 @@ from pipelines.runtime import Clients, naive_utc
 
 MAX_LOGS = 200
 MAX_LOG_BYTES = 8 * 1024 * 1024
+# A line of a log has some eighty bytes: what has far more lines costs more than it holds.
+MAX_LINES = 200_000
 MAX_NAME_CHARS = 60
 LOOKED_AT = 20
-LOOKED_AT_BYTES = 1_000_000
+LOOKED_AT_BYTES = (LOOKED_AT + 1) * MAX_LINE_BYTES
 # Lines a second of a log that is to be watched; 0: as fast as it goes.
 PACES = {"watch": 200, "fast": 0}
 
@@ -105,22 +108,25 @@ def check_log(content: bytes) -> tuple[int, int]:
     """
     if len(content) > MAX_LOG_BYTES:
         raise BadLogError(f"a log has at most {MAX_LOG_BYTES // 1024**2} MiB")
+    if max(content.count(b"\n"), content.count(b"\r")) > MAX_LINES:
+        raise BadLogError(f"a log has at most {MAX_LINES:,} lines")
     problem = "it is empty"
     found = list[Request]()
-    for line in content[:LOOKED_AT_BYTES].splitlines()[:LOOKED_AT]:
+    parts = (content[at : at + MAX_LINE_BYTES] for at in range(0, LOOKED_AT_BYTES, MAX_LINE_BYTES))
+    for line in islice(cut_lines(parts), LOOKED_AT):
         try:
             found.append(read_line(line))
         except BadLineError as error:
             problem = str(error)
     if not found:
         raise BadLogError(f"this is no access log: {problem}")
-    found += _readable(content[-LOOKED_AT_BYTES:].splitlines()[-LOOKED_AT:])
+    found += _readable(content[-LOOKED_AT_BYTES:].rsplit(b"\n", LOOKED_AT + 1)[1:])
     begin = found[0].at
     # Lines from further ahead are not read.
     return begin, max(each.at for each in found if each.at < begin + MAX_SPAN_MS)
 
 
-def _readable(lines: Sequence[bytes]) -> Iterator[Any]:
+def _readable(lines: Iterable[bytes]) -> Iterator[Any]:
     for line in lines:
         try:
             yield read_line(line)

@@ -81,7 +81,7 @@ def read_logs(clients: Clients, position: Any, limit: int) -> Pulled:
     records: list[tuple[Any, int]] = []
     lines = cut_lines(read_upload(log["id"], here.offset))
     for line in lines:
-        following = _take(here, line, records)
+        following = take(here, line, records)
         if len(records) > limit:
             return Pulled(records[:limit], asdict(here))
         here = following
@@ -93,12 +93,12 @@ def position_of(stored: Any) -> Position:
     return Position(**(stored or {}))
 
 
-def _take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Position:
+def take(here: Position, line: bytes, records: list[tuple[Any, int]]) -> Position:
     """Take a line; return the position behind it."""
-    here = replace(here, offset=here.offset + len(line))
-    if not line.strip():
+    is_blank = not line.strip()
+    here = replace(here, offset=here.offset + len(line), lines=here.lines + (not is_blank))
+    if is_blank:
         return here
-    here = replace(here, lines=here.lines + 1)
     try:
         request: Request = read_line(line)
     except BadLineError:

@@ -26,6 +26,8 @@ from pipelines.runtime import Clients, naive_utc
 SPEEDS = (1, 60, 600, 3_000, 10_000, 30_000, 100_000)
 SAMPLE_SPEED = 30_000  # Ten days in half a minute; the first spike after twelve seconds.
 MAX_SERIES = 10
+# Of all its series together: they are in memory at once.
+MAX_BUCKETS = 250_000
 SAMPLE_BUCKETS = DAYS * DAY_MS // BUCKET_MS
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024
 # What a button changes: for so long, by the time of the stream, and times how much.

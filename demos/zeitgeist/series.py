@@ -10,8 +10,6 @@ Labels are a JSON file: by the name of a series a list of [begin, end], in the s
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +17,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from demos.times import read_time
+from pipelines.continuations.csv_source import BadFileError, Record, records_in
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 BUCKET_MS = 5 * MINUTE_MS
-MAX_ROWS = 100_000
 MAX_SPAN_MS = 370 * DAY_MS
 MAX_COUNT = 1e9
 MAX_NAME_CHARS = 60
@@ -72,14 +70,14 @@ def read_series(name: str, content: bytes) -> Series:
         BadSeriesError: it is none.
     """
     counts: dict[int, float] = {}
-    for number, row in enumerate(_rows(content), start=1):
-        if number == 1 and row and row[0].strip().lower() == "timestamp":
-            continue
-        if number > MAX_ROWS:
-            raise BadSeriesError(f"a series has at most {MAX_ROWS} rows")
-        if row:
-            start, count = _read_row(number, row)
+    try:
+        for record in records_in(content):
+            if record.line == 1 and _is_header(record):
+                continue
+            start, count = _read_row(record)
             counts[start] = counts.get(start, 0) + count
+    except BadFileError as error:
+        raise BadSeriesError(str(error)) from error
     if not counts:
         raise BadSeriesError("it has no rows")
     buckets = sorted(counts.items())
@@ -88,22 +86,22 @@ def read_series(name: str, content: bytes) -> Series:
     return Series(name[:MAX_NAME_CHARS], buckets)
 
 
-def _rows(content: bytes) -> list[list[str]]:
-    try:
-        return list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise BadSeriesError(f"it is no CSV file in UTF-8: {error}") from error
+def _is_header(record: Record) -> bool:
+    return bool(record.cells) and record.cells[0].strip().lower() == "timestamp"
 
 
-def _read_row(number: int, row: Sequence[str]) -> tuple[int, float]:
-    if len(row) != 2:
-        raise BadSeriesError(f"row {number} has {len(row)} columns: it is timestamp,value")
+def _read_row(record: Record) -> tuple[int, float]:
+    line, cells = record.line, record.cells
+    if record.problem:
+        raise BadSeriesError(f"line {line}: {record.problem}")
+    if len(cells) != 2:
+        raise BadSeriesError(f"line {line} has {len(cells)} columns: it is timestamp,value")
     try:
-        at, count = read_time(row[0]), float(row[1])
-    except ValueError as error:
-        raise BadSeriesError(f"row {number} is no timestamp,value: {error}") from error
+        at, count = read_time(cells[0]), float(cells[1])
+    except (ValueError, OverflowError) as error:
+        raise BadSeriesError(f"line {line} is no timestamp,value: {error!s:.200}") from error
     if not (math.isfinite(count) and 0 <= count <= MAX_COUNT):
-        raise BadSeriesError(f"row {number}: a count is from 0 to {MAX_COUNT:.0f}")
+        raise BadSeriesError(f"line {line}: a count is from 0 to {MAX_COUNT:.0f}")
     return at // BUCKET_MS * BUCKET_MS, int(count) if count.is_integer() else count
 
 

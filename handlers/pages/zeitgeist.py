@@ -103,6 +103,8 @@ def _series(files: list[Any]) -> list[Series]:
             many.append(read_series(name, content))
         except BadSeriesError as error:
             raise BadSeriesError(f"{name}: {error}") from error
+        if sum(len(each.buckets) for each in many) > playbacks.MAX_BUCKETS:
+            raise BadSeriesError(f"one playback has at most {playbacks.MAX_BUCKETS:,} buckets")
     return many
 
 

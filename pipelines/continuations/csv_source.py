@@ -21,6 +21,8 @@ MAX_ROWS = 100_000
 # A row longer than this has lost its closing quote, or is no row.
 MAX_ROW_BYTES = 16_384
 MAX_ROW_LINES = 50
+# As many columns as the sheets of old had.
+MAX_CELLS = 256
 SNIFFED_BYTES = 65_536
 
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -67,11 +69,10 @@ def normalized(content: bytes) -> bytes:
         raise BadFileError(f"the file is larger than {MAX_BYTES // 2**20} MiB")
     if content.startswith(OTHER_BOMS) or b"\0" in content[:SNIFFED_BYTES]:
         raise BadFileError('this is not UTF-8 text; save it as "CSV UTF-8" and try again')
-    if content.count(b"\n") > MAX_ROWS:
+    line_end = b"\n" if b"\n" in content else b"\r"
+    if content.count(line_end) > MAX_ROWS:
         raise BadFileError(f"the file has more than {MAX_ROWS} rows; cut it into several")
-    if b"\n" not in content and b"\r" in content:
-        return content.replace(b"\r", b"\n")
-    return content
+    return content.replace(b"\r", b"\n") if line_end == b"\r" else content
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,22 @@ def start_of(content: bytes) -> Start:
     offset = len(UTF8_BOM) if content.startswith(UTF8_BOM) else 0
     first_line = content[offset : offset + SNIFFED_BYTES].split(b"\n", 1)[0]
     delimiter = max(DELIMITERS, key=first_line.decode(errors="replace").count)
-    record = next(records(_from(content), f"{offset}:1", delimiter), None)
+    position = f"{offset}:1"
+    record = next(records(_from(content), position, delimiter), None)
     if record is None:
         raise BadFileError("the file has no rows")
-    return Start(delimiter, f"{offset}:1", record)
+    return Start(delimiter, position, record)
+
+
+def records_in(content: bytes) -> Iterator[Record]:
+    """Yield the rows of a file in memory, one at a time.
+
+    Raises:
+        BadFileError: it cannot be read at all; before the first row.
+    """
+    content = normalized(content)
+    start = start_of(content)
+    yield from records(_from(content), start.position, start.delimiter)
 
 
 def column_of(cells: Sequence[str], words: Sequence[str]) -> int | None:
@@ -139,34 +152,40 @@ def records(
 
 
 def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> Record:
-    taken = [first]
     if len(first) > MAX_ROW_BYTES:
         problem = f"the row is longer than {MAX_ROW_BYTES // 1024} KiB"
         return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
-    while True:
-        raw = b"".join(taken)
-        try:
-            cells = _cells(raw, delimiter)
-        except UnicodeDecodeError:
-            problem = "not UTF-8 text" if len(taken) == 1 else UNCLOSED
-        except csv.Error as error:
-            is_open = "unexpected end" in str(error)
-            if is_open and _may_grow(taken) and (more := lines.next()):
-                taken.append(more)
-                continue
-            problem = UNCLOSED if is_open else f"not CSV: {error}"
-        else:
-            return Record(line, cells, "", f"{offset + len(raw)}:{line + len(taken)}")
-        # Only the first line is given up: what follows it may be sound.
-        lines.give_back(taken[1:])
-        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
+    taken = [first]
+    try:
+        cells = _cells(lines, taken, delimiter)
+    except UnicodeDecodeError:
+        problem = "not UTF-8 text" if len(taken) == 1 else UNCLOSED
+    except csv.Error as error:
+        problem = UNCLOSED if "unexpected end" in str(error) else f"not CSV: {error}"
+    else:
+        if len(cells) <= MAX_CELLS:
+            end = offset + sum(map(len, taken))
+            return Record(line, cells, "", f"{end}:{line + len(taken)}")
+        problem = f"the row has more than {MAX_CELLS} cells"
+    # Only the first line is given up: what follows it may be sound.
+    lines.give_back(taken[1:])
+    return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
 
 
-def _cells(raw: bytes, delimiter: str) -> Sequence[str]:
-    text = raw.decode().rstrip("\r\n")
-    if '"' not in text:
-        return text.split(delimiter)
-    return next(csv.reader([text], delimiter=delimiter, strict=True, skipinitialspace=True), [])
+def _cells(lines: _Lines, taken: list[bytes], delimiter: str) -> Sequence[str]:
+    """Return the cells of a row; the lines that it goes on over are taken, each looked at once."""
+    if b'"' not in taken[0]:
+        return taken[0].decode().rstrip("\r\n").split(delimiter, MAX_CELLS)
+    text = _texts(lines, taken)
+    return next(csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=True), [])
+
+
+def _texts(lines: _Lines, taken: list[bytes]) -> Iterator[str]:
+    """Yield a row's lines as text, as long as its reader asks for more and it may have them."""
+    yield taken[0].decode()
+    while _may_grow(taken) and (more := lines.next()):
+        taken.append(more)
+        yield more.decode()
 
 
 def _may_grow(taken: Sequence[bytes]) -> bool:

@@ -392,7 +392,7 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
     ("form", "why"),
     [
         ({"speed": "1"}, "hoose files"),
-        (upload(b"hello"), "okyo: row 1"),
+        (upload(b"hello"), "okyo: line 1"),
         ({"speed": "2", "sample": "yes"}, "A speed is one of"),
     ],
 )
@@ -403,6 +403,22 @@ def test_a_form_that_cannot_be_is_refused_and_changes_nothing(
     response = browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
     assert response.status_code == 400
     assert why in response.text
+    assert snapshot() == before
+
+
+def test_series_that_would_fill_the_memory_together_are_refused(
+    browser: Browser, snapshot: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S23: a playback's series are in memory at once, so all of them share one bound."""
+    monkeypatch.setattr("demos.zeitgeist.playbacks.MAX_BUCKETS", 1)
+    before = snapshot()
+
+    response = browser.post(
+        "/zeitgeist/playbacks", {"id": FORM, **upload(b"2015-01-01,1\n2015-01-02,1\n")}
+    )
+
+    assert response.status_code == 400
+    assert "at most 1 buckets" in response.text
     assert snapshot() == before
 
 
