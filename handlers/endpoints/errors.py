@@ -14,6 +14,7 @@ from handlers.endpoints.context import is_api_path, is_machine_path
 from handlers.endpoints.problems import problem
 from models.transactions import TRANSIENT
 from pipelines.fork_join import OutcomeUnknownError
+from pipelines.tasks import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,6 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
     app.register_error_handler(HTTPException, http_error)
     for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
         app.register_error_handler(kind, garbled)
-    for kind in (OutcomeUnknownError, *TRANSIENT):
+    for kind in (OutcomeUnknownError, Unavailable, *TRANSIENT):
         app.register_error_handler(kind, conflict if kind is rpc_errors.Aborted else unavailable)
     app.register_error_handler(Exception, unknown)

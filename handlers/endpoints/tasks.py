@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flask import Blueprint, jsonify, request
@@ -33,7 +35,14 @@ from pipelines.fork_join import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
 from pipelines.tasks.attempts import Delivery
 from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
-from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
+from pipelines.tasks.errors import (
+    BadArgumentsError,
+    OtherVersionError,
+    Reject,
+    Retry,
+    TooLargeError,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +87,9 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
             return _give_up(task, args, delivery, _said(error))
+        except OtherVersionError as error:
+            give_up = partial(_give_up, task, args, delivery)
+            return _wait_for_a_version(delivery, _said(error), give_up)
         except MUST_WAIT as error:
             log.info("%s waits: %s", task.path, error)
             attempts.end_later(clients(), delivery)
@@ -130,13 +142,15 @@ def _response(
     return jsonify({key: value for key, value in body.items() if value}), status
 
 
-def _wait_for_a_version(delivery: Delivery, reason: str) -> ResponseReturnValue:
+def _wait_for_a_version(
+    delivery: Delivery, reason: str, give_up: Callable[[str], ResponseReturnValue] | None = None
+) -> ResponseReturnValue:
     """Let a task wait that this version does not know: in a deployment two versions serve at once.
 
     Not by a 503: App Engine would slow down the whole queue, and with it the tasks that it knows.
     """
     if attempts.is_old(clients(), delivery):
-        return _dead_letter(delivery, reason)
+        return give_up(reason) if give_up is not None else _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
     return _response(429, f"it waits for another version: {reason}")
 

@@ -48,8 +48,8 @@ from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.declaration import task
 
-MAX_RESULT_BYTES = 1_000  # Of a fold's 500 in one row.
-MAX_ERROR_CHARS = 300  # Up to four bytes each.
+MAX_RESULT_BYTES = 1_000  # As JSON, of a result or an error: a fold's 500 are in one row.
+MAX_ERROR_CHARS = 300
 # An end waits so long for others. The last one of a batch does not, if memcached knows that it is.
 PERIOD_S = 0.5
 # The end of a member waits so long for others of its process, as long as they keep coming.

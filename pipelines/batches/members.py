@@ -30,8 +30,9 @@ from pipelines.batches.errors import BatchError, NestedError
 from pipelines.batches.population import PopulateOptions, Work, populate, renew
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.runtime.clients import Clients
+from pipelines.runtime.texts import storable, within_json
 from pipelines.tasks.declaration import Task, hashed_name
-from pipelines.tasks.errors import BadArgumentsError, Reject
+from pipelines.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 
 if TYPE_CHECKING:
     from pipelines.batches.batch import TaskBatch
@@ -42,10 +43,6 @@ MAX_BECOME = 100  # One, and more only if deliveries that overlap nest in differ
 
 class NoMemberError(BatchError):
     """This code runs in no member of a batch."""
-
-
-class UnreadableMemberError(Exception):
-    """This version of the code cannot read the member's arguments; the next one may."""
 
 
 @dataclass
@@ -138,6 +135,7 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
     """Run a member, and say that it is done.
 
     Raises:
+        OtherVersionError: the next version of the code may read the member's arguments.
         Exception: what its function raised: it is retried, or has failed.
     """
     if not is_wanted(clients, args.batch, args.generation):
@@ -145,7 +143,7 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
     try:
         own_args = task.read(args.args.encode())
     except BadArgumentsError as error:
-        raise UnreadableMemberError(str(error)) from error
+        raise OtherVersionError(str(error)) from error
     ref = MemberRef(args.batch, args.page, args.position, args.generation)
     member = Member(clients, declared, ref)
     with _inside(member):
@@ -161,7 +159,7 @@ def fail(declared: Declaration, clients: Clients, args: RunMember, reason: str) 
     What it has become before is cancelled first: no batch is complete over one that runs.
     """
     last_line = reason.strip().splitlines()[-1] if reason.strip() else "no reason was given"
-    error = last_line[:MAX_ERROR_CHARS]
+    error = within_json(storable(last_line, MAX_ERROR_CHARS), MAX_RESULT_BYTES)
     for child in batches_of(f"{args.page}:{args.position}").fetch(MAX_BECOME, keys_only=True):
         cancel_child(clients, child.id(), args.generation, error)
     _end(declared, clients, args, is_done=False, error=error)
@@ -193,7 +191,8 @@ def _end(
 
 def _check_result(task: Task[Any], result: Any) -> None:
     try:
-        size = len(json.dumps(result, allow_nan=False).encode())
+        size = len(json.dumps(result, allow_nan=False))
+        json.dumps(result, ensure_ascii=False).encode()  # Half a character is no text.
     except (TypeError, ValueError) as error:
         raise Reject(f"{task.function} returned no JSON: {error}") from error
     if size > MAX_RESULT_BYTES:

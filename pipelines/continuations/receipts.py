@@ -14,6 +14,7 @@ from pipelines.continuations.jobs import (
     RefusedItemError,
     SkippedItemError,
 )
+from pipelines.runtime.texts import storable
 
 # An item's letter, and the reason when there is one.
 Receipt = tuple[str, str]
@@ -21,10 +22,10 @@ Receipt = tuple[str, str]
 
 def receipt_of(error: ItemError | None) -> Receipt:
     """Return the receipt of an item that ended so; None: it is done."""
-    reason = str(error or "")
+    reason = storable(str(error or ""), 300)
     # A page of 500 reasons must fit into its row, where JSON writes other letters six times as
     # long.
-    return _letter(error), reason[:300] if reason.isascii() else reason[:100]
+    return _letter(error), reason if reason.isascii() else reason[:100]
 
 
 def _letter(error: ItemError | None) -> str:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from pipelines.runtime.texts import storable
 from pipelines.streams.computation import Computation
 from pipelines.streams.context import Context
 from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError, WeakError
@@ -422,7 +423,7 @@ class _CarefulBatch(_Batch):
                 self.enter(key, at, is_late, firing)
             else:
                 return True
-        effects.failures.append(Failure(key, what, said[:MAX_ERROR_CHARS]))
+        effects.failures.append(Failure(key, what, storable(said, MAX_ERROR_CHARS)))
         effects.counts.dead += 1
         return False
 

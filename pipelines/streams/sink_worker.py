@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipelines.runtime.texts import storable
 from pipelines.streams.calls import Commit, Delivery, SinkFailedError, Steps, TooLargeError
 from pipelines.streams.giving_up import MAX_DEATHS, WORKERS_DIED
 from pipelines.streams.inbox import Batch, gather, has_ids
@@ -95,4 +96,4 @@ def _records(batch: Batch, is_weak: bool) -> list[SinkRecord]:
 
 
 def _failure(each: Input, error: str) -> Failure:
-    return Failure(each.key, each, error[:MAX_ERROR_CHARS])
+    return Failure(each.key, each, storable(error, MAX_ERROR_CHARS))

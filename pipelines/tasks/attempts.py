@@ -132,12 +132,15 @@ def fail(clients: Clients, delivery: Delivery) -> int:
 def is_old(clients: Clients, delivery: Delivery) -> bool:
     """Return whether a task that this version of the code does not know has waited for another.
 
+    This delivery has ended then, by no fault of its task.
+
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it is unknown.
     """
 
     def look() -> bool:
         row = _row(clients, delivery)
+        row.begun = [number for number in row.begun if number != delivery.number]
         row.put()
         waited_s: float = (naive_utc(clients.clock.now()) - row.first).total_seconds()
         return waited_s >= DEPLOY_S

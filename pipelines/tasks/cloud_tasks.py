@@ -20,6 +20,7 @@ from pipelines.tasks.errors import (
     PERMANENT_ERRORS,
     NotAttemptedError,
     NotConfirmedError,
+    Unavailable,
     UnknownQueueError,
 )
 
@@ -33,6 +34,8 @@ PING_TIMEOUT_S = 2.0
 BATCH_TIMEOUT_S = 30.0
 
 _ERRORS = (rpc_errors.GoogleAPICallError, rpc_errors.RetryError, TimeoutError)
+# No errors of gRPC, and yet the service's trouble. A TimeoutError of other code is its own fault.
+_NO_ANSWER = (TimeoutError, NotConfirmedError, NotAttemptedError)
 # The service's trouble, and not the message's.
 UNANSWERED = (*TRANSIENT, TimeoutError, NotConfirmedError)
 # Each member of the batch may still be taken by itself.
@@ -86,6 +89,8 @@ class CloudTaskQueue:
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
         created = []
         for result in self.create_each(messages):
+            if isinstance(result, _NO_ANSWER):
+                raise Unavailable(f"Cloud Tasks: {type(result).__name__}: {result}") from result
             if isinstance(result, Exception):
                 raise result
             created.append(result)

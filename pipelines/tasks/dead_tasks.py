@@ -18,6 +18,7 @@ from models.transactions import transact
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.messages import Message
+from pipelines.runtime.texts import storable
 from pipelines.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
 from pipelines.tasks.errors import Reject
 
@@ -65,7 +66,7 @@ def dead_letter_in_transaction(
 def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str) -> None:
     dead.path, dead.queue, dead.task_name = path, queue, task_name
     dead.body = body[:MAX_BODY_BYTES].decode(errors="replace")
-    dead.reason = reason[:MAX_REASON_CHARS]
+    dead.reason = storable(reason, MAX_REASON_CHARS)
     dead.resolved = False
 
 

@@ -62,3 +62,10 @@ class Retry(TaskError):
 
 class Unavailable(TaskError):
     """A service that this task needs does not answer: the queue slows down and retries."""
+
+
+class OtherVersionError(TaskError):
+    """This version of the code cannot read what the task is about, and another may.
+
+    The task waits for an hour, which a deployment may take, and is given up then.
+    """

@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 from models.attempts import TaskAttempts
 from pipelines.fork_join.queue import OutcomeUnknownError
 from pipelines.runtime import Clients
-from pipelines.tasks.errors import Reject, Retry, Unavailable
+from pipelines.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
 from tests.world import World
 
 PATH = "/tasks/tests/act"
@@ -43,6 +43,7 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 OUTCOMES = {
     "rejected": (Reject("no use"), 204, 1),
     "lost its race": (Retry("leased"), 429, 0),
+    "of another version": (OtherVersionError("a field"), 429, 0),
     "aborted": (rpc_errors.Aborted("contention"), 429, 0),
     "service unavailable": (Unavailable("relay"), 503, 0),
     "outcome unknown": (OutcomeUnknownError("an insert"), 503, 0),

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
-from pipelines.tasks.errors import BadArgumentsError, Reject
+from pipelines.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from tests.handlers.conftest import Queue
 from tests.handlers.endpoints.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
 from tests.world import World
@@ -181,6 +181,36 @@ def test_a_bug_of_the_work_is_not_taken_for_another_version(queue: Queue, work: 
 
     assert queue.deliver(PATH).status_code == 204
     assert len(queue.dead_tasks()) == 1
+
+
+@one_emulator
+def test_work_that_another_version_may_read_is_dead_after_an_hour(
+    world: World, queue: Queue, work: Work
+) -> None:
+    """H3: as a task whose own arguments cannot be read; the waits count as no failures."""
+    work.raises = OtherVersionError("of the next version")
+    answers = [queue.deliver(PATH, retries=number).status_code for number in range(60)]
+    world.clock.sleep(3_600)
+    answers += [queue.deliver(PATH, retries=60).status_code]
+
+    assert answers == [429] * 60 + [204]
+    [dead] = queue.dead_tasks()
+    assert dead.reason == "OtherVersionError: of the next version"
+    assert rows(world) == []
+
+
+@one_emulator
+@pytest.mark.parametrize("reason", ["a guest called \ud83d", "\udc80" * 10_000])
+def test_half_a_character_in_a_reason_stops_no_dead_letter(
+    queue: Queue, work: Work, reason: str
+) -> None:
+    """H3: JavaScript cuts emojis in two, and Datastore takes no such text."""
+    work.raises = Reject(reason)
+
+    assert queue.deliver(PATH).status_code == 204
+    assert len(work.done) == 1
+    [dead] = queue.dead_tasks()
+    assert dead.reason == f"Reject: {reason}".encode(errors="backslashreplace").decode()[:8_000]
 
 
 @one_emulator

@@ -61,6 +61,13 @@ def note(clients: Clients, args: Note) -> Any:
         raise ValueError(f"{args.label} fails")
     if args.label.startswith("adds"):
         current_member().add([(note, Note(f"added by {args.label}"))])
+    if args.label.startswith("emoji"):
+        raise Reject("\U0001f600" * 500)
+    if args.label.startswith("half"):  # As JavaScript cuts an emoji in two.
+        half = "a guest called \ud83d"
+        if args.label == "half a result":
+            return half
+        raise Reject(half)
     return {"label": args.label} if args.label.startswith("says") else None
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from models.batches import BatchPage, BatchWork
+from models.dead_tasks import DeadTask
 from models.transactions import transact
 from pipelines.batches import creation, population
 from pipelines.batches.ending import STALE_S
 from pipelines.batches.errors import BadWorkError
+from pipelines.runtime.messages import Message
+from pipelines.tasks import CloudTaskQueue
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.batches.harness import (
     NOTES,
@@ -178,3 +182,27 @@ def test_the_arguments_travel_as_json(world: World) -> None:
 
 def _dies(*args: Any) -> None:
     raise ZeroDivisionError
+
+
+def test_an_outage_that_shows_as_time_outs_fails_no_walk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3, H3: however long it lasts, the walk is tried again, and becomes no dead task."""
+
+    def hangs(self: CloudTaskQueue, messages: Sequence[Message]) -> list[bool | Exception]:
+        return [TimeoutError("the operation took longer than 30 s") for _ in messages]
+
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "b"), seal=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(CloudTaskQueue, "_create_part", hangs)
+        answers = []
+        for _ in range(60):
+            answers.append(deliver_next(world, "default"))
+            world.clock.sleep(60)
+    world.settle()
+
+    assert set(answers) == {503}
+    assert RAN == {"b/a": 1, "b/b": 1}
+    with world.context():
+        assert not DeadTask.query().fetch()

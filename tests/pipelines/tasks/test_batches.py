@@ -11,9 +11,10 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import tasks_v2
 from google.rpc import code_pb2, status_pb2
 
+from models.transactions import TRANSIENT
 from pipelines.runtime.messages import Message
 from pipelines.tasks.cloud_tasks import CloudTaskQueue, UrlTarget
-from pipelines.tasks.errors import NotAttemptedError, NotConfirmedError
+from pipelines.tasks.errors import NotAttemptedError, NotConfirmedError, Unavailable
 from tests.pipelines.tasks.reminders import message
 from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
 
@@ -65,9 +66,15 @@ class Service:
         if error := self.alone(self.names[-1]):
             raise error
 
+    @property
+    def _queue(self) -> CloudTaskQueue:
+        return CloudTaskQueue(self, PROJECT, LOCATION, UrlTarget(BASE_URL, ACCOUNT, BASE_URL))
+
     def create_each(self, messages: list[Message]) -> list[bool | Exception]:
-        target = UrlTarget(BASE_URL, ACCOUNT, BASE_URL)
-        return CloudTaskQueue(self, PROJECT, LOCATION, target).create_each(messages)
+        return self._queue.create_each(messages)
+
+    def create_many(self, messages: list[Message]) -> list[bool]:
+        return self._queue.create_many(messages)
 
 
 EXISTS = {0: code_pb2.ALREADY_EXISTS}
@@ -108,6 +115,19 @@ def test_an_end_that_tells_nothing_of_its_members_is_no_answer() -> None:
     answers = Service(lambda queue: Operation(None)).create_each(SEVERAL)
 
     assert [type(answer) for answer in answers] == [NotConfirmedError] * 5
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Operation(TimeoutError("30 s")), Operation(None), *CUT_SHORT.values()],
+    ids=["timeout", "nothing", *CUT_SHORT],
+)
+def test_tasks_that_may_not_be_created_are_a_service_that_is_unavailable(
+    operation: Operation,
+) -> None:
+    """H3: whoever creates many is to try again, however often; nothing of it was its fault."""
+    with pytest.raises((Unavailable, *TRANSIENT)):
+        Service(lambda queue: operation).create_many(SEVERAL)
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.PARTIALLY_SUCCEEDED])

@@ -1,0 +1,71 @@
+"""Members at work: what they cannot say, and what another version of the code may read."""
+
+from __future__ import annotations
+
+import json
+
+from models.batches import BatchWork
+from models.dead_tasks import DeadTask
+from pipelines.batches.ending import MAX_RESULT_BYTES
+from tests.pipelines.batches.harness import NOTES, RAN, deliver_all, deliver_next, notes
+from tests.world import World
+
+
+def run(world: World, *labels: str) -> None:
+    with world.context():
+        NOTES.populate(world.clients, "b", notes(*labels), seal=True)
+    world.settle()
+
+
+def test_half_a_character_in_an_error_or_a_result_fails_a_member_once(world: World) -> None:
+    """F6: no row takes it; the error is listed with what stands for it."""
+    run(world, "half an error", "half a result")
+
+    with world.context():
+        errors = [member.error for member in NOTES.failures("b")]
+    assert errors[0] == "Reject: a guest called \\ud83d"
+    assert "returned no JSON" in errors[1]
+    assert set(RAN.values()) == {1}
+
+
+def test_an_error_takes_as_many_bytes_as_a_result(world: World) -> None:
+    """F6: in JSON an emoji takes twelve, and the errors of a fold share a row."""
+    run(world, "emoji")
+
+    with world.context():
+        [failed] = NOTES.failures("b")
+    assert failed.error.startswith("Reject: \U0001f600\U0001f600")
+    assert MAX_RESULT_BYTES - 12 < len(json.dumps(failed.error)) - 2 <= MAX_RESULT_BYTES
+
+
+def write_as_the_next_version(world: World) -> None:
+    """Store a member whose arguments this version cannot read."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+        [work] = BatchWork.query().fetch()
+        work.members = [[0, '{"label": {"text": "in two languages"}}']]
+        work.put()
+    deliver_next(world, "default")
+
+
+def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:
+    """F6: as a task does whose arguments a version cannot read, for an hour."""
+    write_as_the_next_version(world)
+    answers = [deliver_next(world, "fan-out")]
+    for _ in range(59):
+        world.clock.sleep(60)
+        answers += [deliver_next(world, "fan-out")]
+    with world.context():
+        early = NOTES.progress("b").failed
+    world.clock.sleep(120)
+    last = deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    assert set(answers) == {429}
+    assert early == 0
+    assert last == 204
+    with world.context():
+        [failed] = NOTES.failures("b")
+        assert failed.error.startswith("OtherVersionError: /tasks/note: label")
+        assert not DeadTask.query().fetch()
