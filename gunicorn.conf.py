@@ -26,13 +26,13 @@ def on_starting(server: Any) -> None:
     os.environ["WORKER_THREADS"] = str(server.cfg.threads)  # Half of them may hold streams.
     # By which the workers wake each other (pipelines/runtime/siblings.py); nobody else may.
     os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
-    # In which a worker finds what killed ones held (pipelines/runtime/open_transactions.py).
-    os.environ["WORKER_TRANSACTIONS"] = tempfile.mkdtemp(prefix="worker-transactions-")
+    # By which they know who has died, and what it held (pipelines/runtime/processes.py).
+    os.environ["WORKER_FILES"] = tempfile.mkdtemp(prefix="worker-files-")
 
 
 def on_exit(server: Any) -> None:
     """Leave nothing behind."""
-    for name in ("WORKER_SOCKETS", "WORKER_TRANSACTIONS"):
+    for name in ("WORKER_SOCKETS", "WORKER_FILES"):
         shutil.rmtree(os.environ[name], ignore_errors=True)
 
 

@@ -31,6 +31,7 @@ from benchmarks.streams_workload import truth
 from models import rows
 from pipelines.runtime import SystemClock
 from pipelines.runtime.process_state import ProcessState
+from pipelines.runtime.processes import NoProcesses
 from pipelines.streams import Pipeline
 from pipelines.streams.calls import Create, Pause, Wake
 from pipelines.streams.injection import read_head
@@ -94,7 +95,11 @@ class Machine:
 
     def __init__(self, pipeline: Pipeline, store: Rows) -> None:
         clients: Any = SimpleNamespace(
-            datastore=None, clock=SystemClock(), random=random, process_state=ProcessState()
+            datastore=None,
+            clock=SystemClock(),
+            random=random,
+            process_state=ProcessState(),
+            processes=NoProcesses(),
         )
         self.pipeline, self.counts = pipeline, store.counts
         self.engine = Engine(clients, pipeline)

@@ -41,6 +41,7 @@ from pipelines.pull_queues.pattern import PullQueues
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.open_transactions import OpenTransactions
+from pipelines.runtime.processes import NoProcesses, open_processes
 from pipelines.streams.pattern import Streams
 from pipelines.tasks import CloudTaskQueue
 from pipelines.tasks.errors import UnknownQueueError
@@ -91,6 +92,7 @@ def open_clients(
         interceptors: What calls of Datastore go through, behind those of our own.
     """
     meter = Meter()
+    processes = open_processes(settings.processes_folder)
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
     clients = Clients(
         datastore=open_datastore(
@@ -98,12 +100,13 @@ def open_clients(
             emulator=settings.datastore_emulator,
             database=settings.database,
             interceptors=[meter, *interceptors],
-            transactions=OpenTransactions(settings.transactions_folder),
+            transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=open_cache(settings.memcached),
         meter=meter,
         relay=BackgroundRelay(),
+        processes=processes or NoProcesses(),
         services=services,
         task_paths=registry.tasks if registry is not None else None,
     )

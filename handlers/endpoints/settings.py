@@ -52,7 +52,7 @@ class Settings:
     issuers: tuple[str, ...] = GOOGLE_ISSUERS
     devserver_url: str | None = None
     log_level: str = "INFO"
-    transactions_folder: str | None = None
+    processes_folder: str | None = None
     live_streams: int = 0  # How many streams of live updates a process holds open.
 
     @property
@@ -91,7 +91,7 @@ class Settings:
             "issuers": (env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             "devserver_url": env.get("DEVSERVER_URL") or None,
             "log_level": env.get("LOG_LEVEL", "INFO").upper(),
-            "transactions_folder": env.get("WORKER_TRANSACTIONS") or None,
+            "processes_folder": env.get("WORKER_FILES") or None,
             "live_streams": _live_streams(env, platform),
         }
 

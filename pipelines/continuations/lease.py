@@ -42,7 +42,7 @@ class PageLease:
 
     def __init__(self, clients: Clients, job: Job[Any, Any], key: Any) -> None:
         now = naive_utc(clients.clock.now())
-        self.owner = clients.new_id()
+        self.owner = clients.new_owner()
         self.deadline = now + datetime.timedelta(seconds=job.deadline_s)
         self._clients = clients
         self._job = job
@@ -96,15 +96,19 @@ class PageLease:
         """Check that no other attempt works on a page; take it over from one that is silent."""
         if page.owner in (None, self.owner):
             return
+        if not self._clients.processes.is_dead(page.owner):
+            self._check_silent(page)
+        page.takeovers += 1
+        if self._job.side_effect is not None:
+            # Its owner died without a word: what it did last may have no receipt.
+            page.in_doubt += min(MAX_UNRECEIPTED, len(page.open_positions()))
+
+    def _check_silent(self, page: ContinuationPage) -> None:
         if self._is_alive(page, page.lease_expires_at):
             raise LeasedError(self._key.id(), page.lease_expires_at)
         sign = heartbeat_key(self._key.id(), page.owner).get()
         if sign is not None and self._is_alive(page, sign.expires_at):
             raise LeasedError(self._key.id(), sign.expires_at)
-        page.takeovers += 1
-        if self._job.side_effect is not None:
-            # Its owner died without a word: what it did last may have no receipt.
-            page.in_doubt += min(MAX_UNRECEIPTED, len(page.open_positions()))
 
     def _is_alive(self, page: ContinuationPage, expires_at: datetime.datetime | None) -> bool:
         now = naive_utc(self._clients.clock.now())

@@ -23,6 +23,7 @@ from pipelines.runtime.heartbeats import Heart, ThreadedHeart
 from pipelines.runtime.messages import TaskQueue
 from pipelines.runtime.open_transactions import OpenTransactions
 from pipelines.runtime.process_state import ProcessState
+from pipelines.runtime.processes import NoProcesses, Processes
 from pipelines.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Clients:
     process_state: ProcessState = field(default_factory=ProcessState)
     clock: Clock = field(default_factory=SystemClock)
     heart: Heart = field(default_factory=ThreadedHeart)
+    processes: Processes = field(default_factory=NoProcesses)
     random: random.Random = field(default_factory=random.SystemRandom)
 
     def service(self, kind: type[S]) -> S:
@@ -83,6 +85,10 @@ class Clients:
     def new_id(self) -> str:
         """Return a random id of 128 bits, in hex."""
         return f"{self.random.getrandbits(128):032x}"
+
+    def new_owner(self) -> str:
+        """Return a random id for who holds a lease, signed by this process."""
+        return self.processes.sign(self.new_id())
 
     def publish(self, topic: str) -> None:
         """Say that what is shown under a topic has changed, after the commit that changed it."""

@@ -1,44 +1,35 @@
-"""Roll back what killed processes left open: each writes down which transactions it holds.
+"""Roll back the transactions that nobody will end.
 
 Where the store locks what a transaction has read, that of a killed process keeps its locks until
-the store gives it up: for a minute nobody writes those rows. So each process writes the ids of its
-open transactions into a file, in a folder that the processes of an instance share. It writes to
-memory that outlives it, and holds a lock on the file, which the kernel releases when it dies. A
-process that starts takes over what dead ones have left, and rolls it back: gunicorn replaces a
-killed worker at once.
+the store gives it up: for a minute nobody writes those rows. So each process writes down which
+transactions it holds open (`processes.py`). The others roll them back when it has died.
 
 A rollback without an answer leaves locks behind, too: its process repeats it until there is one.
 
 Only rollbacks are sent, and none for a process that lives. Should one hit a living transaction all
 the same, that one has no effect, and its caller is told so.
 
-Lost on failure: nothing. Without the folder, and when an instance is gone with its processes, rows
-stay locked until the store ends the transaction.
+Lost on failure: nothing. When an instance is gone with all its processes, rows stay locked until
+the store ends the transaction.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import mmap
-import os
-import struct
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from google.cloud.datastore_v1.types import RollbackRequest
-from google.protobuf.message import DecodeError
+
+from pipelines.runtime.processes import LockedFiles
 
 log = logging.getLogger(__name__)
 
-RETRY_EVERY_S = 1.0
+LOOK_EVERY_S = RETRY_EVERY_S = 1.0
 ROLLBACK_TIMEOUT_S = 2.0
 # The store ends a transaction by itself when it has been idle for a minute.
 MAX_ROLLBACKS = 60
@@ -51,24 +42,25 @@ _UNANSWERED = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.UNKNOWN,
 )
-_UNFINISHED = "."  # Begins the name of a file that is not locked yet.
 
 
 class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Follows the transactions of a channel to Datastore; rolls back those that nobody ends."""
 
     def __init__(
-        self, folder: str | None = None, *, sleep: Callable[[float], None] = time.sleep
+        self,
+        processes: LockedFiles | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Follow nothing yet.
 
         Args:
-            folder: What the processes of this instance share; None: nothing.
+            processes: Those of this instance; None: there is no other.
             sleep: Waits between two rollbacks of one transaction; its argument is in seconds.
         """
-        self._folder = folder
+        self._processes = processes
         self._sleep = sleep
-        self._file = _new_file(folder)
         self._lock = threading.Lock()
         self._abandoned: list[Any] = []
         self._rollbacks: Counter[bytes] = Counter()
@@ -76,24 +68,27 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         self._rollback: Callable[..., Any] | None = None
 
     def start(self, rollback: Callable[..., Any]) -> None:
-        """Begin to roll back, by a method of the channel's stub; first what dead processes left."""
+        """Begin to roll back, by a method of the channel's stub; look for dead processes."""
         self._rollback = rollback
-        if self._folder:
-            threading.Thread(target=self.recover, name="rollbacks", daemon=True).start()
+        if self._processes is not None:
+            threading.Thread(target=self._look, name="rollbacks", daemon=True).start()
 
     def recover(self) -> int:
         """Roll back the transactions of dead processes of this instance; return how many."""
-        recovered = 0
-        for path in _files(self._folder):
-            with _left_by_the_dead(path) as requests:
-                for request in requests:
-                    self._opened(request)  # Whoever kills this process leaves it to the next one.
-            for request in requests:
-                self._roll_back(request)
-            recovered += len(requests)
-        if recovered:
-            log.warning("%d transactions of a killed process are rolled back", recovered)
-        return recovered
+        requests = self._processes.bury() if self._processes is not None else []
+        for request in requests:
+            self._roll_back(request)
+        if requests:
+            log.warning("%d transactions of a killed process are rolled back", len(requests))
+        return len(requests)
+
+    def _look(self) -> None:
+        while True:
+            try:
+                self.recover()
+            except Exception:
+                log.exception("dead processes are looked for again in a moment")
+            self._sleep(LOOK_EVERY_S)
 
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
@@ -109,8 +104,8 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return call
 
     def _follow_begin(self, request: Any, call: Any) -> None:
-        if call.exception() is None:
-            self._opened(
+        if self._processes is not None and call.exception() is None:
+            self._processes.mine.add(
                 RollbackRequest.pb()(
                     project_id=request.project_id,
                     database_id=request.database_id,
@@ -128,14 +123,10 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         else:
             self._ended(request.transaction)
 
-    def _opened(self, rollback: Any) -> None:
-        if self._file is not None:
-            self._file.add(rollback)
-
     def _ended(self, transaction: bytes) -> None:
         self._rollbacks.pop(transaction, None)
-        if self._file is not None:
-            self._file.remove(transaction)
+        if self._processes is not None:
+            self._processes.mine.remove(transaction)
 
     def _abandon(self, request: Any) -> None:
         with self._lock:
@@ -169,106 +160,3 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             self._rollback(request, timeout=ROLLBACK_TIMEOUT_S)
         except grpc.RpcError as error:
             log.info("a transaction is not rolled back: %s", error)
-
-
-class TransactionFile:
-    """The open transactions of one process, in a file that is locked as long as it lives.
-
-    Each has a slot with the request that rolls it back. One that is too long, or finds no slot
-    free, is not written.
-    """
-
-    _LENGTH = struct.Struct("H")
-    _SLOT_BYTES = 512
-    _SLOTS = 256
-
-    def __init__(self, folder: str) -> None:
-        """Make the file, under a name of its own.
-
-        Raises:
-            OSError: the folder takes none.
-        """
-        self._fd, path = tempfile.mkstemp(dir=folder, prefix=_UNFINISHED)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Zeros, not a hole: on a full disk writing to its memory later would kill the process.
-        os.write(self._fd, bytes(self._SLOT_BYTES * self._SLOTS))
-        self._memory = mmap.mmap(self._fd, 0)
-        self.path = Path(path).rename(Path(folder) / f"{os.getpid()}{Path(path).name}")
-        self._lock = threading.Lock()
-        self._slots: dict[bytes, int] = {}
-        self._free = list(range(self._SLOTS))
-
-    def add(self, rollback: Any) -> None:
-        """Write a transaction down, by the request that rolls it back."""
-        text = rollback.SerializeToString()
-        with self._lock:
-            if len(text) > self._SLOT_BYTES - self._LENGTH.size or not self._free:
-                return
-            slot = self._slots[rollback.transaction] = self._free.pop()
-            at = slot * self._SLOT_BYTES
-            begins_at = at + self._LENGTH.size
-            self._memory[begins_at : begins_at + len(text)] = text
-            self._LENGTH.pack_into(self._memory, at, len(text))  # Last: the slot is whole now.
-
-    def remove(self, transaction: bytes) -> None:
-        """Strike out a transaction that has ended."""
-        with self._lock:
-            slot = self._slots.pop(transaction, None)
-            if slot is not None:
-                self._LENGTH.pack_into(self._memory, slot * self._SLOT_BYTES, 0)
-                self._free.append(slot)
-
-    def close(self) -> None:
-        """Let go of the file, as the death of its process does."""
-        self._memory.close()
-        os.close(self._fd)
-
-    @classmethod
-    def read(cls, content: bytes) -> list[Any]:
-        """Return the requests that roll back what a file names."""
-        requests = []
-        for at in range(0, len(content), cls._SLOT_BYTES):
-            (length,) = cls._LENGTH.unpack_from(content, at)
-            begins_at = at + cls._LENGTH.size
-            with contextlib.suppress(DecodeError):
-                if length:
-                    text = content[begins_at : begins_at + length]
-                    requests.append(RollbackRequest.pb().FromString(text))
-        return requests
-
-
-def _new_file(folder: str | None) -> TransactionFile | None:
-    if folder is None:
-        return None
-    try:
-        return TransactionFile(folder)
-    except OSError as error:
-        log.warning("nobody will know which transactions this process holds open: %s", error)
-        return None
-
-
-def _files(folder: str | None) -> list[Path]:
-    if folder is None:
-        return []
-    try:
-        return [path for path in Path(folder).iterdir() if not path.name.startswith(_UNFINISHED)]
-    except FileNotFoundError:  # The master has ended.
-        return []
-
-
-@contextlib.contextmanager
-def _left_by_the_dead(path: Path) -> Iterator[list[Any]]:
-    """Yield what a file names if its process is dead, and then remove it; nothing otherwise."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:  # Another process was faster.
-        yield []
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield []
-            return
-        yield TransactionFile.read(file.read())
-        path.unlink(missing_ok=True)

@@ -58,7 +58,8 @@ class Environment:
 
     `memories` are what its process knows of rows since it read or wrote them: hints, of which each
     is proved by the version that the next commit names. `later` runs steps beside those that ask
-    for it, and nobody waits for them; None: there is nobody who could.
+    for it, and nobody waits for them; None: there is nobody who could. `sign` makes an id that of
+    an owner in this process; others may know that it `is_dead`, and do not wait for its lease.
     """
 
     pipeline: Declaration
@@ -69,6 +70,8 @@ class Environment:
     pace: Pace = field(default_factory=Pace)
     memories: dict[Any, Any] = field(default_factory=dict)
     later: Callable[[Steps[Any]], None] | None = None
+    sign: Callable[[str], str] = str
+    is_dead: Callable[[str], bool] = lambda owner: False
 
     def at(self, head: Head) -> Plan:
         """Return the pipeline as the topology of a head has it.

@@ -208,11 +208,11 @@ class Owner:
         self._see_head(head, read_ms)
         if found is None:
             raise GoneError
-        if found.body.is_held(now_ms):
+        if found.body.is_held(now_ms) and not self.environment.is_dead(found.body.owner):
             self.held_ms = found.body.lease_ms
             return False
         self._remember(found)
-        self.owner = self.environment.new_id()
+        self.owner = self.environment.sign(self.environment.new_id())
         deaths = found.body.deaths + bool(found.body.owner)
         if deaths >= CAREFUL_AFTER:
             self.limit = 1

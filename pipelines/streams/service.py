@@ -145,6 +145,8 @@ class Engine:
             pace=pace or clients.process_state.get_or_create("streams pace", Pace),
             memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
             later=self._run_later,
+            sign=clients.processes.sign,
+            is_dead=clients.processes.is_dead,
         )
         self._arrivals = Arrivals.of(clients.process_state)
         self._acts: dict[type, Callable[[Any], Any]] = {

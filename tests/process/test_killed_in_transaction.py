@@ -13,7 +13,8 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import CommitRequest
 
 from pipelines.runtime import open_datastore
-from pipelines.runtime.open_transactions import OpenTransactions, TransactionFile
+from pipelines.runtime.open_transactions import OpenTransactions
+from pipelines.runtime.processes import LockedFiles, ProcessFile
 from tests.stack import ROOT
 from tests.world import PROJECT
 
@@ -23,12 +24,14 @@ from google.cloud import ndb
 from models.transactions import transact
 from pipelines.runtime import open_datastore
 from pipelines.runtime.open_transactions import OpenTransactions
+from pipelines.runtime.processes import LockedFiles
 
 class Note(ndb.Model):
     text = ndb.TextProperty()
 
 _, project, emulator, folder = sys.argv
-client = open_datastore(project, emulator=emulator, transactions=OpenTransactions(folder))
+transactions = OpenTransactions(LockedFiles(folder))
+client = open_datastore(project, emulator=emulator, transactions=transactions)
 
 def body():
     note = Note.get_by_id("held")
@@ -80,11 +83,10 @@ def test_a_killed_process_leaves_no_lock_to_its_successor(
     holder.kill()
     holder.wait()
     (left,) = tmp_path.iterdir()
-    (held,) = TransactionFile.read(left.read_bytes())
+    (held,) = ProcessFile.read(left.read_bytes())
 
-    client = open_datastore(
-        PROJECT, emulator=emulator, transactions=OpenTransactions(str(tmp_path))
-    )
+    transactions = OpenTransactions(LockedFiles(str(tmp_path)))
+    client = open_datastore(PROJECT, emulator=emulator, transactions=transactions)
 
     with client.context():
         Note(id="held", text="after").put()
@@ -103,9 +105,9 @@ def test_a_living_process_keeps_its_transaction(
     """A sibling that starts rolls nothing back that somebody still works on."""
     (file,) = tmp_path.iterdir()
 
-    recovered = OpenTransactions(str(tmp_path)).recover()
+    recovered = OpenTransactions(LockedFiles(str(tmp_path))).recover()
     said, _ = holder.communicate("by the holder\n")
 
     assert (recovered, said) == (0, "committed\n")
     assert file.exists()
-    assert TransactionFile.read(file.read_bytes()) == []
+    assert ProcessFile.read(file.read_bytes()) == []

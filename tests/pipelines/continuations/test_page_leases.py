@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+import main
 from models.continuations import CANCELLED, FINISHED, ContinuationPage, page_key, pages_of
 from pipelines import continuations
 from pipelines.continuations import ItemError, Job
@@ -223,6 +224,38 @@ def test_whoever_is_locked_out_has_linked_the_next_page(services: Services) -> N
     assert linked in {live.name.rpartition("/")[2] for live in world.live_tasks(job.queue)}
     with world.context():
         assert [page.owner is None for page in pages_of("run")] == [False]
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Whoever signs is dead."""
+
+    def sign(self, id_: str) -> str:
+        return f"{id_}, dead"
+
+    def is_dead(self, owner: str) -> bool:
+        return owner.endswith(", dead")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nobody_waits_for_the_lease_of_an_attempt_that_is_known_to_be_dead(
+    services: Services, is_known: bool
+) -> None:
+    """H2: its task comes again in another process of its instance, which works on at once."""
+    slow = Slow(seconds=0.1, dies_at=1)
+    world = begin(services, slow.deliver_job(), 4)
+    if is_known:
+        world.clients = dataclasses.replace(world.clients, processes=Dead())
+        world.app = main.create_app(world.settings, world.clients, world.registry)
+    task = world.engine.due()[0].task_name
+    with world.plan.watched():
+        world.deliver(task)
+    assert len(slow.begun) == 2
+    slow.dies_at = None
+
+    world.deliver(task)
+
+    assert (len(slow.begun) > 2) == is_known
 
 
 def test_a_page_has_one_attempt_after_cancel_and_resume(services: Services) -> None:

@@ -103,9 +103,10 @@ class Chances:
     double: float = 0.1
     delay: float = 0.1
     purge: float = 0.0005  # At each step: all tasks are deleted.
+    mistaken: float = 0.1  # The holder of a lease is taken for dead.
 
 
-NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, mistaken=0)
 
 
 class Simulation:
@@ -180,6 +181,7 @@ class Simulation:
             pace=self.pace,
             memories=machine.memories,
             later=lambda steps: self.processes.append(Process(steps, machine, None)),
+            is_dead=lambda owner: self.random.random() < self.chances.mistaken,
         )
 
     def _new_id(self) -> str:

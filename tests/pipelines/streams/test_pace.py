@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from models import rows
 from pipelines.runtime import SystemClock
 from pipelines.runtime.process_state import ProcessState
+from pipelines.runtime.processes import NoProcesses
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
 from pipelines.streams.calls import Commit, Pause, Read, Scan, TooLargeError
 from pipelines.streams.encoding import dump, load
@@ -196,7 +197,11 @@ def one(call: Any) -> Iterator[Any]:
 def bare_clients() -> Any:
     """Return clients of which an engine needs nothing remote."""
     return SimpleNamespace(
-        datastore=None, clock=SystemClock(), process_state=ProcessState(), random=random
+        datastore=None,
+        clock=SystemClock(),
+        process_state=ProcessState(),
+        processes=NoProcesses(),
+        random=random,
     )
 
 

@@ -3,6 +3,7 @@ that stand or leap, timers without number."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from pipelines.streams.records import NEVER
 from pipelines.streams.rows import DEAD, IDS
 from pipelines.streams.watermarks import tick
 from tests.pipelines.streams.desk import Came, Desk
+from tests.pipelines.streams.simulator import NO_FAULTS
 from tests.pipelines.streams.test_failures import Tally, Written, key_of, tally, windows
 
 HOUR_MS = 3_600_000
@@ -40,6 +42,20 @@ def test_a_machine_whose_clock_is_ten_minutes_wrong_changes_no_result(skew_ms: i
 
     assert windows(desk) == [[0, 1], [10, 2]]
     assert desk.simulation.now_ms - began_ms < 120_000
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nobody_waits_for_the_lease_of_a_worker_that_is_known_to_be_dead(is_known: bool) -> None:
+    """Its task comes again in another process of its instance, which works on at once."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=FOREVER)
+    dead = desk.worker("tally")
+    desk.simulation.acts[Commit](desk.until(dead, Commit))  # It has the lease, and dies.
+
+    desk.simulation.chances = replace(NO_FAULTS, mistaken=float(is_known))
+    desk.do(desk.worker("tally", machine=1))
+
+    assert desk.status().computations["tally"].records == int(is_known)
 
 
 def test_a_clock_that_is_put_back_an_hour_changes_no_result() -> None:

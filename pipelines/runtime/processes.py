@@ -1,0 +1,193 @@
+"""Which processes of this instance have died, and which transactions they held open.
+
+The processes of an instance share a folder, in which each has a file. It holds a lock on that file,
+which the kernel releases when it dies and never before, and writes its open transactions into it,
+in memory that outlives it. Each looks for the dead once a second. So a lease of a process that is
+known to be dead need not be waited for.
+
+A hint, as all that a process knows of others: one that was taken for dead is fenced off like one
+whose lease has expired. Lost on failure: nothing. Without the folder, and of other instances,
+nobody is known to be dead, and leases expire by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from google.cloud.datastore_v1.types import RollbackRequest
+from google.protobuf.message import DecodeError
+
+log = logging.getLogger(__name__)
+
+_HIDDEN = "."  # Begins the names of files that no living process has.
+_DEAD = ".dead-"
+
+
+class Processes(Protocol):
+    """Who works here; tests own theirs."""
+
+    def sign(self, id_: str) -> str:
+        """Return an owner's id from which others see which process it works in."""
+        ...
+
+    def is_dead(self, owner: str) -> bool:
+        """Return whether the process that signed is known to have died."""
+        ...
+
+
+class NoProcesses:
+    """Knows of nobody."""
+
+    def sign(self, id_: str) -> str:
+        return id_
+
+    def is_dead(self, owner: str) -> bool:
+        return False
+
+
+class LockedFiles:
+    """The processes that have their files in one folder, and this one's own."""
+
+    def __init__(self, folder: str) -> None:
+        """Join them.
+
+        Raises:
+            OSError: the folder takes no file.
+        """
+        self._folder = Path(folder)
+        self.mine = ProcessFile(folder)
+
+    def sign(self, id_: str) -> str:
+        return f"{id_}@{self._folder.name}/{self.mine.path.name}"
+
+    def is_dead(self, owner: str) -> bool:
+        folder, _, name = owner.partition("@")[2].partition("/")
+        is_of_this_instance = folder == self._folder.name and "/" not in name
+        return is_of_this_instance and (self._folder / f"{_DEAD}{name}").exists()
+
+    def bury(self) -> list[Any]:
+        """Look for the dead; return the requests that roll back what they held open.
+
+        They are in this process's file from now on: if it dies in turn, others find them there.
+        """
+        requests: list[Any] = []
+        for path in self._files():
+            with _left_by_the_dead(path) as found:
+                for request in found:
+                    self.mine.add(request)
+                requests += found
+        return requests
+
+    def _files(self) -> list[Path]:
+        try:
+            return [path for path in self._folder.iterdir() if not path.name.startswith(_HIDDEN)]
+        except FileNotFoundError:  # The master has ended.
+            return []
+
+
+class ProcessFile:
+    """The file of a living process: it is locked, and has a slot for each open transaction.
+
+    A slot holds the request that rolls the transaction back. One that is too long, or finds no
+    slot free, is not written.
+    """
+
+    _LENGTH = struct.Struct("H")
+    _SLOT_BYTES = 512
+    _SLOTS = 256
+
+    def __init__(self, folder: str) -> None:
+        """Make the file, under a name of its own.
+
+        Raises:
+            OSError: the folder takes none.
+        """
+        self._fd, text = tempfile.mkstemp(dir=folder, prefix=_HIDDEN)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Zeros, not a hole: on a full disk writing to its memory later would kill the process.
+        os.write(self._fd, bytes(self._SLOT_BYTES * self._SLOTS))
+        self._memory = mmap.mmap(self._fd, 0)
+        path = Path(text)
+        self.path = path.rename(path.with_name(f"{os.getpid()}{path.name}"))
+        self._lock = threading.Lock()
+        self._slots: dict[bytes, int] = {}
+        self._free = list(range(self._SLOTS))
+
+    def add(self, rollback: Any) -> None:
+        """Write a transaction down, by the request that rolls it back."""
+        text = rollback.SerializeToString()
+        with self._lock:
+            if len(text) > self._SLOT_BYTES - self._LENGTH.size or not self._free:
+                return
+            slot = self._slots[rollback.transaction] = self._free.pop()
+            at = slot * self._SLOT_BYTES
+            begins_at = at + self._LENGTH.size
+            self._memory[begins_at : begins_at + len(text)] = text
+            self._LENGTH.pack_into(self._memory, at, len(text))  # Last: the slot is whole now.
+
+    def remove(self, transaction: bytes) -> None:
+        """Strike out a transaction that has ended."""
+        with self._lock:
+            slot = self._slots.pop(transaction, None)
+            if slot is not None:
+                self._LENGTH.pack_into(self._memory, slot * self._SLOT_BYTES, 0)
+                self._free.append(slot)
+
+    def close(self) -> None:
+        """Let go of the file, as the death of its process does."""
+        self._memory.close()
+        os.close(self._fd)
+
+    @classmethod
+    def read(cls, content: bytes) -> list[Any]:
+        """Return the requests that roll back what a file names."""
+        requests = []
+        for at in range(0, len(content), cls._SLOT_BYTES):
+            (length,) = cls._LENGTH.unpack_from(content, at)
+            begins_at = at + cls._LENGTH.size
+            with contextlib.suppress(DecodeError):
+                if length:
+                    text = content[begins_at : begins_at + length]
+                    requests.append(RollbackRequest.pb().FromString(text))
+        return requests
+
+
+def open_processes(folder: str | None) -> LockedFiles | None:
+    """Join the processes of an instance; None: it has no folder for them."""
+    if not folder:
+        return None
+    try:
+        return LockedFiles(folder)
+    except OSError as error:
+        log.warning("no other process will know when this one dies: %s", error)
+        return None
+
+
+@contextlib.contextmanager
+def _left_by_the_dead(path: Path) -> Iterator[list[Any]]:
+    """Yield what a file names if its process is dead, and then say so; nothing otherwise."""
+    try:
+        file = path.open("r+b")
+    except FileNotFoundError:  # Another process was faster.
+        yield []
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield []
+            return
+        yield ProcessFile.read(file.read())
+        file.truncate(0)
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(path.with_name(f"{_DEAD}{path.name}"))

@@ -1,0 +1,102 @@
+"""The processes of an instance know which of them have died, and what these held open."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud.datastore_v1.types import RollbackRequest
+
+from pipelines.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
+from tests.stack import ROOT
+
+OTHER = """
+import sys
+from google.cloud.datastore_v1.types import RollbackRequest
+from pipelines.runtime.processes import LockedFiles
+
+processes = LockedFiles(sys.argv[1])
+processes.mine.add(RollbackRequest.pb(RollbackRequest(project_id="p", transaction=b"open")))
+print(processes.sign("owner"), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process of the instance, which holds a transaction open."""
+    command = [sys.executable, "-c", OTHER, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.kill()
+
+
+def owner_in(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def request_of(id_: bytes) -> Any:
+    return RollbackRequest.pb(RollbackRequest(project_id="p", transaction=id_))
+
+
+def test_a_killed_process_is_known_to_be_dead(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    """... and each of its transactions is handed to one process, which holds it from then on."""
+    owner = owner_in(other)
+    first, second = LockedFiles(str(tmp_path)), LockedFiles(str(tmp_path))
+    assert first.bury() == []
+    assert not first.is_dead(owner)
+
+    other.kill()
+    other.wait()
+    requests = [*first.bury(), *second.bury()]
+
+    assert requests == [request_of(b"open")]
+    assert first.is_dead(owner)
+    assert second.is_dead(owner)
+    assert not second.is_dead(first.sign("owner"))
+    assert ProcessFile.read(first.mine.path.read_bytes()) == requests
+
+
+@pytest.mark.parametrize("owner", ["", "owner", "owner@elsewhere/1.x", "owner@{}/../1.x", "@{}/"])
+def test_nobody_else_is_taken_for_dead(owner: str, tmp_path: Path) -> None:
+    """Not one who did not sign, nor one of another instance, nor a name that leads elsewhere."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (tmp_path / ".dead-1.x").touch()
+    (folder / ".dead-1.y").touch()
+
+    processes = LockedFiles(str(folder))
+
+    assert not processes.is_dead(owner.format(folder.name))
+    assert processes.is_dead(f"owner@{folder.name}/1.y")
+
+
+def test_a_file_that_is_torn_stops_nobody(tmp_path: Path) -> None:
+    dead = ProcessFile(str(tmp_path))
+    dead.add(request_of(b"torn"))
+    dead.add(request_of(b"whole"))
+    slot = dead._slots[b"torn"] * ProcessFile._SLOT_BYTES
+    dead._memory[slot + 2 : slot + 4] = b"\xff\xff"
+    dead.close()
+
+    assert LockedFiles(str(tmp_path)).bury() == [request_of(b"whole")]
+
+
+def test_a_file_that_is_not_locked_yet_is_nobodys(tmp_path: Path) -> None:
+    """A process makes its file before it can lock it."""
+    (tmp_path / ".new").touch()
+
+    assert LockedFiles(str(tmp_path)).bury() == []
+
+
+def test_a_program_of_one_process_has_no_siblings(tmp_path: Path) -> None:
+    assert open_processes(None) is None
+    assert open_processes(str(tmp_path / "gone")) is None
+    assert NoProcesses().sign("owner") == "owner"
+    assert not NoProcesses().is_dead("owner")
