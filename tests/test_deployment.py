@@ -22,6 +22,7 @@ from google.cloud import ndb
 from gunicorn.config import Config
 
 import main
+from demos.registry import APP
 from docs.examples import raise_prices
 from handlers.settings import DemoSettings
 from pipelines.continuations.sources import EntitySource, Span
@@ -172,3 +173,23 @@ def test_the_hooks_of_a_commit_pass_what_is_sound_and_stop_what_is_not(
 def words_of(hook: dict[str, str]) -> list[str]:
     words = shlex.split(hook["entry"])
     return [words[0].replace(".venv/bin", str(Path(sys.executable).parent)), *words[1:]]
+
+
+def queues() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((ROOT / "queue.yaml").read_text())["queue"]
+    return found
+
+
+@pytest.mark.parametrize("queue", queues(), ids=lambda queue: queue["name"])
+def test_no_task_waits_longer_than_five_seconds_to_be_tried_again(queue: dict[str, Any]) -> None:
+    """After an outage, however long: what failed in it is not left to a back-off of a minute."""
+    assert queue["retry_parameters"]["max_backoff_seconds"] <= 5
+
+
+def test_the_end_of_a_quilt_waits_in_no_queue_of_anything_else() -> None:
+    """Neither squares nor small chores hold it up, however many there are."""
+    finish = APP.tasks["/tasks/quilt/finish"]
+
+    others = {task.queue for path, task in APP.tasks.items() if path != finish.path}
+
+    assert finish.queue not in others

@@ -157,7 +157,7 @@ def sew(clients: Clients, args: Sew) -> None:
     clients.publish(topic_of(args.quilt))
 
 
-@task("/tasks/quilt/finish", queue="default")
+@task("/tasks/quilt/finish", queue="quilt-ends")
 def finish(clients: Clients, args: Completed) -> None:
     """Finish a quilt, once per completion of its batch."""
 
