@@ -103,7 +103,7 @@ class Chances:
     double: float = 0.1
     delay: float = 0.1
     purge: float = 0.0005  # At each step: all tasks are deleted.
-    mistaken: float = 0.1  # The holder of a lease is taken for dead.
+    mistaken: float = 0.02  # The holder of a lease is taken for dead.
 
 
 NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, mistaken=0)
