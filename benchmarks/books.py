@@ -88,7 +88,7 @@ class Books:
         Raises:
             AssertionError: it is not within GIVE_UP_S.
         """
-        looks = {"sum": self._sum_is_exact, "bars": self._bars_are_exact}
+        looks = {"sum": self.sum_is_exact, "bars": self.bars_are_exact}
         began = began or time.monotonic()
         exact_s: dict[str, float] = {}
         while len(exact_s) < len(looks):
@@ -114,10 +114,12 @@ class Books:
         body = answer.json()
         return body["total"], body["items"]
 
-    def _sum_is_exact(self) -> bool:
+    def sum_is_exact(self) -> bool:
+        """Return whether the sum is what was accepted."""
         return self.told() == (self.amount, self.items)
 
-    def _bars_are_exact(self) -> bool:
+    def bars_are_exact(self) -> bool:
+        """Return whether the view counts the students who were accepted."""
         return self.bars() == Counter(student.grade for student in self.students)
 
     def _get(self, path: str) -> requests.Response | None:
@@ -131,7 +133,7 @@ class Books:
         session = requests.Session()
         while not self._has_ended.is_set():
             amount, key = random.randint(-1000, 1000), secrets.token_hex(16)
-            _until_taken(partial(self._send_amount, session, amount, key), {202})
+            until_taken(partial(self._send_amount, session, amount, key), {202})
             self._note(amount)
 
     def _add_by_form(self) -> None:
@@ -176,10 +178,10 @@ class Books:
             url = self.stack.where["app"] + path
             return session.post(url, data=sent, timeout=30, allow_redirects=False)
 
-        _until_taken(send, {303})
+        until_taken(send, {303})
 
 
-def _until_taken(send: Callable[[], requests.Response], taken: set[int]) -> None:
+def until_taken(send: Callable[[], requests.Response], taken: set[int]) -> None:
     """Send the same until it is accepted."""
 
     def is_taken() -> bool:

@@ -29,11 +29,12 @@ class Stack:
 
     folder: Path
     environment: dict[str, str]
+    arguments: tuple[str, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "devserver", "--json", "--no-reload"]
+        command = [sys.executable, "-m", "devserver", "--json", "--no-reload", *self.arguments]
         self.process = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -82,14 +83,14 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running(**environment: str) -> Iterator[Stack]:
+def running(*arguments: str, **environment: str) -> Iterator[Stack]:
     """Run a dev server that keeps its data in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         for path in ROOT.iterdir():
             if path.name not in NOT_LINKED:
                 (Path(folder) / path.name).symlink_to(path)
         chosen = {f"{name}_PORT": str(ports.free_port()) for name in PORTS}
-        stack = Stack(Path(folder), {**chosen, **environment})
+        stack = Stack(Path(folder), {**chosen, **environment}, arguments)
         stack.start()
         try:
             yield stack

@@ -37,7 +37,7 @@ HEALED_GUESTS = 100
 SQUARES = 64
 KILL_AT_SQUARES = (4, 20, 40)
 
-# The locking emulator holds what a killed worker had locked for a minute: three minutes more.
+# The locking emulator does the same, and takes longer.
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
 
 

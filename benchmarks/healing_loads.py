@@ -1,0 +1,249 @@
+"""Load on every pattern of the demo app, by its pages, and whether each is exact again.
+
+Each writer repeats what was not accepted. What should be there is known from what was accepted,
+and what is there is read from Datastore, past the app.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from functools import partial
+from typing import Protocol
+from unittest import mock
+
+import requests
+
+import main
+from benchmarks.books import GIVE_UP_S, LOOK_EVERY_S, TOKEN, Books, Writers, until, until_taken
+from benchmarks.dev_server import Stack
+from demos.counters.counters import FORMS, SHARDED
+from demos.invitations.parties import party_of
+from demos.weblog.progress import observe
+from devserver.shell import find
+from handlers.settings import DemoSettings
+from models.continuations import RUNNING
+from models.demos.quilt import quilt_key
+from pipelines.continuations.progress import progress
+from pipelines.runtime import Clients
+
+GUESTS = 100
+LINES = 60
+SEND_EVERY_S, QUILT_EVERY_S, LOG_EVERY_S, CLICK_EVERY_S = 4.0, 4.0, 2.0, 0.3
+NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+LINE = '192.0.2.{} - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /cakes/{} HTTP/1.1" 200 512 "-" "Ada"\n'
+
+
+class Load(Protocol):
+    """Writes to one pattern, and its truth."""
+
+    def open(self) -> None:
+        """Make what is written to."""
+
+    def write(self, is_over: threading.Event) -> None:
+        """Write until it is over; what was begun is accepted then."""
+
+    def is_exact(self) -> bool:
+        """Return whether all that was accepted is done."""
+
+
+class Visitor:
+    """Sends forms until they are accepted, and looks into Datastore."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.session = requests.Session()
+
+    def send(self, page: str, path: str, form: Mapping[str, str], log: bytes = b"") -> None:
+        """Send a form of a page, with a file if there is one, until it is accepted."""
+        app = self.stack.where["app"]
+
+        def send() -> requests.Response:
+            shown = self.session.get(app + page, timeout=30).text
+            token = TOKEN.search(shown)
+            sent = {**form, "csrf_token": token.group(1) if token else ""}
+            files = {"file": ("access.log", log)} if log else None
+            url = app + path
+            return self.session.post(url, sent, files=files, timeout=30, allow_redirects=False)
+
+        until_taken(send, {303})
+
+
+class Mails:
+    """A party whose guests are told of one change after the other."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.party = secrets.token_hex(16)
+        self.page = f"/invitations/{self.party}"
+        self.sends = 0
+
+    def open(self) -> None:
+        self.visitor.send("/invitations", "/invitations", {"id": self.party, **self._details()})
+        form = {"id": secrets.token_hex(16), "count": str(GUESTS)}
+        self.visitor.send(self.page, f"{self.page}/sample-guests", form)
+        until(lambda: not self._is_running(party_of(self.party).imports), "guests are not there")
+
+    def write(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            self.visitor.send(self.page, f"{self.page}/details", self._details())
+            self.visitor.send(self.page, f"{self.page}/send", {})
+            self.sends += 1
+            is_over.wait(SEND_EVERY_S)
+
+    def is_exact(self) -> bool:
+        sends = [send["run_id"] for send in party_of(self.party).sends]
+        return len(sends) == self.sends and not self._is_running(sends)
+
+    def _is_running(self, runs: list[str]) -> bool:
+        return any(progress(run, dots=False).state == RUNNING for run in runs)
+
+    def _details(self) -> dict[str, str]:
+        """Return a change of the party."""
+        place = f"Room {self.sends}"
+        return {"title": "Party", "host": "Ada", "place": place, "when": "2031-01-01T20:00"}
+
+
+class Quilts:
+    """Quilts of 64 squares, each a member of a batch; the ends go through a pull queue."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor = Visitor(stack)
+        self.quilts: list[str] = []
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        chosen = {"size": "8", "palette": "dusk", "pattern": "waves", "pace": "fast"}
+        while not is_over.is_set():
+            quilt = secrets.token_hex(16)
+            self.visitor.send("/quilt", "/quilt", {"id": quilt, **chosen})
+            self.quilts.append(quilt)
+            is_over.wait(QUILT_EVERY_S)
+
+    def is_exact(self) -> bool:
+        rows = [quilt_key(quilt).get() for quilt in self.quilts]
+        return all(row is not None and row.outcome == "succeeded" for row in rows)
+
+
+class Weblog:
+    """Access logs, a minute each, which a stream's windows count."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.logs = 0
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        page = "/streams/weblog"
+        while not is_over.is_set():
+            form = {"id": secrets.token_hex(16), "pace": "fast"}
+            self.visitor.send(page, f"{page}/logs", form, self._log())
+            self.logs += 1
+            is_over.wait(LOG_EVERY_S)
+
+    def _log(self) -> bytes:
+        begin = NOON + datetime.timedelta(seconds=self.logs * LINES)
+        times = (begin + datetime.timedelta(seconds=second) for second in range(LINES))
+        return "".join(LINE.format(i % 50, at, i % 7) for i, at in enumerate(times)).encode()
+
+    def is_exact(self) -> bool:
+        seen = observe(self.clients)
+        totals = seen.totals
+        hits = totals.computations["hits"]
+        worked_on = hits.records + hits.late
+        return not seen.is_moving and totals.requests == worked_on == self.logs * LINES
+
+
+class Clicks:
+    """A sharded counter."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.clicks = 0
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            form = {"id": secrets.token_hex(16), "amount": "1"}
+            self.visitor.send("/counters", "/counters/clicks", form)
+            self.clicks += 1
+            is_over.wait(CLICK_EVERY_S)
+
+    def is_exact(self) -> bool:
+        return SHARDED.total(self.clients, FORMS).value == self.clicks
+
+
+class Sums:
+    """Sums by the API, a fork-join queue; and a school, whose bars are a view."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.books = Books(stack, Writers(amounts=1, students=1, pause_s=0.2))
+
+    def open(self) -> None:
+        self.books.open()
+
+    def write(self, is_over: threading.Event) -> None:
+        with self.books.writing():
+            is_over.wait()
+
+    def is_exact(self) -> bool:
+        return self.books.sum_is_exact()
+
+
+class AllLoads:
+    """Every pattern at once."""
+
+    def __init__(self, stack: Stack) -> None:
+        with mock.patch.dict(os.environ, find(stack.where["console"]).environment):
+            self.clients = main.open_clients(DemoSettings.from_environment(os.environ))
+        sums = Sums(stack, self.clients)
+        self._loads: list[Load] = [sums]
+        self._loads += [make(stack, self.clients) for make in (Mails, Quilts, Weblog, Clicks)]
+        self._looks = {type(load).__name__.lower(): load.is_exact for load in self._loads}
+        self._looks["grades"] = sums.books.bars_are_exact
+
+    def open(self) -> None:
+        """Make what is written to."""
+        with self.clients.context():
+            for load in self._loads:
+                load.open()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write meanwhile; on return all that was begun is accepted."""
+        is_over = threading.Event()
+        with futures.ThreadPoolExecutor(len(self._loads)) as threads:
+            writers = [threads.submit(load.write, is_over) for load in self._loads]
+            try:
+                yield
+            finally:
+                is_over.set()
+            for writer in writers:
+                writer.result()
+
+    def until_exact(self, began: float) -> dict[str, float]:
+        """Return the seconds since `began` until each pattern was exact; GIVE_UP_S: it was not."""
+        with futures.ThreadPoolExecutor(len(self._looks)) as threads:
+            looks = {
+                name: threads.submit(partial(self._seconds, look, began))
+                for name, look in self._looks.items()
+            }
+            return {name: look.result() for name, look in looks.items()}
+
+    def _seconds(self, is_exact: Callable[[], bool], began: float) -> float:
+        with self.clients.context():
+            while (seconds := time.monotonic() - began) < GIVE_UP_S and not is_exact():
+                time.sleep(LOOK_EVERY_S)
+        return round(seconds, 1)

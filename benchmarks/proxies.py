@@ -1,0 +1,189 @@
+"""Proxies before Datastore and Cloud Tasks, which lose, delay, repeat and cut on request."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from devserver import ports
+
+COMMIT = "/google.datastore.v1.Datastore/Commit"
+CUT_EVERY_S = 0.1
+_ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+# Calls the service; raises grpc.RpcError.
+Forward = Callable[[], bytes]
+
+
+class Refused(Exception):
+    """The caller gets UNAVAILABLE."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A part of the calls, and how they are answered."""
+
+    answer: Callable[[Forward], bytes]
+    share: float = 1.0
+    method: str = ""  # All of them.
+
+    def hits(self, method: str) -> bool:
+        return self.method in ("", method) and random.random() < self.share
+
+
+def lost(forward: Forward) -> bytes:
+    """Do what is asked, and lose the reply."""
+    forward()
+    raise Refused
+
+
+def away(forward: Forward) -> bytes:
+    """Do nothing."""
+    raise Refused
+
+
+def late(forward: Forward) -> bytes:
+    """Do what is asked, and reply when one has given up hope."""
+    answer = forward()
+    time.sleep(3)
+    return answer
+
+
+def twice(forward: Forward) -> bytes:
+    """Do what is asked, and ask once more."""
+    answer = forward()
+    with contextlib.suppress(grpc.RpcError):
+        forward()
+    return answer
+
+
+class Proxy(grpc.GenericRpcHandler):
+    """Hands every call on; while there is trouble, otherwise."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.address = ""
+        self._channel = channel
+        self._trouble: Trouble | None = None
+
+    def trouble(self, trouble: Trouble, seconds: float) -> None:
+        """Make trouble for a while."""
+        self._trouble = trouble
+        time.sleep(seconds)
+        self._trouble = None
+
+    def service(self, handler_call_details: Any) -> Any:
+        method = handler_call_details.method
+        call = self._channel.unary_unary(method)
+
+        def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
+            def forward() -> bytes:
+                answer: bytes = call(request, timeout=60)
+                return answer
+
+            trouble = self._trouble
+            try:
+                if trouble is not None and trouble.hits(method):
+                    return trouble.answer(forward)
+                return forward()
+            except Refused:
+                context.abort(_UNAVAILABLE, "the proxy refuses")
+            except grpc.RpcError as error:
+                context.abort(error.code(), error.details())
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+
+@contextlib.contextmanager
+def proxy_before(service: str) -> Iterator[Proxy]:
+    """Run a proxy before a service, which may start later."""
+    with grpc.insecure_channel(service, _ANY_SIZE) as channel:
+        server = grpc.server(futures.ThreadPoolExecutor(64), options=_ANY_SIZE)
+        proxy = Proxy(channel)
+        server.add_generic_rpc_handlers([proxy])
+        proxy.address = f"{ports.LOOPBACK}:{server.add_insecure_port(f'{ports.LOOPBACK}:0')}"
+        server.start()
+        try:
+            yield proxy
+        finally:
+            server.stop(0).wait()
+
+
+class Wire:
+    """Hands bytes on in both directions; on request it cuts connections."""
+
+    def __init__(self, service: str) -> None:
+        host, _, port = service.rpartition(":")
+        self._service = (host, int(port))
+        self._listener = socket.create_server((ports.LOOPBACK, 0))
+        self._lock = threading.Lock()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self.address = f"{ports.LOOPBACK}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, share: float, seconds: float) -> None:
+        """Cut that share of all connections, ten times a second."""
+        ends_at = time.monotonic() + seconds
+        while time.monotonic() < ends_at:
+            with self._lock:
+                unlucky = [pair for pair in self._pairs if random.random() < share]
+            for pair in unlucky:
+                self._hang_up(pair)
+            time.sleep(CUT_EVERY_S)
+
+    def close(self) -> None:
+        self._listener.close()
+        for pair in list(self._pairs):
+            self._hang_up(pair)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # It was closed.
+                return
+            try:
+                service = socket.create_connection(self._service)
+            except OSError:
+                caller.close()
+                continue
+            pair = (caller, service)
+            with self._lock:
+                self._pairs.add(pair)
+            for source, sink in (pair, pair[::-1]):
+                threading.Thread(target=self._hand_on, args=(pair, source, sink)).start()
+
+    def _hand_on(
+        self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+        self._hang_up(pair)
+
+    def _hang_up(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            self._pairs.discard(pair)
+        for end in pair:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@contextlib.contextmanager
+def wire_before(service: str) -> Iterator[Wire]:
+    """Run a wire to a service."""
+    wire = Wire(service)
+    try:
+        yield wire
+    finally:
+        wire.close()
