@@ -241,7 +241,7 @@ class Dead:
 def test_nobody_waits_for_the_lease_of_an_attempt_that_is_known_to_be_dead(
     services: Services, is_known: bool
 ) -> None:
-    """H2: its task comes again in another process of its instance, which works on at once."""
+    """M4: its task comes again in another process of its instance, which works on at once."""
     slow = Slow(seconds=0.1, dies_at=1)
     world = begin(services, slow.deliver_job(), 4)
     if is_known:

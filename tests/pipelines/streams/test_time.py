@@ -46,7 +46,7 @@ def test_a_machine_whose_clock_is_ten_minutes_wrong_changes_no_result(skew_ms: i
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_nobody_waits_for_the_lease_of_a_worker_that_is_known_to_be_dead(is_known: bool) -> None:
-    """Its task comes again in another process of its instance, which works on at once."""
+    """M4: its task comes again in another process of its instance, which works on at once."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=FOREVER)
     dead = desk.worker("tally")
