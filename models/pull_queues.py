@@ -13,8 +13,11 @@ PullItem
 PullReceipt
     Key: a digest of the queue and the caller's idempotency key. Inserted with the item, so a
     second add with the same key is refused, even when the item was acked meanwhile.
+    Or a digest of the queue and the leases of an ack: inserted by the commit that deletes their
+    items, so that a repeated ack is known.
     Queries: expires < .... Single-property index.
-    Growth: one row for each add with an idempotency key, for 24 hours.
+    Growth: one row for each add with an idempotency key, for 24 hours, and for each commit of an
+    ack, for an hour.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import ndb
@@ -43,9 +47,9 @@ class PullItem(ndb.Model):
 
 
 class PullReceipt(ndb.Model):
-    """An add that was accepted."""
+    """An add that was accepted, or an ack."""
 
-    item = ndb.TextProperty(required=True)
+    item = ndb.TextProperty(required=True)  # Of an ack: a JSON list of what it deleted.
     digest = ndb.TextProperty(required=True)  # Of what was added: the same key with another errs.
     expires = ndb.DateTimeProperty(required=True)
 
@@ -58,6 +62,12 @@ def item_key(queue: str, id_: str) -> Any:
 def receipt_key(queue: str, idempotency_key: str) -> Any:
     """Return the key of a receipt."""
     return ndb.Key(PullReceipt, digest_of(queue, idempotency_key))
+
+
+def ack_key(queue: str, leases: Sequence[tuple[str, int]]) -> Any:
+    """Return the key of the receipt of an ack: leases are pairs of an item and its version."""
+    texts = sorted(f"{id_}@{version}" for id_, version in leases)
+    return ndb.Key(PullReceipt, digest_of("ack", queue, *texts))
 
 
 def digest_of(*parts: str | None) -> str:

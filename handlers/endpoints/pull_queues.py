@@ -183,13 +183,14 @@ def _shown(queue: PullQueue, lease: Lease) -> dict[str, Any]:
 
 
 def _leases(queue: PullQueue, tokens: list[str]) -> list[Lease]:
-    signer, leases = _signer(queue), {}
+    signer, leases = _signer(queue), dict[str, Lease]()
     for token in tokens:
         try:
             id_, version, expires_at = signer.loads(token)
         except BadSignature:
             refuse(400, "A token is none that this queue has given.")
         at = datetime.datetime.fromisoformat(expires_at).replace(tzinfo=None)
-        # Once each: one commit cannot name an item twice.
-        leases[id_] = Lease(ItemId(id_), "", None, 0, at, version)
+        lease = Lease(ItemId(id_), "", None, 0, at, version)
+        # Of an item's leases the newest, in whatever order they come.
+        leases[id_] = max(leases.get(id_, lease), lease, key=lambda each: each.version)
     return list(leases.values())

@@ -2,13 +2,15 @@
 
 A lease is a commit that moves its items' time to the lease's end, under the versions at which they
 were read. So of two workers that lease the same item one is refused, with all that it asked for; it
-goes on in another partition. An ack deletes the item at the version that the lease left: a worker
-whose item was leased to another since is refused.
+goes on in another partition. An ack deletes the items at the versions that their leases left: a
+worker whose item was leased to another since is refused. It leaves a receipt, which tells an ack
+whose reply was lost from one that another worker made.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from google.api_core import exceptions as rpc_errors
 from models.commits import CHANGED, commit_unchanged, read_versions
 from models.pull_queues import (
     PullItem,
+    PullReceipt,
+    ack_key,
     dead_at,
     item_key,
     ready_items,
@@ -36,6 +40,10 @@ from pipelines.runtime.clock import naive_utc
 MAX_ITEMS = 40
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.03
+# Of so many tags the oldest items may be dead letters, or leased by others at this moment.
+MAX_TAGS = 100
+# For so long an ack that is repeated is known.
+ACKS_FOR = datetime.timedelta(hours=1)
 
 Versioned = tuple[PullItem, int]
 
@@ -67,37 +75,47 @@ class _Call:
         """
         contended = []
         for partition in partitions:
-            taken: list[Lease] | None = []
-            wanted = 0
-            while taken is not None and len(taken) == wanted and len(leased) < limit:
-                wanted = min(limit - len(leased), MAX_ITEMS)
-                taken = self._take(partition, wanted)
-                leased += taken or []
-            if taken is None:
-                contended.append(partition)
-            if len(leased) >= limit:
-                break
+            size, is_over = min(limit - len(leased), MAX_ITEMS), False
+            while not is_over and len(leased) < limit:
+                taken = self._take(partition, limit - len(leased), size)
+                if taken is None:
+                    contended.append(partition)
+                    break
+                leases, is_over = taken
+                leased += leases
+                # If the head of the partition was dead letters, there may be many.
+                size = min(limit - len(leased), MAX_ITEMS) if leases else MAX_ITEMS
         return contended
 
-    def _take(self, partition: int, limit: int) -> list[Lease] | None:
-        """Lease items of one partition, in one commit; None: another worker was faster."""
-        keys = self._query(partition).fetch(limit, keys_only=True)
-        rows = read_versions(self.clients.datastore, keys) if keys else []
-        # Read after the query: another worker may have leased one in between.
-        found = [row for row in rows if row is not None and self._is_ready(row[0])]
+    def _take(self, partition: int, limit: int, size: int) -> tuple[list[Lease], bool] | None:
+        """Lease items among the first of one partition, in one commit.
+
+        Returns:
+            The leases, and whether no items are behind them; None: another worker was faster.
+        """
+        keys = self._query(partition).fetch(size, keys_only=True)
+        found = self._read(keys, limit)
         if not found:
-            return None if keys else []
+            return None if keys else ([], True)
         proof = self.clients.new_id()
         for item, _ in found:
             _hand_out(item, self.shape, proof, self.now, self.ends)
         versions = _commit(self.clients, found, proof)
         if versions is None:
             return None
-        return [
-            _leased(item, version, self.ends)
-            for (item, _), version in zip(found, versions, strict=True)
-            if item.dead is None
-        ]
+        pairs = zip(found, versions, strict=True)
+        leases = [_leased(i, at, self.ends) for (i, _), at in pairs if i.dead is None]
+        return leases, len(keys) < size
+
+    def _read(self, keys: Sequence[Any], limit: int) -> list[Versioned]:
+        """Read items that can be leased, up to a limit, and all that become dead letters.
+
+        They are read after the query: another worker may have leased one in between.
+        """
+        rows = read_versions(self.clients.datastore, keys) if keys else []
+        ready = [row for row in rows if row is not None and self._is_ready(row[0])]
+        used_up = [row for row in ready if row[0].deliveries >= self.shape.max_deliveries]
+        return used_up + [row for row in ready if row not in used_up][:limit]
 
     def _query(self, partition: int) -> Any:
         if self.group is None:
@@ -117,17 +135,30 @@ def lease(
     more, behind the others.
     """
     now = naive_utc(clients.clock.now())
-    group = None
+    ends = now + datetime.timedelta(seconds=lease_s)
     if isinstance(tag, Oldest):
+        return _lease_oldest(clients, shape, limit, now, ends)
+    group = None if tag is None else tag_group(shape.name, tag)
+    return _lease(_Call(clients, shape, group, now, ends), limit)
+
+
+def _lease_oldest(
+    clients: Clients, shape: Shape, limit: int, now: datetime.datetime, ends: datetime.datetime
+) -> list[Lease]:
+    """Lease items of the oldest one's tag; if all of them are dead letters now, of the next tag."""
+    for _ in range(MAX_TAGS):
         oldest = _oldest(shape, now)
         if oldest is None:
-            return []
+            break
         group = tag_group(shape.name, oldest.tag)
-    elif tag is not None:
-        group = tag_group(shape.name, tag)
-    call = _Call(clients, shape, group, now, now + datetime.timedelta(seconds=lease_s))
-    partitions = list(range(shape.partitions))
-    random.Random(clients.new_id()).shuffle(partitions)
+        if leased := _lease(_Call(clients, shape, group, now, ends), limit):
+            return leased
+    return []
+
+
+def _lease(call: _Call, limit: int) -> list[Lease]:
+    partitions = list(range(call.shape.partitions))
+    random.Random(call.clients.new_id()).shuffle(partitions)
     leased: list[Lease] = []
     try:
         contended = call.fill(leased, limit, partitions)
@@ -213,39 +244,46 @@ def _keys(shape: Shape, leases: Sequence[Lease]) -> list[Any]:
 
 
 def ack(clients: Clients, shape: Shape, leases: Sequence[Lease]) -> list[Lease]:
-    """Delete leased items; return the leases that were lost: another worker has those items.
+    """Delete leased items, each named once; return the leases that were lost.
+
+    The commit leaves a receipt of what it deletes. An item that is gone was acked by these leases
+    if the receipt names it, and otherwise by another worker.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again is
             safe.
     """
-    open_, doubt = list(leases), False
-    lost: list[Lease] = []
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        if not open_:
-            return lost
-        pairs = zip(_keys(shape, open_), (lease.version for lease in open_), strict=True)
+    open_, failures = list(leases), 0
+    receipt_key = ack_key(shape.name, [(lease.id, lease.version) for lease in leases])
+    while open_:
         try:
-            commit_unchanged(clients.datastore, deletes=list(pairs))
-        except CHANGED:
+            _delete(clients, shape, open_, receipt_key)
+        except (*CHANGED, rpc_errors.AlreadyExists):
             pass
-        except RETRIED as error:
-            if attempt == MAX_ATTEMPTS:
+        except RETRIED:
+            failures += 1
+            if failures == MAX_ATTEMPTS:
                 raise
-            doubt = doubt or isinstance(error, OUTCOME_UNKNOWN)
             clients.clock.sleep(PAUSE_S)
         else:
-            return lost
-        rows = read_versions(clients.datastore, _keys(shape, open_))
-        for row, each in zip(rows, tuple(open_), strict=True):
-            if row is not None and row[1] == each.version:
-                continue
-            open_.remove(each)
-            if row is not None or not (doubt or _is_sure(clients, each)):
-                lost.append(each)
-    return lost + open_
+            break
+        rows = _rows(clients, shape, open_)
+        pairs = zip(rows, open_, strict=True)
+        open_ = [lease for row, lease in pairs if _has_version(row, lease)]
+        receipt = receipt_key.get()  # Read last: what the commit deleted is in it.
+        if receipt is not None:
+            acked = json.loads(receipt.item)
+            return [lease for lease in leases if lease.id not in acked]
+    return [lease for lease in leases if lease not in open_]
 
 
-def _is_sure(clients: Clients, lease: Lease) -> bool:
-    """Return whether nobody else can have acked an item that is gone."""
-    return naive_utc(clients.clock.now()) < lease.expires_at
+def _delete(clients: Clients, shape: Shape, leases: Sequence[Lease], receipt_key: Any) -> None:
+    receipt = PullReceipt(
+        key=receipt_key,
+        item=json.dumps([lease.id for lease in leases]),
+        digest="ack",
+        expires=naive_utc(clients.clock.now()) + ACKS_FOR,
+    )
+    versions = [lease.version for lease in leases]
+    deletes = list(zip(_keys(shape, leases), versions, strict=True))
+    commit_unchanged(clients.datastore, puts=[(receipt, None)], deletes=deletes)

@@ -12,8 +12,8 @@ from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.pattern import Pattern
 
-# Of so many rows in one round; the next one is a minute away.
-MAX_PAGES = 20
+# Of expired receipts in one round; the next one is a minute away. As many as are acks in a minute.
+MAX_PAGES = 80
 DEAD_LETTERS_KEPT_FOR = timedelta(days=30)
 
 

@@ -120,12 +120,17 @@ class PullQueue:
     def ack(self, clients: Clients, leases: Sequence[Lease]) -> list[Lease]:
         """Delete items that are done; return the leases that were lost to another worker.
 
+        Of all leases of an item at most one is not among those that were lost: its worker may do
+        what must be done once. The same leases may be acked again within an hour.
+
         Raises:
             google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again
                 is safe.
         """
-        groups = batched(leases, leasing.MAX_ITEMS)
-        return [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]
+        newest = _newest(leases)
+        groups = batched(newest, leasing.MAX_ITEMS)
+        lost = [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]
+        return [lease for lease in leases if lease not in newest or lease in lost]
 
     def has_items(self, tag: str) -> bool:
         """Return whether there are items of a tag, leased ones included, dead ones not."""
@@ -153,7 +158,7 @@ class PullQueue:
     def _move(
         self, clients: Clients, leases: Sequence[Lease], to: datetime.datetime
     ) -> list[Lease]:
-        groups = batched(leases, leasing.MAX_ITEMS)
+        groups = batched(_newest(leases), leasing.MAX_ITEMS)
         return [held for group in groups for held in leasing.move(clients, self._shape, group, to)]
 
     @property
@@ -164,6 +169,13 @@ class PullQueue:
 def batched(leases: Sequence[Lease], limit: int) -> Iterator[Sequence[Lease]]:
     """Cut a list into parts of at most so many."""
     return (leases[i : i + limit] for i in range(0, len(leases), limit))
+
+
+def _newest(leases: Sequence[Lease]) -> list[Lease]:
+    """Return the newest lease of each item, in an order of their own: a commit names it once."""
+    by_version = sorted(leases, key=lambda lease: lease.version)
+    newest = {lease.id: lease for lease in by_version}
+    return [newest[id_] for id_ in sorted(newest)]
 
 
 def _check_lease_s(lease_s: float) -> None:

@@ -76,6 +76,18 @@ def test_a_released_item_and_a_dead_letter_come_back(worker: Worker) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_of_two_tokens_of_an_item_the_newest_counts(worker: Worker, order: slice) -> None:
+    worker.post("work/items", {"payload": "a"})
+    old = worker.lease()
+    new = worker.post("work/renew", {"tokens": [old[0]["token"]]}).json["leases"]
+
+    tokens = [each["token"] for each in (*old, *new)][order]
+    assert worker.post("work/ack", {"tokens": tokens}).json == {"lost": []}
+    assert worker.post("work/ack", {"tokens": [new[0]["token"]]}).json == {"lost": []}
+
+
+@one_emulator
 def test_nobody_without_our_token_gets_in(worker: Worker) -> None:
     """S1: the same empty 403, whether the queue exists or not, and nothing changes."""
     for headers in ({}, {"Authorization": "Bearer x"}, {"X-AppEngine-QueueName": "default"}):

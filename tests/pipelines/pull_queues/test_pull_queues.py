@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.pull_queues import items_of
 from models.transactions import transact
 from pipelines.pull_queues import (
     OLDEST,
@@ -18,32 +17,8 @@ from pipelines.pull_queues import (
     leasing,
 )
 from pipelines.pull_queues.pattern import PullQueues
+from tests.pipelines.pull_queues.harness import WORK, add, lease, payloads, waiting
 from tests.world import World, in_threads
-
-WORK = PullQueue("work", max_deliveries=3, partitions=4)
-
-
-@pytest.fixture
-def here(world: World) -> Iterator[World]:
-    with world.clients.context():
-        yield world
-
-
-def add(here: World, *payloads: str, tag: str | None = None) -> None:
-    for payload in payloads:
-        WORK.add(here.clients, payload, tag=tag)
-
-
-def lease(here: World, limit: int = 10, **options: object) -> list[Lease]:
-    return WORK.lease(here.clients, limit=limit, **options)  # type: ignore[arg-type]
-
-
-def payloads(leases: list[Lease]) -> list[str]:
-    return sorted(each.payload for each in leases)
-
-
-def waiting() -> int:
-    return len(items_of("work").fetch(keys_only=True))
 
 
 def test_an_item_is_leased_to_one_worker_and_gone_after_its_ack(here: World) -> None:
@@ -79,50 +54,6 @@ def test_an_item_that_is_not_acked_comes_back(here: World) -> None:
 
     [again] = lease(here)
     assert (again.payload, again.deliveries) == ("a", 2)
-
-
-def test_a_late_workers_ack_fails(here: World) -> None:
-    """The fence: another worker has the item since, and only that one can ack, renew, release."""
-    add(here, "a")
-    [late] = lease(here, lease_s=30)
-    here.clock.sleep(31)
-    [new] = lease(here, lease_s=30)
-
-    assert WORK.ack(here.clients, [late]) == [late]
-    assert WORK.renew(here.clients, [late]) == []
-    WORK.release(here.clients, [late])
-
-    assert lease(here) == []
-    assert WORK.ack(here.clients, [new]) == []
-    assert WORK.ack(here.clients, [late]) == [late]
-
-
-def test_one_lost_lease_does_not_keep_the_others_from_their_ack(here: World) -> None:
-    add(here, "a", "b", "c")
-    leases = lease(here, lease_s=30)
-    here.clock.sleep(31)
-    [taken] = lease(here, 1)
-
-    lost = WORK.ack(here.clients, leases)
-
-    assert [each.id for each in lost] == [taken.id]
-    assert waiting() == 1
-
-
-def test_a_worker_that_was_late_acks_what_nobody_else_took(here: World) -> None:
-    add(here, "a")
-    leases = lease(here, lease_s=30)
-    here.clock.sleep(60)
-
-    assert WORK.ack(here.clients, leases) == []
-    assert lease(here) == []
-
-
-def test_acking_twice_is_no_error_while_the_lease_lasts(here: World) -> None:
-    add(here, "a")
-    leases = lease(here)
-
-    assert WORK.ack(here.clients, leases) == WORK.ack(here.clients, leases) == []
 
 
 def test_a_renewed_lease_lasts_longer_and_has_a_new_fence(here: World) -> None:
@@ -335,6 +266,47 @@ def test_a_lease_reads_no_more_when_more_waits(here: World) -> None:
     assert cost_of_a_lease() == alone
 
 
+@pytest.mark.parametrize("used_up", [1, 45])
+@pytest.mark.parametrize("tag", [None, OLDEST])
+def test_what_nobody_can_do_hides_nothing(here: World, used_up: int, tag: Any) -> None:
+    """P3: items whose deliveries are used up stand before those that can be leased."""
+    one = PullQueue("one", max_deliveries=1, partitions=1)
+    for _ in range(used_up):
+        one.add(here.clients, "poison", tag="bad")
+    assert len(one.lease(here.clients, limit=100, lease_s=1)) == used_up
+    here.clock.sleep(2)
+    for number in range(5):
+        one.add(here.clients, f"good {number}")
+    here.clock.sleep(1)
+
+    leases = [one.lease(here.clients, tag=tag) for _ in range(6)]
+
+    assert [len(each) for each in leases] == [1, 1, 1, 1, 1, 0]
+    assert len({each.id for some in leases for each in some}) == 5
+    assert len(one.dead_letters()) == used_up
+
+
+def test_the_oldest_tag_is_that_of_the_item_that_waits_longest(here: World) -> None:
+    """Whichever of the partitions it stands in."""
+    for number in range(12):
+        add(here, f"item {number:02d}", tag=f"tag-{number}")
+        here.clock.sleep(1)
+
+    leased = [payloads(lease(here, tag=OLDEST)) for _ in range(12)]
+
+    assert leased == [[f"item {number:02d}"] for number in range(12)]
+
+
+def test_an_idempotency_key_of_another_queue_is_another(here: World) -> None:
+    ids = {
+        queue.add(here.clients, payload, idempotency_key="k")
+        for queue, payload in ((WORK, "a"), (PullQueue("others"), "b"), (WORK, "a"))
+    }
+
+    assert len(ids) == 2
+    assert payloads(lease(here)) == ["a"]
+
+
 def test_a_payload_of_the_largest_size_is_kept(here: World) -> None:
     largest = "é" * 50_000
     add(here, largest)
@@ -347,19 +319,6 @@ def test_two_queues_of_one_name_are_refused() -> None:
         PullQueues().check([WORK, PullQueue("work")])
     with pytest.raises(ValueError, match="name"):
         PullQueue("Work")
-
-
-def test_an_error_that_stays_is_raised(here: World) -> None:
-    """Nothing is acked, and nobody is told that it was."""
-    add(here, "a")
-    leases = lease(here)
-    here.plan.reset(more=dict.fromkeys(range(20), "error:UNAVAILABLE"))
-    with here.plan.watched(), pytest.raises(rpc_errors.ServiceUnavailable):
-        WORK.ack(here.clients, leases)
-
-    here.plan.reset()
-    assert WORK.ack(here.clients, leases) == []
-    assert waiting() == 0
 
 
 def test_a_hundred_of_the_largest_items_are_leased_and_acked(here: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -25,12 +25,6 @@ from tests.world import World
 WORK = PullQueue("work", max_deliveries=9, partitions=1)
 LEASE_S = 30.0
 STEPS = ("La", "Aa", "Lb", "Ab", "T", *(("La", "T") if IS_SOAK else ()))
-
-
-@pytest.fixture
-def here(world: World) -> Iterator[World]:
-    with world.clients.context():
-        yield world
 
 
 class Worker:

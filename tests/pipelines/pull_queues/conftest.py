@@ -1,0 +1,21 @@
+"""What the tests of pull queues share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.pull_queues import PullQueue
+from tests.pipelines.pull_queues.harness import neighbours
+from tests.world import World
+
+# Beside the queue "work": names that begin like it, and that it begins with.
+NEIGHBOURS = (PullQueue("work-2", max_deliveries=1, partitions=4), PullQueue("wor", partitions=4))
+
+
+@pytest.fixture
+def here(world: World) -> Iterator[World]:
+    """A world with its context open, where nobody touches the queues beside the one under test."""
+    with world.clients.context(), neighbours(world, NEIGHBOURS):
+        yield world
