@@ -143,8 +143,9 @@ def mount(
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     security.register(app, settings)
-    for endpoints in (tasks, cron, health, metrics, runs):
+    for endpoints in (tasks, cron, metrics, runs):
         app.register_blueprint(endpoints.bp)
+    health.register(app)
     live.register(app)
     if registry.parts(PullQueues.name):
         app.register_blueprint(pull_queues.bp)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flask import Flask, Response
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
-from werkzeug.exceptions import HTTPException, TooManyRequests
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
 
 from handlers.endpoints.context import is_api_path, is_machine_path
 from handlers.endpoints.problems import problem
@@ -43,6 +43,8 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         response = app.make_response(shown(error.code or 500, error.description or ""))
         if isinstance(error, TooManyRequests) and error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)
+        if isinstance(error, MethodNotAllowed):
+            response.allow.update(error.valid_methods or ())
         return response
 
     def garbled(error: Exception) -> ResponseReturnValue:

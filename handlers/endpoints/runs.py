@@ -32,6 +32,10 @@ from pipelines.tasks.runs import (
     UnknownRunError,
 )
 
+NO_RUN = "There is no such run."
+# Patterns put the names of their rows in front.
+MAX_ID_BYTES = 1_000
+
 bp = Blueprint("rollforward_runs", __name__, url_prefix="/control")
 
 
@@ -47,14 +51,21 @@ def list_runs() -> ResponseReturnValue:
     return _json({"runs": [asdict(run) for run in found.runs], "next_before": found.next_before})
 
 
+def _is_id(run_id: str) -> bool:
+    """Return whether a run may be called so: Datastore takes no longer names."""
+    return len(run_id.encode()) <= MAX_ID_BYTES
+
+
 @bp.get("/runs/<pattern>/<path:run_id>", provide_automatic_options=False)
 @cron_only
 def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
     """Return one run, with its items."""
+    if not _is_id(run_id):
+        return problem(404, NO_RUN)
     try:
         return _json(asdict(registry().run(clients(), pattern, run_id)))
     except UnknownRunError:
-        return problem(404, "There is no such run.")
+        return problem(404, NO_RUN)
 
 
 @bp.post("/runs/<pattern>/<path:target>", provide_automatic_options=False)
@@ -65,10 +76,12 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
     verb = next((verb for verb in VERBS if verb == wanted), None)
     if verb is None or not run_id:
         return problem(404, f"A run is told what to do by {', '.join(f':{v}' for v in VERBS)}.")
+    if not _is_id(run_id):
+        return problem(404, NO_RUN)
     try:
         return jsonify({"id": registry().control_run(clients(), pattern, run_id, verb)})
     except UnknownRunError:
-        return problem(404, "There is no such run.")
+        return problem(404, NO_RUN)
     except RunRefusedError as error:
         return problem(409, f"This run cannot be told to {verb}: {error}.")
 
@@ -104,7 +117,10 @@ def _before() -> datetime.datetime | None:
         raise ValueError("before is a time, as next_before of a list.") from None
     if before.tzinfo is None:
         raise ValueError("before is a time with its zone, as next_before of a list.")
-    return before
+    try:
+        return before.astimezone(datetime.UTC)
+    except OverflowError:
+        raise ValueError("before is a time from year 1 to 9999 in UTC.") from None
 
 
 def _json(value: dict[str, Any]) -> Response:

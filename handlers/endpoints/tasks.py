@@ -62,7 +62,7 @@ UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
 def deliver(rest: str) -> ResponseReturnValue:
     """Do what one delivery asks for."""
     if request.method != "POST":
-        return "", 405
+        return "", 405, {"Allow": "POST"}
     # One byte more shows that a body is too long, whatever its header says.
     delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
     task = registry().tasks.get(request.path)

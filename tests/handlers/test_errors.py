@@ -45,3 +45,22 @@ def test_an_outcome_that_is_unknown_is_a_503(
 
     assert answer.status_code == status
     assert "Traceback" not in answer.text
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/counters/clicks", {"POST", "OPTIONS"}),
+        ("DELETE", "/api/v1/sums/visitors", {"GET", "HEAD", "POST", "OPTIONS"}),
+        ("PUT", "/tasks/sums/write", {"POST"}),
+    ],
+)
+def test_a_method_that_is_none_of_an_address_is_told_those_that_are(
+    world: World, method: str, path: str, allowed: set[str]
+) -> None:
+    """RFC 9110, 15.5.6: on a page, in the API and for the queue."""
+    answer = world.app.test_client().open(path, method=method, headers=world.cron_headers())
+
+    assert answer.status_code == 405
+    assert set(answer.allow) == allowed

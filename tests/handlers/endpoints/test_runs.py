@@ -177,11 +177,31 @@ def test_what_cannot_be_done_changes_nothing_and_says_why(
         "?limit=0000000019999",
         "?before=x",
         "?before=2026-01-01",
+        "?before=0001-01-01T00:00:00%2B14:00",
+        "?before=9999-12-31T23:59:59-14:00",
     ],
 )
 def test_a_bad_query_is_a_400(world: World, query: str) -> None:
     """With what it should be."""
     assert get(world, query).status_code == 400
+
+
+@pytest.mark.parametrize("before", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_the_first_and_the_last_time_may_be_asked_for(world: World, before: str) -> None:
+    """A list is empty before all times."""
+    start(world, "a")
+
+    assert listed(get(world, f"?before={before}")) == (["a"] if before > "2" else [])
+
+
+@pytest.mark.parametrize(
+    "run_id", ["a" * 1_000, "a" * 1_501, "本" * 501, "%00", "%ff", "a" * 1_499]
+)
+def test_an_id_of_no_run_is_a_404(world: World, run_id: str) -> None:
+    """Also one that is too long for a name in Datastore."""
+    for pattern in ("continuations", "batches", "nothing"):
+        assert get(world, f"/{pattern}/{run_id}").status_code == 404
+        assert post(world, f"/{pattern}/{run_id}:cancel").status_code == 404
 
 
 def test_an_id_with_a_slash_is_found(world: World) -> None:

@@ -15,7 +15,9 @@ from pipelines.runtime import NoCache, open_cloud_tasks, open_datastore
 from pipelines.tasks import CloudTaskQueue
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.party import PAGE
-from tests.world import LOCATION, PROJECT, World
+from tests.world import LOCATION, PROJECT, World, in_threads
+
+SERVICES = ("datastore", "tasks", "memcached")
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
@@ -45,6 +47,41 @@ def test_an_app_without_memcached_is_ready_and_slower(world: World) -> None:
     assert ready.status_code == 200
     assert ready.json is not None
     assert ready.json["memcached"] is False
+
+
+def test_services_are_asked_once_a_second_whoever_asks(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S24: whether the app is ready may be asked by anybody, without a limit."""
+    at_s, asked = [0.0], list[float]()
+    states = dict.fromkeys(SERVICES, True)
+    monkeypatch.setattr(health, "_ask", lambda: asked.append(at_s[0]) or states)
+    browser.app.extensions["health"].elapsed_s = lambda: at_s[0]
+
+    for at_s[0] in (100.0, 100.5, 100.9, 101.0, 101.5, 103.0):
+        assert browser.get("/health/ready").json == {"ready": True, **states}
+
+    assert asked == [100.0, 101.0, 103.0]
+
+
+def test_nobody_waits_in_line_for_services_that_are_slow(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S24: whoever asks while somebody else does is told what was so before."""
+    state = browser.app.extensions["health"]
+    state.elapsed_s = iter(range(0, 100, 10)).__next__
+    told = list[int]()
+
+    def ask() -> dict[str, bool]:
+        if state._states is not None:  # In the middle of the second question.
+            in_threads(lambda: told.append(Browser(browser.app).get("/health/ready").status_code))
+        return dict.fromkeys(SERVICES, state._states is None)
+
+    monkeypatch.setattr(health, "_ask", ask)
+
+    statuses = [browser.get("/health/ready").status_code for _ in range(2)]
+
+    assert (statuses, told) == ([200, 503], [200])
 
 
 @pytest.fixture
