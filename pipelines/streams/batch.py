@@ -314,6 +314,8 @@ class _Batch(_Hands):
         """Call a hook; return whether it ended well."""
         try:
             hook(self.context, told)
+        except MemoryError:
+            raise
         except Exception as error:
             raise _HookError from error
         return True
@@ -415,6 +417,8 @@ class _CarefulBatch(_Batch):
             try:
                 hook(self.context, _anew(what, told))
                 self._work.freeze()
+            except MemoryError:
+                raise
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
                 self._work.put(before)

@@ -24,11 +24,15 @@ class OutcomeUnknownError(Exception):
     """The commit may have been applied, or may still be."""
 
 
-class TooLargeError(Exception):
-    """The commit is larger than the service takes; nothing was written."""
+class UnworkableError(Exception):
+    """What was gathered cannot be worked on, however often it is tried; nothing was written."""
 
 
-class SinkFailedError(Exception):
+class TooLargeError(UnworkableError):
+    """The commit, or a row of it, is larger than the service takes; nothing was written."""
+
+
+class SinkFailedError(UnworkableError):
     """A sink refused what it was to write; nothing was written."""
 
 
@@ -115,7 +119,7 @@ class Commit:
     Raises, where it is yielded:
         ChangedError: nothing was written.
         OutcomeUnknownError: perhaps it was.
-        TooLargeError, SinkFailedError: nothing was written.
+        UnworkableError: nothing was written, and nothing will be.
     """
 
     puts: list[tuple[Key, Any, int]] = field(default_factory=list)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
+from pipelines.runtime.texts import storable
 from pipelines.streams.computation import Computation
 from pipelines.streams.errors import UnknownStreamError
 from pipelines.streams.keys import Target
@@ -348,7 +349,7 @@ def _target(name: str, key_of: Any, value: Any) -> Target:
         key = key_of(value)
         return _known(name, key) if type(key) is str else Target(name, check_key(key))
     except Exception as error:
-        return Target(name, "", f"no key: {type(error).__name__}: {error}"[:500])
+        return Target(name, "", storable(f"no key: {type(error).__name__}: {error}", 500))
 
 
 @lru_cache(maxsize=20_000)

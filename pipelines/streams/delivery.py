@@ -17,6 +17,9 @@ from pipelines.streams.encoding import dump, load
 from pipelines.streams.sink import Sink
 from pipelines.tasks.errors import Retry, Unavailable
 
+# Of what a sink asks for, for example a query that lacks its index.
+REFUSALS = (rpc_errors.FailedPrecondition, rpc_errors.NotFound, rpc_errors.AlreadyExists)
+
 
 def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -> list[int]:
     """Make a commit of which a sink's writes are a part; return the versions of its rows.
@@ -35,6 +38,8 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
         _write(commit)
         try:
             sink.write(clients, made)
+        except REFUSALS as error:  # Whoever has lost a race says Aborted.
+            raise SinkFailedError(f"{type(error).__name__}: {error}") from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):
             raise
         except Exception as error:

@@ -1,22 +1,53 @@
-"""What becomes of a record or a timer that kills its workers: after five of them, a dead letter.
+"""What becomes of a record or a timer that nobody can work on: it is a dead letter.
+
+A hook that raises is undone and tried again (batch.py). This is about everything else.
+
+A batch that cannot be worked on, because something raises outside of the hooks, or because nobody
+can write what it leads to, is gathered again with a quarter of its records, down to one. That one
+is a dead letter, with the text that it came with, so nothing of it has to be understood.
 
 A process that dies, or that takes longer than its lease, raises nothing. But whoever takes the
 interval after it finds that it committed nothing. After two such deaths in a row timers and records
-are worked on one by one, so the next one that is begun is the one that kills.
+are worked on one by one, so the next one that is begun is the one that kills. After five deaths it
+is a dead letter. A worker whose memory is used up counts as one that died: others may have used it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from pipelines.runtime.texts import storable
+from pipelines.streams.calls import UnworkableError
 from pipelines.streams.keys import Counts, Effects, Failure, Input, KeyState
 
 MAX_DEATHS = 5
+MAX_ERROR_CHARS = 500
 WORKERS_DIED = f"{MAX_DEATHS} workers died, or took too long"
 
 
+@contextmanager
+def at_fault() -> Iterator[None]:
+    """Have the records at work answer for what is raised: no remote call is made in here.
+
+    Raises:
+        UnworkableError: something was raised.
+    """
+    try:
+        yield
+    except (UnworkableError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnworkableError(f"{type(error).__name__}: {error}") from error
+
+
 def give_up(
-    due: Sequence[str], state: KeyState, inputs: Sequence[Input], watermark: int, now: int
+    due: Sequence[str],
+    state: KeyState,
+    inputs: Sequence[Input],
+    watermark: int,
+    now: int,
+    error: str = WORKERS_DIED,
 ) -> Effects | None:
     """Return what it leads to that the first timer, or else the first record, is given up.
 
@@ -25,7 +56,7 @@ def give_up(
         state: Of the first of them.
 
     Returns:
-        None: nothing is there that could kill a worker.
+        None: nothing is there that could be at fault.
     """
     timers = [
         (timer.is_wall, timer.at, tag)
@@ -35,10 +66,10 @@ def give_up(
     if timers:
         _, _, tag = min(timers)
         left = dict(state.timers)
-        failure = Failure(due[0], (tag, left.pop(tag)), WORKERS_DIED)
+        failure = Failure(due[0], (tag, left.pop(tag)), storable(error, MAX_ERROR_CHARS))
         keys = {due[0]: state._replace(timers=left)}
         return Effects(keys, failures=[failure], counts=Counts(dead=1))
     if inputs and not due:
-        failure = Failure(inputs[0].key, inputs[0], WORKERS_DIED)
+        failure = Failure(inputs[0].key, inputs[0], storable(error, MAX_ERROR_CHARS))
         return Effects(failures=[failure], counts=Counts(dead=1), taken=1)
     return None

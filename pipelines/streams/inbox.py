@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
@@ -27,29 +27,34 @@ class Batch:
     end: tuple[int, int] = (0, 0)
     met: set[str] = field(default_factory=set)
 
-    def add(self, chunk: int, inputs: Sequence[Input]) -> int:
-        """Add the first letters of a chunk, which has no ids; return how many."""
-        self.inputs += inputs
-        self.ids += repeat("", len(inputs))
-        self.places += zip(repeat(chunk), range(len(inputs)), strict=False)
-        return len(inputs)
+    def choose_all(self, chunk: int, letters: Sequence[Letter], limit: int) -> Sequence[Letter]:
+        """Choose the first letters of a chunk, which has no ids; `end` says how many."""
+        chosen = letters[: limit - len(self.ids)]
+        self.ids += repeat("", len(chosen))
+        self.places += zip(repeat(chunk), range(len(chosen)), strict=False)
+        self.end = chunk, len(chosen)
+        return chosen
 
-    def add_new(
-        self, chunk: int, inputs: Sequence[Input], known: Collection[str], limit: int
-    ) -> int:
-        """Add those letters of a chunk that are new; return behind which one the limit ends it."""
-        for place, each in enumerate(inputs):
-            if len(self.inputs) >= limit:
-                return place
+    def choose(
+        self, chunk: int, letters: Sequence[Letter], known: Collection[str], limit: int
+    ) -> Iterator[Letter]:
+        """Choose those letters of a chunk that are new, up to so many inputs of the batch.
+
+        `end` says behind which letter that was.
+        """
+        for place, each in enumerate(letters):
+            self.end = chunk, place
+            if len(self.ids) >= limit:
+                return
             id_ = fingerprint(f"{each.stream} {each.id}") if each.id else ""
             if id_ and (id_ in known or id_ in self.met):
                 self.repeated.append((chunk, place))
                 continue
             self.met.add(id_)
-            self.inputs.append(each)
             self.ids.append(id_)
             self.places.append((chunk, place))
-        return len(inputs)
+            yield each
+        self.end = chunk, len(letters)
 
     def take(self, count: int, commit: Commit) -> tuple[int, list[str]]:
         """Take the first inputs out of the inbox, by a commit.
@@ -75,28 +80,38 @@ class Batch:
         return left or count < len(self.inputs) or len(self.chunks) >= max_chunks
 
 
-def gather(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
-    """Take letters out of chunks, up to a number."""
+def gather(
+    chunks: Sequence[tuple[str, Found]],
+    known: Collection[str],
+    limit: int,
+    *,
+    are_decoded: bool = True,
+) -> Batch:
+    """Take letters out of chunks, up to a number.
+
+    Args:
+        are_decoded: Whether the inputs have values; if not, nothing that a letter says can raise.
+    """
     batch = Batch(chunks)
     for number, (name, found) in enumerate(chunks):
         letters, late = found.body, is_late(name)
+        chosen: Sequence[Letter]
         if any(map(_id_of, letters)):
-            taken = batch.add_new(number, inputs_of(letters, is_late=late), known, limit)
+            chosen = list(batch.choose(number, letters, known, limit))
         else:
-            left = limit - len(batch.inputs)
-            taken = batch.add(number, inputs_of(letters[:left], is_late=late))
-        batch.end = number, taken
-        if taken < len(letters):
+            chosen = batch.choose_all(number, letters, limit)
+        batch.inputs += inputs_of(chosen, is_late=late, are_decoded=are_decoded)
+        if batch.end[1] < len(letters):
             break
     return batch
 
 
-def inputs_of(letters: Sequence[Letter], *, is_late: bool) -> list[Input]:
+def inputs_of(letters: Sequence[Letter], *, is_late: bool, are_decoded: bool = True) -> list[Input]:
     """Return letters as a batch gets them, each with a value of its own."""
     if not letters:
         return []
     keys, times, streams, ids, texts = zip(*letters, strict=True)
-    values = json.loads(f"[{','.join(texts)}]")
+    values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(letters)
     late = (is_late,) * len(letters)
     return list(made(Input, zip(keys, values, times, streams, late, ids, texts, strict=True)))
 

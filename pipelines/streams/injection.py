@@ -25,7 +25,8 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import HeldBackError, UnknownStreamError
+from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
+from pipelines.streams.keys import Target
 from pipelines.streams.mail import Mail
 from pipelines.streams.passing import Parcel, Passage, added, hand_on
 from pipelines.streams.percentiles import with_delays
@@ -39,23 +40,29 @@ from pipelines.streams.rows import (
     SourceRow,
     first_slots,
 )
+from pipelines.streams.texts import quoted
 from pipelines.streams.topology import first_parts, with_process
 
 # A clock of a source may be so far ahead of ours.
 MAX_AHEAD_MS = 60_000
 MAX_ATTEMPTS = 20
 REMEMBERED = 20
+MAX_DESCRIBED = 20_000  # Characters of what is no record.
 # Of one interval, which are never used again by another of its name.
 GENERATIONS = 2**32
 
 
 class Arrival(NamedTuple):
-    """A record that comes in: its id (empty: none is needed), its value, also as text."""
+    """A record that comes in: its id (empty: none is needed), its value, also as text.
+
+    `error`: why it is none; then it becomes a dead letter of each of its readers.
+    """
 
     id: str
     text: str
     at: int
     value: Any
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,22 @@ def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str
     """
     environment.pipeline.source(stream)
     return Arrival(id_, value_text(value), check_time(at), value)
+
+
+def unfit(id_: str, value: Any, error: str) -> Arrival:
+    """Return what comes in, and is no record, with what can be said of it."""
+    try:
+        text = value_text(value)
+    except BadRecordError:
+        text = quoted(_described(value)[:MAX_DESCRIBED])
+    return Arrival(id_, text, 0, value, error)
+
+
+def _described(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # It is nested too deeply, or it is of a kind that cannot say what it is.
+        return type(value).__name__
 
 
 def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
@@ -227,7 +250,12 @@ class _Plan:
             raise UnknownStreamError(
                 f"nobody reads {stream} as it comes from outside: attach a computation that does"
             )
-        for id_, text, at, value in self.offer.arrivals:
+        for id_, text, at, value, error in self.offer.arrivals:
+            if error:
+                letter = Letter("", at, stream, id_, text)
+                for reader, _ in graph.readers[stream]:
+                    self.mail.send(Target(reader, "", error), letter, is_late=False)
+                continue
             is_late = at < floor
             late += is_late
             for target in graph.route(stream, value):
@@ -258,7 +286,7 @@ class _Plan:
     def _delays(self) -> tuple[int, ...]:
         if not self.pipeline.percentiles:
             return ()
-        times = [each.at for each in self.offer.arrivals]
+        times = [each.at for each in self.offer.arrivals if not each.error]
         return with_delays(self.was.delays, self.was.latest, times)
 
 

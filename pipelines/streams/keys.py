@@ -144,7 +144,7 @@ def again_id(id_: str, nonce: str) -> str:
 def derived_id(stream: str, id_: str, *more: str | int) -> str:
     """Return an id that follows from that of a record, always the same: 96 bits, as text."""
     text = json.dumps([stream, id_.partition(AGAIN)[0], *more])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()  # It is ASCII.
 
 
 @dataclass

@@ -22,7 +22,7 @@ from pipelines.streams.keys import AGAIN
 from pipelines.streams.progress import Topology
 from pipelines.streams.pulling import pull_wake
 from pipelines.streams.reading import DeadLetter, Status
-from pipelines.streams.records import FOREVER, check_time, value_text
+from pipelines.streams.records import FOREVER, check_time, encoded_bytes, value_text
 from pipelines.streams.reshaping import halve, merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.service import Engine, tasks_of
@@ -350,3 +350,4 @@ def _check_pushed(records: Sequence[Pushed]) -> None:
             raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")
         if AGAIN in each.id:
             raise BadRecordError(f"an id has no character 0: {each.id!r:.100}")
+        encoded_bytes("an id", each.id)

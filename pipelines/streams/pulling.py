@@ -14,8 +14,8 @@ from typing import Any
 from pipelines.streams.bells import Bell
 from pipelines.streams.calls import ChangedError, Create, Fetch, Found, Read, Steps, Wake
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import HeldBackError, UnknownStreamError
-from pipelines.streams.injection import Arrival, Offer, let_in, read_head
+from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
+from pipelines.streams.injection import Arrival, Offer, let_in, read_head, unfit
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.sources import Pulled, PullSource
 
@@ -141,6 +141,18 @@ class _Gathered:
         is_handed = self.stream in self.environment.pipeline.handed
         first = self.found.body.records + len(self.arrivals)
         return [
-            Arrival(str(n) if is_handed else "", value_text(value), check_time(at), value)
-            for n, (value, at) in enumerate(pulled.records, first)
+            _arrival(str(n) if is_handed else "", record)
+            for n, record in enumerate(pulled.records, first)
         ]
+
+
+def _arrival(id_: str, record: Any) -> Arrival:
+    """Return what was read as it comes in: what is no record does not keep others back."""
+    try:
+        value, at = record
+    except (TypeError, ValueError) as error:
+        return unfit(id_, record, f"no record: {error}")
+    try:
+        return Arrival(id_, value_text(value), check_time(at), value)
+    except BadRecordError as error:
+        return unfit(id_, value, f"no record: {error}")

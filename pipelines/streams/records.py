@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipelines.streams.errors import BadRecordError, TooEarlyError
-from pipelines.streams.texts import encoder
+from pipelines.streams.texts import check_depth, encoder
 
 # Later than any record: the watermark of a stream that has ended.
 FOREVER = 10**15
@@ -49,9 +49,21 @@ def check_key(key: Any) -> str:
     """
     if not isinstance(key, str) or not key:
         raise BadRecordError(f"a key is a text that is not empty, not {key!r:.100}")
-    if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
+    if encoded_bytes("a key", key) > MAX_KEY_BYTES:
         raise BadRecordError(f"a key has at most {MAX_KEY_BYTES} bytes: {key!r:.100}")
     return key
+
+
+def encoded_bytes(what: str, text: str) -> int:
+    """Return how many bytes a text has.
+
+    Raises:
+        BadRecordError: it has half of a character, as JSON may have it, and has none.
+    """
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadRecordError(f"{what} must be whole characters, got {text!r:.100}") from error
 
 
 def check_time(at: Any) -> int:
@@ -95,7 +107,7 @@ def value_text(value: Any) -> str:
     """Return a value as JSON.
 
     Raises:
-        BadRecordError: it is not JSON, or too large.
+        BadRecordError: it is not JSON, or too large, or too deep.
     """
     try:
         text = _encode(value)
@@ -103,4 +115,5 @@ def value_text(value: Any) -> str:
         raise BadRecordError(f"a value is JSON: {error}") from error
     if len(text) > MAX_VALUE_BYTES:
         raise BadRecordError(f"a value has at most {MAX_VALUE_BYTES} bytes, not {len(text)}")
+    check_depth(text)
     return text

@@ -184,8 +184,8 @@ def slot_of(key: str) -> int:
 
 
 def fingerprint(id_: str) -> str:
-    """Return 96 bits of an id, as text."""
-    return hashlib.blake2b(id_.encode(), digest_size=12).hexdigest()
+    """Return 96 bits of an id, as text; also of one that has half a character in it."""
+    return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
 def first_slots(count: int) -> list[int]:

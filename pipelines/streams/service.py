@@ -37,6 +37,7 @@ from pipelines.streams.calls import (
     Snapshot,
     Steps,
     TooLargeError,
+    UnworkableError,
     Wake,
 )
 from pipelines.streams.declaration import Declaration
@@ -44,6 +45,7 @@ from pipelines.streams.delivery import deliver
 from pipelines.streams.encoding import dump, load
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.errors import MissingCodeError
+from pipelines.streams.giving_up import at_fault
 from pipelines.streams.hands import Hands
 from pipelines.streams.owner import unknown
 from pipelines.streams.pulling import pull
@@ -232,8 +234,9 @@ class Engine:
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
             return self._deliver(call, call.delivery)
-        puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
-        inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
+        with at_fault():
+            puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
+            inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(rows.Name(*key), at) for key, at in call.deletes]
         bodies = [*(body for _, body, _ in puts), *(body for _, body in inserts)]
         if sum(map(len, bodies)) > MAX_COMMIT_BYTES:
@@ -244,6 +247,8 @@ class Engine:
             )
         except CHANGED as error:
             raise ChangedError(str(error)) from error
+        except rpc_errors.InvalidArgument as error:
+            raise UnworkableError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
         written = zip(call.inserts, inserts, versions[len(puts) :], strict=True)

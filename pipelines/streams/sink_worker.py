@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.runtime.texts import storable
-from pipelines.streams.calls import Commit, Delivery, SinkFailedError, Steps, TooLargeError
-from pipelines.streams.giving_up import MAX_DEATHS, WORKERS_DIED
-from pipelines.streams.inbox import Batch, gather, has_ids
+from pipelines.streams.calls import Commit, Delivery, Found, Steps, UnworkableError
+from pipelines.streams.giving_up import MAX_DEATHS, MAX_ERROR_CHARS, WORKERS_DIED, at_fault
+from pipelines.streams.inbox import Batch, gather
 from pipelines.streams.keys import Counts, Effects, Failure, Input
 from pipelines.streams.mail import Mail
 from pipelines.streams.passing import sink_id
@@ -17,7 +17,6 @@ from pipelines.streams.worker import Worker
 
 # Of one round: the rest of a chunk that is taken in part is written again.
 MAX_CHUNKS = 10
-MAX_ERROR_CHARS = 500
 
 
 class SinkWorker(Worker):
@@ -30,23 +29,22 @@ class SinkWorker(Worker):
         chunks = yield self._scan(max_chunks)
         if not chunks:
             return False
-        if has_ids(chunks):
-            yield from self.ids.load(self.interval, self.environment.now_ms())
-            self.ids.expire(self.interval, self.environment.now_ms())
+        yield from self._know_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
-        batch = gather(chunks, self.ids.seen, limit)
-        if batch.inputs and self.interval.deaths >= MAX_DEATHS:
-            yield from self._bury(batch, WORKERS_DIED)
+        if self.interval.deaths >= MAX_DEATHS:
+            yield from self._bury(chunks, WORKERS_DIED)
             return True
-        made, effects = self._made(batch)
-        self.is_behind = batch.is_full(effects.taken, max_chunks)
         try:
+            with at_fault():
+                batch = gather(chunks, self.ids.seen, limit)
+                made, effects = self._made(batch)
+            self.is_behind = batch.is_full(effects.taken, max_chunks)
             yield from self._write(batch, made, effects)
-        except (SinkFailedError, TooLargeError) as error:
-            if len(made) == 1:
-                yield from self._bury(batch, str(error) or "too large for a transaction")
+        except UnworkableError as error:
+            if limit == 1:
+                yield from self._bury(chunks, str(error) or type(error).__name__)
             else:
-                self.limit = max(1, len(made) // 4)
+                self.limit = limit // 4 or 1
         else:
             self.limit = min(2 * limit, self.pace.max_records)
         return True
@@ -67,18 +65,21 @@ class SinkWorker(Worker):
         effects.counts = Counts(records=len(made), dead=len(effects.failures))
         return made, effects
 
-    def _bury(self, batch: Batch, error: str) -> Steps[None]:
-        """Send the first record of a batch to the dead letters."""
-        failure = _failure(batch.inputs[0], error)
-        effects = Effects(failures=[failure], counts=Counts(dead=1), taken=1)
+    def _bury(self, chunks: Sequence[tuple[str, Found]], error: str) -> Steps[None]:
+        """Send the first record of some chunks, if one is new, to the dead letters."""
+        batch = gather(chunks, self.ids.seen, 1, are_decoded=False)
+        failures = [_failure(each, error) for each in batch.inputs]
+        dead = len(failures)
+        effects = Effects(failures=failures, counts=Counts(dead=dead), taken=dead)
         yield from self._write(batch, (), effects)
 
     def _write(self, batch: Batch, made: Sequence[Any], effects: Effects) -> Steps[None]:
         commit, mail = Commit(), Mail(self.environment, self.head)
         if made:
             commit.delivery = Delivery((self.name, self.sink.version), made)
-        interval = self._outcome(batch, effects, commit, mail)
-        commit.inserts += mail.inserts()
+        with at_fault():
+            interval = self._outcome(batch, effects, commit, mail)
+            commit.inserts += mail.inserts()
         yield from self.commit(commit, interval)
 
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from pipelines.streams.errors import BadRecordError
-from pipelines.streams.texts import decoded, encoder, quoted
+from pipelines.streams.texts import check_depth, decoded, encoder, quoted
 
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000
@@ -32,8 +32,9 @@ def check_size(text: str) -> None:
     """Check that a row can hold a state: as a text in JSON, where quotes take two bytes.
 
     Raises:
-        BadRecordError: it is too large.
+        BadRecordError: it is too large, or too deep.
     """
+    check_depth(text)
     if len(text) > MAX_STATE_BYTES // MAX_CHAR_BYTES:
         size = len(quoted(text))
         if size > MAX_STATE_BYTES:

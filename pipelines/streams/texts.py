@@ -6,10 +6,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from json import encoder as standard
 from typing import Any
 
+from pipelines.streams.errors import BadRecordError
+
+# Far from what a thread's stack can take, wherever it is written or read.
+MAX_DEPTH = 200
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 quoted: Callable[[str], str] = standard.encode_basestring_ascii
 """Return a text as JSON."""
@@ -37,3 +43,19 @@ def decoded(text: str) -> Any:
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return value
+
+
+def check_depth(text: str) -> None:
+    """Check that a JSON text can be read again wherever it comes to.
+
+    Raises:
+        BadRecordError: its lists and objects stand in each other too deeply.
+    """
+    if len(text) <= 2 * MAX_DEPTH or text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = deepest = 0
+    for sign in re.findall(r"[\[{\]}]", _STRINGS.sub("", text)):
+        depth += 1 if sign in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        raise BadRecordError(f"the depth of a value must be at most {MAX_DEPTH}, got {deepest}")

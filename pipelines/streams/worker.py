@@ -13,8 +13,16 @@ from enum import Enum
 
 from pipelines.streams.balancing import split_if_full
 from pipelines.streams.batch import MAX_FIRED, run_batch
-from pipelines.streams.calls import Commit, Create, Pause, Steps, TooLargeError
-from pipelines.streams.giving_up import MAX_DEATHS, give_up
+from pipelines.streams.calls import (
+    Commit,
+    Create,
+    Found,
+    Pause,
+    Steps,
+    TooLargeError,
+    UnworkableError,
+)
+from pipelines.streams.giving_up import MAX_DEATHS, at_fault, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.load import LoadMeter
@@ -64,6 +72,8 @@ class Worker(Owner):
         except GoneError:
             yield from ring(self.environment, [(self.name, self.lo)])
             return Ended.DONE
+        except MemoryError:
+            raise  # With its lease, as one that dies.
         except Exception:
             yield from self._give_back()
             raise
@@ -146,35 +156,84 @@ class Worker(Owner):
         if not chunks and not slabs:
             return False
         self.shelf.evict(self.interval, self.pace.cache_bytes)
-        if has_ids(chunks):
-            yield from self.ids.load(self.interval, now_ms)
-            self.ids.expire(self.interval, now_ms)
-        batch = gather(chunks, self.ids.seen, self.limit)
+        yield from self._know_ids(chunks)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.reached, now_ms)
-        keys = dict.fromkeys([*due, *[each.key for each in batch.inputs]])
-        yield from self.shelf.load(self.interval, keys, ())
-        effects = self._worked(batch.inputs, due, now_ms)
         try:
-            yield from self._finish(batch, effects)
-        except TooLargeError:
-            if self.limit == 1 and not self.passes:
-                raise
-            if not self.passes:
-                self.limit, self.most = max(1, self.limit // 4), self.limit // 2
-            self.passes = False
+            yield from self._work_on(chunks, due, now_ms)
+        except UnworkableError as error:
+            yield from self._work_on_less(error, chunks, due, now_ms)
         else:
             self.limit = min(2 * self.limit, self.most)
         return True
 
+    def _know_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
+        """Know what was accepted before, if something of some chunks may have been."""
+        if has_ids(chunks):
+            now_ms = self.environment.now_ms()
+            yield from self.ids.load(self.interval, now_ms)
+            self.ids.expire(self.interval, now_ms)
+
+    def _work_on(
+        self, chunks: Sequence[tuple[str, Found]], due: Sequence[str], now_ms: int
+    ) -> Steps[None]:
+        """Gather a batch, run its hooks, and commit it.
+
+        Raises:
+            UnworkableError: nothing was committed.
+        """
+        with at_fault():
+            batch = gather(chunks, self.ids.seen, self._most_inputs(due))
+        keys = dict.fromkeys([*due, *[each.key for each in batch.inputs]])
+        yield from self.shelf.load(self.interval, keys, ())
+        with at_fault():
+            effects = self._worked(batch.inputs, due, now_ms)
+        yield from self._finish(batch, effects)
+
+    def _most_inputs(self, due: Sequence[str]) -> int:
+        """Return how many records one batch may have beside keys that are due.
+
+        As long as timers are left, no record comes before them.
+        """
+        return 0 if len(due) > self.limit or (due and self.limit == 1) else self.limit
+
+    def _work_on_less(
+        self,
+        error: UnworkableError,
+        chunks: Sequence[tuple[str, Found]],
+        due: Sequence[str],
+        now_ms: int,
+    ) -> Steps[None]:
+        """Have the next batch be a smaller one, because nobody could work on this one.
+
+        What was alone in it is given up, and goes with the text that it came with.
+        """
+        if self.passes:
+            self.passes = False
+        elif self.limit > 1:
+            if isinstance(error, TooLargeError):
+                self.most = max(1, self.limit // 2)
+            self.limit = max(1, self.limit // 4)
+        else:
+            self.environment.complain(f"{self.name} gives up what nobody can work on: {error}")
+            most = self._most_inputs(due)
+            batch = gather(chunks, self.ids.seen, most, are_decoded=False)
+            effects = self._given_up(batch.inputs, due, now_ms, str(error) or type(error).__name__)
+            if effects is None:
+                raise error
+            yield from self._finish(batch, effects)
+            self.most = self.pace.max_records
+
+    def _given_up(
+        self, inputs: Sequence[Input], due: Sequence[str], now_ms: int, *error: str
+    ) -> Effects | None:
+        state = self.shelf.state(self.interval, due[0]) if due else NOTHING
+        return give_up(due, state, inputs, self.reached, now_ms, *error)
+
     def _worked(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
         """Return what some timers and records lead to; what its workers do not survive is dead."""
-        # As long as timers are left, no record comes before them.
-        if len(due) > self.limit or (due and self.limit == 1):
-            inputs = ()
         if self.interval.deaths >= MAX_DEATHS and (due or inputs):
-            state = self.shelf.state(self.interval, due[0]) if due else NOTHING
-            given_up = give_up(due, state, inputs, self.watermark, now_ms)
+            given_up = self._given_up(inputs, due, now_ms)
             if given_up is not None:
                 return given_up
         return self._run_hooks(inputs, due[: self.limit], now_ms)
@@ -198,8 +257,9 @@ class Worker(Owner):
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
         commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
-        interval = self._outcome(batch, effects, commit, mail)
-        commit.inserts += mail.inserts()
+        with at_fault():
+            interval = self._outcome(batch, effects, commit, mail)
+            commit.inserts += mail.inserts()
         commit_ms = self.environment.elapsed_ms()
         # Also when it is not known whether the commit was applied: a ring can do no harm.
         self.bell.owe(mail.destinations)

@@ -168,10 +168,17 @@ def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch, "_anew", lambda what, told: told)
 
 
+def never_gives_up(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """What nobody can work on is tried again and again."""
+    patch.setattr(worker, "give_up", lambda *args: None)
+
+
 def no_dedup(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """What is pushed again counts again."""
     real = worker.gather
-    patch.setattr(worker, "gather", lambda chunks, known, limit: real(chunks, (), limit))
+    patch.setattr(
+        worker, "gather", lambda chunks, known, *how, **more: real(chunks, (), *how, **more)
+    )
 
 
 def downstream_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -340,6 +347,7 @@ OF_STAGES = (
     unguarded_take,
     two_commits,
     used_values,
+    never_gives_up,
     no_dedup,
     downstream_first,
     no_marks,

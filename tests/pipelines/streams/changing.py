@@ -280,6 +280,8 @@ class Changing(Other):
     In half of the seeds a machine has the code of before, for a while.
     """
 
+    has_refused = False  # Others read what comes in: it would be refused at the door.
+
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
         super().__init__(
             pipeline_of(

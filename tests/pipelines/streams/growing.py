@@ -25,6 +25,7 @@ from tests.pipelines.streams.schedules import (
     Rekey,
     Schedule,
     Windows,
+    is_taken,
 )
 from tests.pipelines.streams.simulator import Chances, Simulation
 from tests.pipelines.streams.store import Violation
@@ -47,6 +48,7 @@ class Other(Schedule):
         super().__init__(seed, chances)
         chance = random.Random(seed)
         self.simulation = Simulation(pipeline, seed, chances)
+        self.simulation.store.takes = is_taken
         self.judge = Judge(self.simulation)
         names = pipeline.sources["in"].processes
         self.clients = [

@@ -24,15 +24,16 @@ from pipelines.streams import (
     ids,
     shelf,
 )
-from pipelines.streams.calls import Create, Pause, Read
+from pipelines.streams.calls import Commit, Create, Pause, Read
 from pipelines.streams.injection import Offer, arrival, inject, read_head
 from pipelines.streams.pulling import pull_wake
-from pipelines.streams.rows import DEAD
+from pipelines.streams.rows import CHUNK, DEAD
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.simulator import Chances, Simulation
 from tests.pipelines.streams.store import Steps, Violation
 
 WINDOW = 10
+REFUSED = "refused"  # What comes of such a record no service takes.
 KEYS = 4
 
 
@@ -60,7 +61,7 @@ class Rekey(Computation):
         record.value["k"] = f"m{(number * 7 + 1) % KEYS}"
         if record.value.pop("poison", False):
             raise ValueError("poison")
-        ctx.produce("mid", {"k": record.value["k"], "id": record.value["id"]})
+        ctx.produce("mid", {name: record.value[name] for name in sorted(record.value)})
 
 
 class Windows(Computation):
@@ -151,17 +152,33 @@ class Client:
         yield from inject(environment, Offer("in", self.process, [], FOREVER))
 
 
+def is_taken(commit: Commit) -> bool:
+    """Return whether the service takes a commit: it refuses what stands behind the first stage."""
+    letters = [
+        letter
+        for key, body in commit.inserts
+        if key.kind == CHUNK and ":rekey:" not in key.name
+        for letter in body
+    ]
+    return not any(REFUSED in letter.text for letter in letters)
+
+
 class Schedule:
-    """One schedule of the stages, with records that come twice, late, or are poison.
+    """One schedule of the stages, with records that come twice, late, or are poison, and with such
+    that lead to what the service refuses.
 
     A third of the seeds have two clients; half have tiny rows.
     """
+
+    has_refused = True
 
     def __init__(self, seed: int, chances: Chances | None = None, records: int = 8) -> None:
         pipeline = TWO if seed % 3 == 0 else ONE
         self.simulation = Simulation(pipeline, seed, chances)
         chance = random.Random(seed)
         self.records = [self._record(chance, n) for n in range(records)]
+        for record in [] if self.has_refused else self.records:
+            record.pop(REFUSED, None)
         processes = pipeline.sources["in"].processes
         self.clients = [
             Client(process, self.records[n :: len(processes)], chance)
@@ -169,6 +186,7 @@ class Schedule:
         ]
         self.sizes = TINY if seed % 2 else {}
         self.judge = Judge(self.simulation)
+        self.simulation.store.takes = is_taken
         for client in self.clients:
             self.simulation.users.append(partial(client.steps, self.simulation))
 
@@ -176,7 +194,10 @@ class Schedule:
     def _record(chance: random.Random, number: int) -> dict[str, Any]:
         at = max(0, number * 3 - chance.randrange(8))
         value = {"k": f"k{chance.randrange(KEYS)}", "id": f"r{number}", "at": at}
-        return {**value, "poison": 1} if chance.random() < 0.05 else value
+        luck = chance.random()
+        if luck < 0.1:
+            value["poison" if luck < 0.05 else REFUSED] = 1
+        return value
 
     def run(self) -> None:
         """Play it to its end.
@@ -206,13 +227,13 @@ class Schedule:
         if wrong := [each for each in late if judge.lanes[each] == "0"]:
             raise Violation(f"{wrong} came in time, and are late")
         dead = [key for key in self.simulation.store.rows if key.kind == DEAD]
-        poison = [each for each in self.records if "poison" in each]
+        poison = [each for each in self.records if {"poison", REFUSED} & {*each}]
         if len(dead) != len(poison) or len(set(late)) != len(late):
             raise Violation(f"dead {len(dead)}, poison {len(poison)}, late {late}")
         truth = Counter(
             (f"m{(int(each['k'][1:]) * 7 + 1) % KEYS}", self.window_of(each))
             for each in self.records
-            if each["id"] not in late and "poison" not in each
+            if each["id"] not in late and each not in poison
         )
         if truth != Counter({(key, start): count for key, start, count in got}):
             raise Violation(f"counts {sorted(got)} instead of {sorted(truth.items())}")

@@ -29,6 +29,7 @@ from pipelines.streams.calls import (
     Read,
     Scan,
     Snapshot,
+    UnworkableError,
     Wake,
 )
 from pipelines.streams.declaration import Declaration
@@ -65,6 +66,9 @@ MAX_GONE = 5
 
 class UnavailableError(Exception):
     """A service did not answer."""
+
+
+ERRORS = ChangedError, OutcomeUnknownError, UnavailableError, UnworkableError
 
 
 @dataclass
@@ -299,7 +303,7 @@ class Simulation:
         except StopIteration:
             self._end(process, again=False)
             return
-        except (ChangedError, OutcomeUnknownError, UnavailableError, MissingCodeError):
+        except (*ERRORS, MissingCodeError):
             self._end(process, again=True)
             return
         process.answer = None
@@ -328,7 +332,7 @@ class Simulation:
     def _act(self, process: Process, call: Any) -> None:
         try:
             process.answer = self.acts[type(call)](call)
-        except (ChangedError, OutcomeUnknownError, UnavailableError) as error:
+        except ERRORS as error:
             process.error = error
 
     def _crash(self, process: Process, call: Any) -> None:
@@ -374,7 +378,7 @@ class Simulation:
         self.has_rested = False
         try:
             self._commit(commit)
-        except ChangedError:
+        except (ChangedError, UnworkableError):
             return
 
     def _kill(self, process: Process) -> None:

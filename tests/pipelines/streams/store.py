@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from pipelines.streams.calls import ChangedError, Commit, Found, Key, Read, Snapshot
+from pipelines.streams.calls import (
+    ChangedError,
+    Commit,
+    Found,
+    Key,
+    Read,
+    Snapshot,
+    UnworkableError,
+)
 
 
 class Violation(AssertionError):
@@ -53,6 +61,8 @@ class Store:
         self.rows: dict[Key, Found] = {}
         self.version = 0
         self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
+        # Whether the service takes a commit, whatever its rows stand at.
+        self.takes: Callable[[Commit], bool] = lambda commit: True
         # Called after each commit, also with the rows that it has replaced or deleted.
         self.on_commit: Callable[[Commit, Mapping[Key, Found]], None] = lambda commit, before: None
 
@@ -65,6 +75,8 @@ class Store:
         return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
 
     def commit(self, commit: Commit) -> list[int]:
+        if not self.takes(commit):
+            raise UnworkableError("the service takes no such row")
         for key, _ in commit.inserts:
             if key in self.rows:
                 raise ChangedError
