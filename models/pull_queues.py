@@ -14,10 +14,11 @@ PullReceipt
     Key: a digest of the queue and the caller's idempotency key. Inserted with the item, so a
     second add with the same key is refused, even when the item was acked meanwhile.
     Or a digest of the queue and the leases of an ack: inserted by the commit that deletes their
-    items, so that a repeated ack is known.
+    items, so that a repeated ack is known. Or of the queue and an item that a transaction has
+    added: its body may run again.
     Queries: expires < .... Single-property index.
-    Growth: one row for each add with an idempotency key, for 24 hours, and for each commit of an
-    ack, for an hour.
+    Growth: one row for each add with an idempotency key or in a transaction, for 24 hours, and for
+    each commit of an ack, for an hour.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ def ack_key(queue: str, leases: Sequence[tuple[str, int]]) -> Any:
     """Return the key of the receipt of an ack: leases are pairs of an item and its version."""
     texts = sorted(f"{id_}@{version}" for id_, version in leases)
     return ndb.Key(PullReceipt, digest_of("ack", queue, *texts))
+
+
+def key_of_attempts(queue: str, id_: str) -> Any:
+    """Return the key of the receipt of an item that a transaction adds, through all attempts."""
+    return ndb.Key(PullReceipt, digest_of("transaction", queue, id_))
 
 
 def digest_of(*parts: str | None) -> str:

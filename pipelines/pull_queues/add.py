@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
@@ -15,6 +16,7 @@ from models.pull_queues import (
     PullReceipt,
     digest_of,
     item_key,
+    key_of_attempts,
     ready_at,
     receipt_key,
     tag_group,
@@ -56,7 +58,8 @@ def add_in_transaction(
     """Put an item with the writes of the caller's transaction.
 
     Its id is made of the transaction's and of what is added, so a body that runs again writes the
-    same row.
+    same row. A receipt is committed with it: if an earlier attempt took effect and its reply was
+    lost, a worker may have acked the item by now, and a second put would bring it back.
 
     Raises:
         BadItemError: it cannot be added.
@@ -65,7 +68,10 @@ def add_in_transaction(
     check(payload, tag, None)
     transaction, what = current_transaction(), digest_of(queue, payload, tag)
     id_ = ItemId(digest_of(transaction.id, what, str(transaction.count(f"pull-queues:{what}"))))
-    _entity(clients, queue, partitions, NewItem(id_, payload, tag, delay_s)).put()
+    item = NewItem(id_, payload, tag, delay_s)
+    receipt = _receipt(clients, key_of_attempts(queue, id_), item)
+    if transaction.doubt is None or receipt.key.get() is None:
+        ndb.put_multi([_entity(clients, queue, partitions, item), receipt])
     return id_
 
 
@@ -85,7 +91,7 @@ def add(
     """
     rows = [_entity(clients, queue, partitions, item)]
     if idempotency_key is not None:
-        rows.append(_receipt(clients, queue, item, idempotency_key))
+        rows.append(_receipt(clients, receipt_key(queue, idempotency_key), item))
     attempts = 0
     while True:
         attempts += 1
@@ -118,9 +124,9 @@ def _find(queue: str, item: NewItem, idempotency_key: str | None) -> ItemId | No
     return ItemId(receipt.item)
 
 
-def _receipt(clients: Clients, queue: str, item: NewItem, idempotency_key: str) -> PullReceipt:
+def _receipt(clients: Clients, key: Any, item: NewItem) -> PullReceipt:
     return PullReceipt(
-        key=receipt_key(queue, idempotency_key),
+        key=key,
         item=item.id,
         digest=digest_of(item.payload, item.tag),
         expires=naive_utc(clients.clock.now()) + RECEIPTS_FOR,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -203,6 +204,33 @@ def test_a_body_that_runs_again_adds_its_items_once(here: World) -> None:
 
     assert here.plan.fired
     assert waiting() == 1
+
+
+def test_a_body_that_runs_again_brings_back_no_item_that_was_acked(here: World) -> None:
+    """P4: the commit's reply was lost, and a worker was done before the body ran again."""
+    done: list[str] = []
+    runs = itertools.count(1)
+
+    def work() -> None:
+        with here.clients.context():
+            leases = lease(here)
+            assert WORK.ack(here.clients, leases) == []
+            done.extend(payloads(leases))
+
+    def body() -> None:
+        if next(runs) == 2:
+            with here.plan.unwatched():
+                in_threads(work)
+        WORK.add_in_transaction(here.clients, "a")
+        WORK.add_in_transaction(here.clients, "a")
+
+    here.plan.reset("reply-lost", next_call="Commit")
+    with here.plan.watched():
+        transact(body)
+
+    assert next(runs) == 3
+    assert done == ["a", "a"]
+    assert waiting() == 0
 
 
 @pytest.mark.parametrize("workers", [2, 4])
