@@ -99,6 +99,8 @@ class BatchWork(ndb.Model):
     )  # How many of its addition come before.
     size = ndb.IntegerProperty(indexed=False)  # Of the whole addition, in number 0.
     digest = ndb.TextProperty(required=True)  # Of the whole addition.
+    # The same in number 0, without queues and arguments as by default: two versions agree on it.
+    said = ndb.TextProperty()
 
 
 class BatchPage(ndb.Model):

@@ -125,6 +125,12 @@ def own_post(blog: str, number: int, author: Author | None) -> Post:
     return post
 
 
+def author_id_of(blog: str, number: int) -> str:
+    """Return who wrote a post; "": it is gone."""
+    post = post_key(blog, number).get()
+    return post.author_id if post is not None else ""
+
+
 def post_of(blog: str, number: int) -> Post:
     """Return a post, by its key.
 
@@ -190,8 +196,11 @@ def delete_comments(clients: Clients, args: PostArgs) -> None:
 
 def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[ItemError | None]:
     """Delete some comments with what they count for, in the commit that holds their receipts."""
-    BLOG.delete_in_transaction(clients, *(comment.key for comment in comments))
-    if counted := sum(not comment.is_deleted for comment in comments):
+    # Read again: its author may have deleted one since, who has counted that.
+    stored: list[Comment | None] = ndb.get_multi([comment.key for comment in comments])
+    there = [comment for comment in stored if comment is not None]
+    BLOG.delete_in_transaction(clients, *(comment.key for comment in there))
+    if counted := sum(not comment.is_deleted for comment in there):
         COMMENT_COUNTS.increment_in_transaction(clients, {args.post: -counted})
     return [None] * len(comments)
 

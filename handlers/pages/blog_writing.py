@@ -62,9 +62,9 @@ def create() -> ResponseReturnValue:
         return _form(form, dict(error.errors), 400)
     if "preview" in request.form:
         return _form(form, {}, 200, preview=draft)
-    _sign_in(who)
     number = posts.create_post(clients(), DEMO, form_id, who, draft)
     invalidate(clients(), NEWEST)
+    _sign_in(who, form_id, posts.author_id_of(DEMO, number))
     return redirect(address_of(number), 303)
 
 
@@ -149,7 +149,7 @@ def comment(number: str) -> ResponseReturnValue:
     except (UnknownPostError, UnknownCommentError):
         abort(404)
     clients().publish(comments_topic(post.number))
-    _sign_in(who)
+    _sign_in(who, form_id, comments.author_id_of(name))
     order = name.rpartition("|")[2]
     return redirect(url_for(".permalink", number=number, order=order), 303)
 
@@ -196,24 +196,30 @@ def _author_in_form(form_id: str) -> Author:
     Raises:
         BadDraftError: the name is none.
     """
-    return author() or Author(_new_id(form_id), name_of(request.form.get("name", "")))
+    return author() or Author(_new_ids(form_id)[0], name_of(request.form.get("name", "")))
 
 
-def _new_id(form_id: str) -> str:
-    """Return the id of whoever sent a form: the same when it is sent again before its cookie came.
+def _new_ids(form_id: str) -> list[str]:
+    """Return the id of whoever sent a form, and those that it had by the keys before ours.
 
-    Visitors choose what they send, and the ids of authors are public: they are in the addresses of
-    comments. So a key of ours makes the id, and nobody can send the form that has a given one.
+    It is the same when the form is sent again before its cookie came. Visitors choose what they
+    send, and the ids of authors are public: they are in the addresses of comments. So a key of ours
+    makes the id, and nobody can send the form that has a given one.
     """
-    key = settings().secret_keys[0].encode()
-    return hmac.digest(key, f"blog.author|{form_id}".encode(), "sha256").hex()[:16]
+    text = f"blog.author|{form_id}".encode()
+    return [hmac.digest(key.encode(), text, "sha256").hex()[:16] for key in settings().secret_keys]
 
 
-def _sign_in(who: Author) -> None:
-    """Remember who writes, in a session of its own: nothing of the one before is left."""
+def _sign_in(who: Author, form_id: str, made_by: str) -> None:
+    """Remember who writes, in a session of its own: nothing of the one before is left.
+
+    Args:
+        made_by: The author of what the form has made: by an earlier key, if it was sent before.
+    """
     if author() is None:
         session.clear()
-        session["blog"] = {"id": who.id, "name": who.name}
+        author_id = made_by if made_by in _new_ids(form_id) else who.id
+        session["blog"] = {"id": author_id, "name": who.name}
 
 
 def _author_or_404() -> Author:

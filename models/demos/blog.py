@@ -20,6 +20,10 @@ Commenter
     comments of two users never wait for each other.
     Queries: none. Growth: one row per user who has commented.
 
+CommentReceipt
+    Key: the id of the form that made a comment: it makes one, however often it is sent.
+    Queries: none. Growth: one row per comment.
+
 Comment
     Key: "<post>|<bucket>|<order key of time, user and number within the user>". Every part is of
     fixed width or escaped, so that the order of keys is the order of times. The bucket comes from a
@@ -84,7 +88,12 @@ class Commenter(ndb.Model):
 
     last_number = ndb.IntegerProperty(indexed=False, default=0)
     last_at = ndb.DateTimeProperty(indexed=False)
-    forms = ndb.JsonProperty(default={})  # {form: the comment it made}, the last ones.
+
+
+class CommentReceipt(ndb.Model):
+    """Which comment a form has made."""
+
+    comment = ndb.TextProperty(required=True)
 
 
 class Comment(ndb.Model):
@@ -134,6 +143,11 @@ def post_key(blog: str, number: int) -> Any:
 def receipt_key(form_id: str) -> Any:
     """Return the key of the receipt of a form that makes a post."""
     return ndb.Key(PostReceipt, form_id)
+
+
+def comment_receipt_key(form_id: str) -> Any:
+    """Return the key of the receipt of a form that makes a comment."""
+    return ndb.Key(CommentReceipt, form_id)
 
 
 def commenter_key(blog: str, user_id: str) -> Any:

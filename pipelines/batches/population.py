@@ -98,7 +98,12 @@ class _Addition:
     batch: str
     name: str
     pages: Sequence[_Page]
-    digest: str
+    digest: str  # Of all that its pages hold.
+    said: str  # Of what its caller has said, which another version of the code writes otherwise.
+
+    def is_as(self, work: BatchWork) -> bool:
+        """Return whether this is the addition of a first page."""
+        return bool(self.digest == work.digest or self.said == work.said)
 
     @property
     def size(self) -> int:
@@ -136,7 +141,7 @@ def populate(
         BatchError: none was added, and why.
     """
     addition = _addition(declared, batch, work, how.idempotency_key)
-    _store(clients, addition)
+    _store(clients, addition, how)
     return transact(lambda: _add(clients, declared, addition, how))
 
 
@@ -235,14 +240,11 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
     """Count an addition, in a transaction; the row of its first page proves that it was."""
     written = current_transaction().hook("batches", _Written)
     state: BatchState | None = written.get(state_key(addition.batch))
+    _check_begun(state, how)
     if state is None:
-        if how.parent is not None:
-            _check_wanted(how.parent)
         state = _new_state(clients, declared, addition.batch, how.parent)
-    elif state.state == REMOVED:
-        raise UnknownBatchError(f"{addition.batch} is over, and its rows were deleted")
     known: BatchWork | None = written.get(work_key(addition.first_page)) if addition.size else None
-    if known is not None and how.is_compared and known.digest != addition.digest:
+    if known is not None and how.is_compared and not addition.is_as(known):
         raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
     is_new = addition.size > 0 and known is None
     if known is not None and state.sealed >= how.seal:
@@ -262,7 +264,7 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
 
 def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
     work, page = addition.pages[0].rows(addition.first_page, addition.digest)
-    work.size = addition.size
+    work.size, work.said = addition.size, addition.said
     return work, page
 
 
@@ -314,6 +316,14 @@ def _new_state(
     )
 
 
+def _check_begun(state: BatchState | None, how: PopulateOptions) -> None:
+    """Check that a batch may begin, or was not removed."""
+    if state is None and how.parent is not None:
+        _check_wanted(how.parent)
+    if state is not None and state.state == REMOVED:
+        raise UnknownBatchError(f"{state.key.id()} is over, and its rows were deleted")
+
+
 def _check_open(state: BatchState, adder: MemberRef | None) -> None:
     """Check that a batch takes members: it is not sealed, or one that it waits for adds them."""
     if state.state == RUNNING and (not state.sealed or (adder and _is_wanted(state, adder))):
@@ -341,20 +351,29 @@ def _addition(declared: Declaration, batch: str, work: Work, idempotency_key: st
     """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
     if len(idempotency_key) > MAX_KEY_CHARS:
         raise BadWorkError(f"an idempotency key has at most {MAX_KEY_CHARS} characters")
-    pages = list(_cut(declared, work))
+    said = hashlib.sha256()
+    pages = list(_cut(declared, work, said))
     digest = hashlib.sha256()
     for page in pages:
         digest.update(json.dumps([page.tasks, page.members]).encode())
-    return _Addition(batch, _addition_name(idempotency_key), pages, digest.hexdigest()[:32])
+    name = _addition_name(idempotency_key)
+    return _Addition(batch, name, pages, digest.hexdigest()[:32], said.hexdigest()[:32])
 
 
-def _store(clients: Clients, addition: _Addition) -> None:
+def _store(clients: Clients, addition: _Addition, how: PopulateOptions) -> None:
     """Store all pages of an addition but the first, which its commit writes.
 
-    A page that exists was stored by a call like this one: its key says what is in it.
+    A page that exists was stored by a call like this one: its key says what is in it. Nothing is
+    stored by a call that would be refused: nobody would ever delete it.
     """
-    if len(addition.pages) < 2 or work_key(addition.first_page).get() is not None:
+    if len(addition.pages) < 2:
+        return
+    state, first = ndb.get_multi([state_key(addition.batch), work_key(addition.first_page)])
+    if first is not None:
         return  # What is there was counted with its first page; `_add` says whether it is this.
+    _check_begun(state, how)
+    if state is not None:
+        _check_open(state, how.adder)
     for number, page in list(enumerate(addition.pages))[1:]:
         rows = page.rows(addition.page_id(number), addition.digest)
         with contextlib.suppress(rpc_errors.AlreadyExists):
@@ -365,10 +384,11 @@ def _addition_name(idempotency_key: str) -> str:
     return hashlib.sha256(json.dumps(idempotency_key).encode()).hexdigest()[:16]
 
 
-def _cut(declared: Declaration, work: Work) -> Iterator[_Page]:
+def _cut(declared: Declaration, work: Work, said: Any) -> Iterator[_Page]:
     page = _Page(0)
     for task, args in work:
         where, body = _member(declared, task, args)
+        said.update(json.dumps([where[0], task.said(args)]).encode())
         if page.members and not page.takes(body):
             yield page
             page = _Page(page.first + len(page.members))

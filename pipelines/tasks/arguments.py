@@ -45,6 +45,10 @@ class ArgumentsCodec(Generic[A]):
         self.read(body)
         return body
 
+    def said(self, args: A) -> str:
+        """Return arguments as JSON, without those that are as by default."""
+        return self._adapter.dump_json(args, exclude_defaults=True, warnings=False).decode()
+
     def read(self, body: bytes) -> A:
         """Return the arguments in a body.
 

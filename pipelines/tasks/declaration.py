@@ -128,6 +128,13 @@ class Task(Generic[A]):
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(self.path, self.queue, body, task_name, at, max_attempts)
 
+    def said(self, args: A) -> str:
+        """Return what a caller has said by arguments: the same when a field is added to them.
+
+        Fields that are as by default are left out.
+        """
+        return self._codec.said(args)
+
     @staticmethod
     def due(
         clients: Clients, delay_s: float, at: datetime.datetime | None

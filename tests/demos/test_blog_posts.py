@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from demos.blog import comments, cost, posts
+from demos.blog.comments import comment_of_post
 from demos.blog.drafts import BadDraftError, Draft, draft_of
 from demos.blog.posts import DEMO, UnknownPostError
-from models.demos.blog import Comment, index_key, post_key
+from models.demos.blog import Comment, index_key, post_id, post_key
+from models.transactions import transact
 from tests.demos.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
 from tests.faults import REPLY_LOST
 from tests.world import World, in_threads
@@ -85,6 +87,27 @@ def posts_after(world: World) -> list[int]:
     with world.context():
         posts.create_post(world.clients, DEMO, form(7), ADA, DRAFT)
     return listed(world)
+
+
+def test_a_comment_that_its_author_deletes_meanwhile_counts_no_less_than_nothing(
+    world: World,
+) -> None:
+    """The job that deletes a post's comments has read it before; its author has counted that."""
+    written(world, 1)
+    first, second = said(world, 1, "x"), said(world, 1, "y")
+    with world.context():
+        read = [comment_of_post(post_id(DEMO, 1), name) for name in (first, second)]
+        comments.delete_comment(world.clients, post_id(DEMO, 1), first, ADA)
+        second_key = read[1].key
+
+        def body() -> None:
+            posts._delete(world.clients, posts.PostArgs(post_id(DEMO, 1)), read)
+
+        transact(body)
+        transact(body)  # The rows are gone.
+
+        assert second_key.get() is None
+    assert counted(world, 1) == 0
 
 
 def test_a_deleted_post_takes_its_comments_along(world: World) -> None:

@@ -23,7 +23,7 @@ from models.batches import BatchPage, BatchState, BatchWork
 from models.continuations import ContinuationPage, ContinuationRun
 from models.counters import CounterConfig, CounterReceipt, CounterShard
 from models.dead_tasks import DeadTask
-from models.demos.blog import BlogIndex, Comment, Commenter, Post, PostReceipt
+from models.demos.blog import BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt
 from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
@@ -45,7 +45,7 @@ KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
     TaskAttempts,
     *(Quilt, QuiltPiece, QuiltSquare, BatchPage, BatchState, BatchWork),
-    *(BlogIndex, Comment, Commenter, Post, PostReceipt),
+    *(BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),

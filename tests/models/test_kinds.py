@@ -60,6 +60,7 @@ REQUIRED = {
     "BatchState": {"created", "due", "keep_s", "policy", "state"},
     "BatchWork": {"digest", "first", "members", "tasks"},
     "Comment": {"author", "author_id", "created", "text", "thread"},
+    "CommentReceipt": {"comment"},
     "Comparison": {"asked"},
     "ContinuationHeartbeat": {"expires_at"},
     "ContinuationPage": {"after", "items", "load_from", "progressed_at", "receipts", "updated_at"},
@@ -156,6 +157,7 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: blog.index_key("demo"), ("BlogIndex", "demo")),
     (lambda: blog.post_key("demo", 7), ("Post", "demo|0000000007")),
     (lambda: blog.receipt_key("f"), ("PostReceipt", "f")),
+    (lambda: blog.comment_receipt_key("f"), ("CommentReceipt", "f")),
     (lambda: blog.commenter_key("demo", "u"), ("Commenter", "demo|u")),
     (
         lambda: blog.comment_key("demo|0000000007", "1903824000000000!u!0000000000000001", "u"),

@@ -14,7 +14,7 @@ from demos.blog.drafts import Author
 from demos.blog.posts import DEMO
 from models.demos.blog import post_key
 from tests.demos.bloggers import ADA, BOB, said, written
-from tests.handlers.conftest import Browser
+from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only
 from tests.world import World
@@ -162,7 +162,18 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
         for name in ("id", "title", "updated"):
             assert each.findtext(f"{ATOM}{name}")
     assert entries[0].findtext(f"{ATOM}summary") == "They begin beyond a row."
-    assert entries[0].find(f"{ATOM}link").get("href") == "http://localhost/blog/5"
+    assert entries[0].find(f"{ATOM}link").get("href") == "/blog/5"
+
+
+def test_the_feed_repeats_no_name_that_a_caller_sends(posts: World) -> None:
+    """S19: nor a scheme that only the front end knows: addresses are relative to the feed's own."""
+    app = app_with(posts, settings=on_cloud_run(posts))
+
+    text = Browser(app).get("/blog/feed.atom", headers={"Host": "elsewhere.example"}).text
+
+    assert 'rel="self" type="application/atom+xml" href="/blog/feed.atom"' in text
+    assert "elsewhere" not in text
+    assert text.count("http://") == text.count('xmlns="http://') == 1
 
 
 def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from demos.blog import samples
+from demos.blog.comments import comment_by_order
 from demos.blog.posts import DEMO
-from models.demos.blog import Comment, Post, post_key
+from models.demos.blog import Comment, Post, post_id, post_key
 from tests.demos.bloggers import said, threads, written
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
@@ -263,6 +265,30 @@ def test_a_form_without_our_token_does_nothing(
 
     assert [response.status_code for response in responses] == [403] * 5
     assert snapshot() == before
+
+
+def test_a_form_sent_again_after_a_key_was_replaced_counts_once(
+    world: World, browser: Browser
+) -> None:
+    """S22: whoever sent it is the author of what it has made, and may change it."""
+    where = publish(browser)
+    name = say(Browser(world.app), where, "Hello", OTHER).headers["Location"]
+    keys = ("another-key-of-some-length-9876543210-zxy", *world.settings.secret_keys)
+    later = app_with(world, settings=replace(world.settings, secret_keys=keys))
+    author, commenter = Browser(later), Browser(later)
+
+    assert publish(author) == where
+    assert say(commenter, where, "Hello", OTHER).headers["Location"] == name
+
+    assert author.get(f"{where}/edit").status_code == 200
+    order = name.rpartition("/")[2]
+    with world.context():
+        comment = comment_by_order(post_id(DEMO, 1), order)
+    deleted = commenter.post(f"{where}/comments/delete", {"comment": comment.key.id()})
+    assert deleted.status_code == 303
+    stranger = Browser(later)
+    say(stranger, where, "Hi", "e" * 32)
+    assert stranger.get(f"{where}/edit").status_code == 404
 
 
 def test_a_name_begins_another_session(world: World, browser: Browser) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from pipelines.batches import population
+from pipelines.batches import ClosedError, TaskBatch, UnknownBatchError, population
+from pipelines.batches.declaration import MemberRef
 from pipelines.batches.errors import BadWorkError, DifferentWorkError
 from pipelines.batches.population import PopulateOptions
-from tests.pipelines.batches.harness import NOTES, RAN, notes, outcomes, rows_of, told
+from pipelines.tasks import Task
+from tests.pipelines.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told
 from tests.world import World
 
 GROWS = PopulateOptions(is_compared=False)  # As a member adds, whose work may differ each time.
@@ -98,3 +101,66 @@ def test_a_member_that_died_may_add_others(world: World) -> None:
     assert {f"b/{label}": 1 for label in "vwxyz"} == RAN
     with world.context():
         assert outcomes(NOTES, "b") == ["done"] * 5
+
+
+def test_a_call_that_is_refused_stores_nothing(world: World) -> None:
+    """F5: however many pages it has: of a batch that is sealed, complete, or removed."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+        before = rows_of("notes:b")
+        with pytest.raises(ClosedError):
+            NOTES.populate(world.clients, "b", notes(*"vwxyz"), idempotency_key="more")
+        assert rows_of("notes:b") == before
+    world.settle()
+    with world.context():
+        with pytest.raises(ClosedError):
+            NOTES.populate(world.clients, "b", notes(*"vwxyz"), idempotency_key="more")
+        assert rows_of("notes:b") == before
+    world.clock.sleep(NOTES.declaration.keep.total_seconds() + 1)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        with pytest.raises(UnknownBatchError):
+            NOTES.populate(world.clients, "b", notes(*"abcde"), seal=True)
+        assert rows_of("notes:b").total() == 1
+
+
+def test_a_batch_that_may_not_begin_stores_nothing(world: World) -> None:
+    """F5: below a member that has ended, or never was."""
+    ended = PopulateOptions(seal=True, parent=MemberRef("notes:b", "notes:b:x:000000", 0, 1))
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"))
+        with pytest.raises(ClosedError):
+            population.populate(
+                world.clients, NOTES.declaration, "notes:child", notes(*"abcde"), ended
+            )
+        assert rows_of("notes:child").total() == 0
+
+
+@dataclass(frozen=True)
+class NextNote:
+    """What the next version of the code takes."""
+
+    label: str
+    colour: str = "black"
+
+
+def test_a_call_that_the_next_version_repeats_adds_nothing(world: World) -> None:
+    """F4: it takes a further argument, in another queue; the batch is sealed all the same."""
+
+    def work(clients: Any, args: Any) -> None: ...
+
+    old = Task("/tasks/note", "fan-out", Note, work)
+    new = Task("/tasks/note", "imports", NextNote, work)
+    labels = "abcde"
+    with world.context():
+        batches = TaskBatch("notes", members=[old])
+        assert batches.populate(world.clients, "b", [(old, Note(each)) for each in labels]) == 5
+        batches = TaskBatch("notes", members=[new])
+        repeated = [(new, NextNote(label)) for label in labels]
+        assert batches.populate(world.clients, "b", repeated, seal=True) == 0
+        progress = batches.progress("b")
+        assert (progress.members, progress.is_sealed) == (5, True)
+        with pytest.raises(DifferentWorkError):
+            batches.populate(world.clients, "b", [(new, NextNote("a", "blue")), *repeated[1:]])
