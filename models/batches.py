@@ -82,6 +82,7 @@ class BatchState(ndb.Model):
     # When its rows are deleted, and then its mark; None: it runs.
     remove_at = ndb.DateTimeProperty()
     wakes = ndb.IntegerProperty(indexed=False, default=0)
+    changed_by = ndb.TextProperty()  # The transaction that has cancelled or re-opened it last.
 
     @property
     def waiting(self) -> int:
@@ -101,6 +102,7 @@ class BatchWork(ndb.Model):
     digest = ndb.TextProperty(required=True)  # Of the whole addition.
     # The same in number 0, without queues and arguments as by default: two versions agree on it.
     said = ndb.TextProperty()
+    added_by = ndb.TextProperty()  # In number 0, the transaction that counts the addition.
 
 
 class BatchPage(ndb.Model):

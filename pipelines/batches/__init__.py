@@ -29,7 +29,8 @@ the next generation, with a completion of its own. A member may add members to i
 (`current_member().add`), or become a batch (`.nest`): it ends when that is complete.
 
 Lost on failure: nothing. A member runs at least once, as any task, and is counted exactly once. A
-task that the queue itself lost is created again by the sweep after half an hour.
+member's task that the queue itself lost is created again by the sweep after half an hour; a
+callback that was purged with its queue is not.
 Cost of a member: 1 task; its share of a pack of ends, put and deleted; 1/1000 of a page, twice; its
 share of a fold, which is 3 writes. Alone in its pack that is little more than 2 writes.
 

@@ -56,6 +56,11 @@ def is_wanted(clients: Clients, batch: str, generation: int) -> bool:
     return True
 
 
+def forget(clients: Clients, batch: str) -> None:
+    """Read a batch again before the next of its members runs in this process."""
+    _beliefs(clients).pop(batch, None)
+
+
 def are_last(clients: Clients, batch: str, ends: int) -> bool:
     """Count ends of a batch that are on their way; return whether no member is left behind them."""
     known = _beliefs(clients).get(batch)

@@ -37,10 +37,10 @@ from models.batches import (
     state_key,
 )
 from models.commits import read_versions
-from models.transactions import transact
+from models.transactions import current_transaction, transact
 from pipelines import outbox
 from pipelines.batches import policy
-from pipelines.batches.beliefs import are_last
+from pipelines.batches.beliefs import are_last, forget
 from pipelines.batches.declaration import Completed, message_task
 from pipelines.batches.errors import UnknownBatchError
 from pipelines.fork_join import Batch, fork_join
@@ -225,13 +225,17 @@ def cancel(clients: Clients, batch: str) -> bool:
 
     def body() -> bool:
         state = state_of(batch)
+        call_id = current_transaction().id
         if state.state != RUNNING:
-            return False
+            return bool(state.changed_by == call_id)  # Then its reply was lost.
+        state.changed_by = call_id
         conclude(clients, state, is_cancelled=True)
         state.put()
         return True
 
-    return transact(body)
+    was_running = transact(body)
+    forget(clients, batch)
+    return was_running
 
 
 @task("/tasks/batches/cancel-nested", queue="default")

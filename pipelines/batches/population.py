@@ -49,6 +49,7 @@ from pipelines.batches.errors import (
     NestedError,
     UnknownBatchError,
 )
+from pipelines.batches.written import Written
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.declaration import Task
@@ -182,11 +183,16 @@ def run_again(clients: Clients, batch: str) -> int:
         NestedError: it is a member of another batch.
     """
 
+    count = 0
+
     def body() -> int:
+        nonlocal count
         state = state_of(batch)
         if state.parent:
             raise NestedError(f"{batch} is a member of {state.parent}: run that again")
-        return reopen(clients, state)
+        if state.changed_by != current_transaction().id:  # Else its reply was lost.
+            count = reopen(clients, state)
+        return count
 
     return transact(body)
 
@@ -203,6 +209,7 @@ def reopen(clients: Clients, state: BatchState) -> int:
     state.generation += 1
     state.failed = state.cancelled = 0
     state.state, state.outcome, state.completed = RUNNING, None, None
+    state.changed_by = current_transaction().id
     batch = state.key.id()
     again = Create(batch, within=batch, generation=state.generation, also_waiting=also_waiting)
     outbox.enqueue(clients, create, again)
@@ -238,7 +245,7 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
 
 def _add(clients: Clients, declared: Declaration, addition: _Addition, how: PopulateOptions) -> int:
     """Count an addition, in a transaction; the row of its first page proves that it was."""
-    written = current_transaction().hook("batches", _Written)
+    written = current_transaction().hook("batches", Written)
     state: BatchState | None = written.get(state_key(addition.batch))
     _check_begun(state, how)
     if state is None:
@@ -246,6 +253,8 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
     known: BatchWork | None = written.get(work_key(addition.first_page)) if addition.size else None
     if known is not None and how.is_compared and not addition.is_as(known):
         raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
+    if known is not None and written.was_committed(known):
+        return addition.size
     is_new = addition.size > 0 and known is None
     if known is not None and state.sealed >= how.seal:
         return 0
@@ -265,31 +274,8 @@ def _add(clients: Clients, declared: Declaration, addition: _Addition, how: Popu
 def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
     work, page = addition.pages[0].rows(addition.first_page, addition.digest)
     work.size, work.said = addition.size, addition.said
+    work.added_by = current_transaction().id
     return work, page
-
-
-class _Written:
-    """The rows that this attempt of a transaction has written.
-
-    A transaction reads what was there before it, so a second addition in one has to look here.
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[Any, Any] = {}
-
-    def get(self, key: Any) -> Any:
-        return self._rows[key] if key in self._rows else key.get()
-
-    def put(self, *rows: ndb.Model) -> None:
-        ndb.put_multi(rows)
-        self._rows.update((row.key, row) for row in rows)
-
-    def on_retry(self, cause: Exception) -> None:
-        self._rows.clear()
-
-    def on_commit(self) -> None: ...
-
-    def on_give_up(self) -> None: ...
 
 
 def _new_state(
@@ -335,6 +321,16 @@ def _check_wanted(parent: MemberRef) -> None:
     """Check that a batch waits for a member: nothing begins below one that is over."""
     if not _is_wanted(state_key(parent.batch).get(), parent):
         raise ClosedError(f"{parent.batch} does not wait for {parent.page}:{parent.position}")
+
+
+def is_needed(state: BatchState) -> bool:
+    """Return whether anybody waits for a batch: it is a root, or its member has not ended."""
+    if not state.parent:
+        return True
+    member = MemberRef(
+        state.parent, state.parent_page, state.parent_position, state.parent_generation
+    )
+    return _is_wanted(state_key(state.parent).get(), member)
 
 
 def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:

@@ -2,8 +2,10 @@
 
 Each batch says when it is to be looked at: one that runs in one property, one that is complete in
 another, so neither hides the other. A running one in which nothing has ended for half an hour may
-have lost tasks, by a queue that was purged: all that is open gets its tasks anew, and again an hour
-later. Long work is then delivered twice, as any task may be.
+have lost tasks, by a queue that was purged: all that is open gets its tasks anew, again an hour
+later, and then ever more rarely, at least once a day. Long work is then delivered twice, as any
+task may be. One that is nested in a batch which is over is cancelled instead: the task that was to
+do so got lost.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
 then its rows are deleted by a task. The mark stays for 32 days: longer than a task can wait.
@@ -36,7 +38,8 @@ from models.batches import (
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.batches.creation import Create, create
-from pipelines.batches.ending import touch
+from pipelines.batches.ending import conclude, touch
+from pipelines.batches.population import is_needed
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.each import run_each
@@ -49,6 +52,7 @@ MAX_COUNTED = 1_000
 MAX_DELETED = 500  # By one call.
 CALLS_PER_TASK = 20
 WAKE_AGAIN_S = 3600.0
+WAKE_AT_LEAST_S = 24 * 3600.0
 REMOVED_FOR = datetime.timedelta(days=32)
 
 
@@ -95,15 +99,24 @@ def _wake(clients: Clients, batch: str) -> bool:
         state = _due(clients, batch, RUNNING)
         if state is None:
             return False
+        if not is_needed(state):
+            conclude(clients, state, is_cancelled=True)
+            state.put()
+            return True
         if state.waiting:
             state.wakes += 1
             again = Create(batch, batch, state.generation, wake=state.wakes)
             outbox.enqueue(clients, create, again)
-        touch(clients, state, WAKE_AGAIN_S)
+        touch(clients, state, _pause_s(state.wakes))
         state.put()
         return bool(state.waiting)
 
     return transact(body)
+
+
+def _pause_s(wakes: int) -> float:
+    """Return how long a batch is left alone: longer each time, as none may ever end."""
+    return min(WAKE_AGAIN_S * 2.0 ** min(max(wakes, 1) - 1, 10), WAKE_AT_LEAST_S)
 
 
 def _mark(clients: Clients, batch: str) -> bool:

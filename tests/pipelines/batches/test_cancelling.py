@@ -12,7 +12,7 @@ from models.batches import REMOVED, RUNNING, BatchState, pages_within
 from pipelines.batches import ClosedError, ending, members
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import MemberRef
-from pipelines.batches.ending import CancelNested, cancel_nested
+from pipelines.batches.ending import STALE_S, CancelNested, cancel_nested
 from pipelines.batches.errors import NestedError
 from pipelines.batches.members import Member
 from tests.pipelines.batches.harness import (
@@ -195,3 +195,32 @@ def test_a_member_nests_in_one_declaration_only(world: World) -> None:
         assert member.nest(TREES, notes("a")) == child
 
     assert states(world) == [None]
+
+
+def test_a_cancelling_that_a_queue_lost_is_made_up_for(world: World) -> None:
+    """F7: the sweep wakes no member of a batch for which nobody waits."""
+    grow(world, 2)
+    with world.context():
+        TREES.cancel(world.clients, "root")
+    for queue in ("default", "fan-out"):
+        world.engine.purge_queue(world.engine.place.queue_name(queue))
+    ran = dict(RAN)
+    world.clock.sleep(STALE_S + 1)
+    world.sweep()
+
+    assert states(world) == ["cancelled"] * 2
+    world.settle()
+    assert ran == RAN
+
+
+def test_the_process_that_cancels_begins_no_member_afterwards(world: World) -> None:
+    """F7: it knows at once; others may believe for a second that the batch runs."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "b"), seal=True)
+    deliver_next(world, "default")
+    deliver_next(world, "fan-out")
+    with world.context():
+        assert NOTES.cancel(world.clients, "b")
+    deliver_next(world, "fan-out")
+
+    assert RAN == {"b/a": 1}

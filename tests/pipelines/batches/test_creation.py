@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchPage, BatchWork
+from models.batches import BatchPage, BatchWork, state_key
 from models.dead_tasks import DeadTask
 from models.transactions import transact
 from pipelines.batches import creation, population
 from pipelines.batches.ending import STALE_S
 from pipelines.batches.errors import BadWorkError
+from pipelines.runtime import naive_utc
 from pipelines.runtime.messages import Message
 from pipelines.tasks import CloudTaskQueue
 from tests.explorer import IS_EXHAUSTIVE
@@ -206,3 +207,18 @@ def test_an_outage_that_shows_as_time_outs_fails_no_walk(
     assert RAN == {"b/a": 1, "b/b": 1}
     with world.context():
         assert not DeadTask.query().fetch()
+
+
+def test_members_that_never_end_are_woken_ever_more_rarely(world: World) -> None:
+    """F3: for their batch may have lost its declaration, and each delivery be a dead task."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+    waits = []
+    for _ in range(7):
+        with world.context():
+            state = state_key("notes:b").get()
+        waits.append((state.due - naive_utc(world.clock.now())).total_seconds())
+        world.clock.sleep(waits[-1])
+        world.sweep()
+
+    assert waits == [hours * 3600 for hours in (0.5, 1, 2, 4, 8, 16, 24)]
