@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.pull_queues import PullItem, dead_items, group_items, item_key, tag_group
-from models.transactions import transact
+from models.transactions import current_transaction, transact
 from pipelines.pull_queues import add as adding
 from pipelines.pull_queues import leasing
 from pipelines.pull_queues.add import make_ready
@@ -143,11 +143,15 @@ class PullQueue:
     def replay(self, clients: Clients, id_: ItemId) -> bool:
         """Let a dead letter be leased again, as if it were new; return whether it was dead."""
         now = naive_utc(clients.clock.now())
+        was_dead = False
 
         def body() -> bool:
+            nonlocal was_dead
             row = item_key(self.name, id_).get()
             if row is None or row.dead is None:
-                return False
+                # An attempt before this one took effect, and its reply was lost.
+                return was_dead and current_transaction().doubt is not None
+            was_dead = True
             row.dead, row.deliveries = None, 0
             make_ready(row, self.partitions, now)
             row.put()

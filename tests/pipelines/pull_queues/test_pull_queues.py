@@ -409,6 +409,31 @@ def test_a_receipt_that_is_used_anew_stays(here: World) -> None:
     assert waiting() == 2
 
 
+@pytest.mark.parametrize("is_acked", [False, True])
+def test_a_replay_whose_reply_was_lost_says_that_it_took_effect(
+    here: World, is_acked: bool
+) -> None:
+    """Also when a worker was done with the item before the body ran again."""
+    add(here, "a")
+    for _ in range(4):
+        lease(here, lease_s=1)
+        here.clock.sleep(2)
+    [dead] = WORK.dead_letters()
+
+    def work() -> None:
+        with here.clients.context():
+            assert WORK.ack(here.clients, lease(here)) == []
+
+    here.plan.reset("reply-lost", next_call="Commit", more={3: "overlap"})
+    here.plan.on_fire = lambda: in_threads(*[work] * is_acked)
+    with here.plan.watched():
+        assert WORK.replay(here.clients, dead.id)
+
+    assert "then overlap" in here.plan.fired
+    assert waiting() == (0 if is_acked else 1)
+    assert not WORK.replay(here.clients, dead.id)
+
+
 def test_dead_letters_go_after_a_month(here: World) -> None:
     add(here, "poison")
     for _ in range(4):
