@@ -24,6 +24,7 @@ from handlers.endpoints import (
     cron,
     delivery_log,
     errors,
+    fields,
     health,
     live,
     metrics,
@@ -51,7 +52,6 @@ log = logging.getLogger(__name__)
 # An upload of 10 MiB in a form, and a little.
 MAX_REQUEST_BYTES = 11 * 1024 * 1024
 MAX_FORM_BYTES = 512 * 1024
-MAX_FORM_PARTS = 50
 # How long a deployed app waits before it asks Cloud Tasks for its queues: whose library takes a
 # while to load, and the first visitors' requests are there by then.
 QUEUES_CHECKED_AFTER_S = 5.0
@@ -139,7 +139,7 @@ def mount(
         SESSION_COOKIE_SAMESITE="Lax",
         MAX_CONTENT_LENGTH=MAX_REQUEST_BYTES,
         MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
-        MAX_FORM_PARTS=MAX_FORM_PARTS,
+        MAX_FORM_PARTS=fields.MAX_FIELDS,
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     security.register(app, settings)

@@ -28,6 +28,7 @@ from pipelines.pull_queues import (
     Lease,
     PullQueue,
 )
+from pipelines.pull_queues.items import MAX_PAYLOAD_BYTES, MAX_TAG_CHARS
 from pipelines.pull_queues.queue import MAX_LEASE_S
 
 bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
@@ -38,14 +39,16 @@ MAX_BODY_BYTES = 100_000
 MAX_LEASES = 200
 MAX_DELAY_S = 30 * 24 * 3600
 
+Tag = Annotated[str, pydantic.Field(max_length=MAX_TAG_CHARS)]
+Token = Annotated[str, pydantic.Field(max_length=500)]
 _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class NewItem:
     __pydantic_config__ = _STRICT
-    payload: str
-    tag: str | None = None
+    payload: Annotated[str, pydantic.Field(max_length=MAX_PAYLOAD_BYTES)]
+    tag: Tag | None = None
     delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
 
 
@@ -54,14 +57,14 @@ class LeaseRequest:
     __pydantic_config__ = _STRICT
     limit: Annotated[int, pydantic.Field(ge=1, le=MAX_LEASES)] = 1
     lease_s: Annotated[float, pydantic.Field(ge=1, le=MAX_LEASE_S)] = 60.0
-    tag: str | None = None
+    tag: Tag | None = None
     oldest_tag: bool = False
 
 
 @dataclass(frozen=True)
 class Held:
     __pydantic_config__ = _STRICT
-    tokens: Annotated[list[str], pydantic.Field(min_length=1, max_length=MAX_LEASES)]
+    tokens: Annotated[list[Token], pydantic.Field(min_length=1, max_length=MAX_LEASES)]
 
 
 @dataclass(frozen=True)

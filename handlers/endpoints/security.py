@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, request
 from werkzeug.sansio.utils import host_is_trusted
 
-from handlers.endpoints import csrf
+from handlers.endpoints import csrf, fields
 from handlers.endpoints.context import is_api_path, is_machine_path
 from handlers.endpoints.settings import Settings
 
@@ -43,6 +43,8 @@ def register(app: Flask, settings: Settings) -> None:
         message = f"This app answers to {' and '.join(LOCAL_HOSTS)} only.\n"
         return Response(message, 400, content_type="text/plain")
 
+    app.before_request(fields.check_head)
+
     @app.before_request
     def check_origin() -> None:
         """A changing request of a page needs our token, and must not come from elsewhere."""
@@ -55,6 +57,7 @@ def register(app: Flask, settings: Settings) -> None:
             abort(403, "This form was sent from another site.")
         if is_api_path():
             return  # Takes nothing but JSON, and no cookies.
+        fields.check_form()  # The token is a field, too.
         csrf.protect()
 
     @app.after_request

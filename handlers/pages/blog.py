@@ -19,6 +19,7 @@ from demos.blog.markdown import shown
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.views import comment_counts
 from handlers.endpoints.context import clients, settings
+from handlers.endpoints.fields import limits
 from handlers.pages.blog_stage import closing_of, costs_of
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.formatting import clean_html
@@ -33,17 +34,20 @@ bp = Blueprint("blog", __name__, url_prefix="/blog")
 TABS = ("how", "cache", "code")
 FEED_POSTS = 20
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-MAX_ARRIVALS_CHARS = 4000
+MAX_ARRIVALS_CHARS = 4_000
+MAX_PAGE_TOKEN_CHARS = 2_500
 OTHER_LIST = "This address is no page of this list. Start at its first page."
 
 
 @bp.get("")
+@limits(page_token=MAX_PAGE_TOKEN_CHARS)
 def front() -> ResponseReturnValue:
     """Show the newest posts, or an empty blog with a button that fills it."""
     return _list("")
 
 
 @bp.get("/tags/<tag>")
+@limits(page_token=MAX_PAGE_TOKEN_CHARS)
 def tagged(tag: str) -> ResponseReturnValue:
     """Show the newest posts with a tag."""
     if not is_tag(tag):
@@ -109,6 +113,7 @@ def live() -> ResponseReturnValue:
 
 
 @bp.get("/<number>")
+@limits(page_token=MAX_PAGE_TOKEN_CHARS)
 def post(number: str) -> ResponseReturnValue:
     """Show a post with a page of its comments."""
     return post_page(number, {}, {}, 200)
@@ -159,6 +164,7 @@ def _comment_named(post: str, name: str) -> Comment | None:
 
 
 @bp.get("/<number>/comments/new")
+@limits(since=MAX_ARRIVALS_CHARS)
 def arrived(number: str) -> ResponseReturnValue:
     """Show the comments that were written since a page was read."""
     found = post_or_404(number)
@@ -236,8 +242,6 @@ def _arrivals_token(post_name: str, arrivals: Arrivals) -> str:
 
 def _arrivals_in_address(post_name: str) -> Arrivals:
     sealed = request.args.get("since", "")
-    if len(sealed) > MAX_ARRIVALS_CHARS:
-        abort(400, OTHER_LIST)
     try:
         name, since, known = _signer().loads(sealed)
     except BadSignature:

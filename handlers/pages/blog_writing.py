@@ -21,6 +21,7 @@ from demos.blog.markdown import html_of
 from demos.blog.posts import DEMO, UnknownPostError
 from demos.blog.samples import BlogNotEmptyError
 from handlers.endpoints.context import clients, settings
+from handlers.endpoints.fields import limits
 from handlers.forms import id_in_form
 from handlers.pages.blog import (
     address_of,
@@ -38,8 +39,8 @@ from pipelines.query_cache import invalidate
 bp = Blueprint("blog_writing", __name__, url_prefix="/blog")
 
 FIELDS = ("title", "body", "tags")
-# A body with line breaks as browsers send them is longer than the text; so is one that is too long.
-MAX_FIELD_CHARS = 100_000
+# A text that is somewhat too long comes back with its form, and a browser sends line breaks as two.
+POST_LIMITS = {"title": 1_000, "body": 100_000, "tags": 1_000, "name": 1_000}
 
 
 # Posts
@@ -52,6 +53,7 @@ def new() -> ResponseReturnValue:
 
 
 @bp.post("/posts")
+@limits(**POST_LIMITS)
 def create() -> ResponseReturnValue:
     """Publish a post, once for each form; or show how it will look."""
     form_id = id_in_form()
@@ -77,6 +79,7 @@ def edit(number: str) -> ResponseReturnValue:
 
 
 @bp.post("/<number>/edit")
+@limits(**POST_LIMITS)
 def save(number: str) -> ResponseReturnValue:
     """Save what the author has changed; or show how it will look."""
     post, form = _own_or_404(number), _fields()
@@ -132,11 +135,11 @@ def _form(
 
 
 @bp.post("/<number>/comments")
+@limits(text=20_000, name=1_000)
 def comment(number: str) -> ResponseReturnValue:
     """Add a comment, once for each form."""
     form_id = id_in_form()
-    form = {name: request.form.get(name, "")[:MAX_FIELD_CHARS] for name in ("text", "name")}
-    form["reply_to"] = request.form.get("reply_to", "")[:1000]
+    form = {name: request.form.get(name, "") for name in ("text", "name", "reply_to")}
     post = post_or_404(number)
     try:
         text, who = comment_of(form["text"]), _author_in_form(form_id)
@@ -171,7 +174,7 @@ def permalink(number: str, order: str) -> ResponseReturnValue:
 def delete_comment(number: str) -> ResponseReturnValue:
     """Delete a comment, for its author: its place stays for the replies."""
     post, who = post_or_404(number), _author_or_404()
-    name = request.form.get("comment", "")[:1000]
+    name = request.form.get("comment", "")
     try:
         comments.delete_comment(clients(), post.key.id(), name, who)
     except UnknownCommentError:
@@ -235,7 +238,7 @@ def _own_or_404(number: str) -> Post:
 
 
 def _fields() -> dict[str, str]:
-    return {field: request.form.get(field, "")[:MAX_FIELD_CHARS] for field in (*FIELDS, "name")}
+    return {field: request.form.get(field, "") for field in (*FIELDS, "name")}
 
 
 # Samples

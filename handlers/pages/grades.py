@@ -24,7 +24,8 @@ from demos.grades.views import (
     view_of,
 )
 from handlers.endpoints.context import clients, settings
-from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
+from handlers.endpoints.fields import limits
+from handlers.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.grade_charts import Chip, bars, class_sizes, is_catching_up
@@ -63,6 +64,7 @@ LIST_GOES_ON = "another list is still being added; try again when it is done"
 
 
 @bp.get("")
+@limits(seen=4_000)
 def page() -> ResponseReturnValue:
     """Show a school: its chart, its roster, or what counting would cost instead."""
     return _page({}, {}, 200)
@@ -80,6 +82,7 @@ def live() -> ResponseReturnValue:
 
 
 @bp.post("/students")
+@limits(name=1_000)
 def add() -> ResponseReturnValue:
     """Add a student, once for each form."""
     form_id = id_in_form()
@@ -96,6 +99,7 @@ def add() -> ResponseReturnValue:
 
 
 @bp.post("/students/<student_id>/<any(change, delete):verb>")
+@limits(name=1_000)
 def change(student_id: str, verb: str) -> ResponseReturnValue:
     """Give a student other details, another grade perhaps, or delete them."""
     if not ID_PATTERN.fullmatch(student_id):
@@ -171,6 +175,7 @@ def _saved(
 
 
 @bp.post("/lists")
+@limits(pasted=MAX_PASTED_CHARS)
 def upload() -> ResponseReturnValue:
     """Take a file of students, or text pasted into the form, and start to add them."""
     form_id = id_in_form()

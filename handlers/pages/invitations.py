@@ -15,7 +15,8 @@ from demos.invitations.parties import UnknownPartyError
 from demos.invitations.send_progress import latest_send, lineage, run_ids
 from demos.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
 from handlers.endpoints.context import clients, registry
-from handlers.forms import ID_PATTERN, id_in_form, uploaded_list
+from handlers.endpoints.fields import limits
+from handlers.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
 from handlers.pages.charts import page_bars
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
@@ -36,6 +37,8 @@ PARTIES_SHOWN = 50
 GUESTS_SHOWN = 20
 ISSUES_SHOWN = 200
 TABS = ("how", "code", "guests", "table", "told")
+# A text that is somewhat too long comes back with its form.
+DETAILS_LIMITS = {"title": 1_000, "host": 1_000, "place": 1_000, "note": 10_000}
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -57,6 +60,7 @@ def _parties_page(form: dict[str, str], errors: dict[str, str], status: int) -> 
 
 
 @bp.post("")
+@limits(**DETAILS_LIMITS)
 def create() -> ResponseReturnValue:
     """Create a party, once for each form."""
     party_id = id_in_form()
@@ -82,6 +86,7 @@ def live(party_id: str) -> ResponseReturnValue:
 
 
 @bp.post("/<party_id>/details")
+@limits(**DETAILS_LIMITS)
 def change(party_id: str) -> ResponseReturnValue:
     """Save new details."""
     found = _party_or_404(party_id)
@@ -96,6 +101,7 @@ def change(party_id: str) -> ResponseReturnValue:
 
 
 @bp.post("/<party_id>/guests")
+@limits(pasted=MAX_PASTED_CHARS)
 def upload(party_id: str) -> ResponseReturnValue:
     """Take a file of guests, or text pasted into the form, and start to read it."""
     return _import(_party_or_404(party_id), *uploaded_list())

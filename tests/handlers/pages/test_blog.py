@@ -104,7 +104,7 @@ def test_a_token_of_another_list_is_refused(posts: World, browser: Browser) -> N
     wrong = [
         *(f"/blog/tags/paging?{of_all}", f"/blog/tags/python?{of_tag}", f"/blog?{of_tag}"),
         *(f"/blog/2?{of_post}", f"/blog?{of_post}", f"/blog/1?{of_all}"),
-        *("/blog?page_token=x", "/blog/1?page_token=" + "A" * 5000, "/blog?page_token=%00"),
+        *("/blog?page_token=x", "/blog/1?page_token=" + "A" * 2_400, "/blog?page_token=%00"),
         *("/blog?page_size=-1", "/blog?page_size=NaN", "/blog/1?page_size=%EF%BC%99"),
     ]
 
@@ -118,7 +118,7 @@ def test_a_page_size_is_clamped(posts: World, browser: Browser) -> None:
     assert len(numbers(browser.get("/blog?page_size=0").text)) == 5
 
 
-UNKNOWN = ["9", "0", "01", "-1", "x", "９", "1" * 11, "9" * 5000, "1.0", "%00", "a%0ab"]
+UNKNOWN = ["9", "0", "01", "-1", "x", "９", "1" * 11, "9" * 90, "1.0", "%00", "a%0ab"]
 
 
 @pytest.mark.parametrize("number", UNKNOWN, ids=lambda text: text[:8])
@@ -219,6 +219,6 @@ def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) ->
     said(posts, 1, "six", BOB)
     assert re.findall(r'<p class="comment-text">(\w+)</p>', browser.get(following).text) == ["six"]
     token = address.partition("=")[2]
-    for wrong in ("", "x", token[:-1], "A" * 5000, "%00"):
+    for wrong in ("", "x", token[:-1], "A" * 3_900, "%00"):
         assert browser.get(f"/blog/1/comments/new?since={wrong}").status_code == 400
     assert browser.get(f"/blog/2/comments/new?since={token}").status_code == 400

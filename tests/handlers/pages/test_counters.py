@@ -71,7 +71,7 @@ def test_a_click_counts_once_for_its_form(browser: Browser, world: World) -> Non
     assert browser.get("/counters").text.count("exactly") == 4
 
 
-@pytest.mark.parametrize("amount", ["", "x", "1.5", "1000001", "９", "1e9", "9" * 500, *XSS[:3]])
+@pytest.mark.parametrize("amount", ["", "x", "1.5", "1000001", "９", "1e9", "9" * 200, *XSS[:3]])
 def test_a_bad_amount_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any], amount: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_load_is_counted_in_all_four_ways(browser: Browser, world: World) -> N
         {"seconds": "31"},
         {"seconds": "x"},
         {"ways": "by-heart"},
-        {"rate": "9" * 300},
+        {"rate": "9" * 200},
     ],
 )
 def test_a_bad_load_changes_nothing(

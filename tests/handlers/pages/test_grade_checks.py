@@ -37,7 +37,7 @@ def test_teachers_are_joined_to_their_grade(
     world.settle()
     with world.context():
         assert teachers_of(DEMO).fetch() == []
-    for grade in ("", "0", "13", "x", "9" * 5000):
+    for grade in ("", "0", "13", "x", "9" * 200):
         response = browser.post("/grades/teachers", {"id": "e" * 32, "grade": grade})
         assert response.status_code == 400
 

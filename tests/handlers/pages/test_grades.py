@@ -47,7 +47,7 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
     assert text.count('href="/grades"') == 2
 
 
-@pytest.mark.parametrize("school", ["x", "", "sample-7", "demo:", "a" * 5000, "é"])
+@pytest.mark.parametrize("school", ["x", "", "sample-7", "demo:", "a" * 200, "é"])
 def test_a_school_that_is_not_there_is_404(browser: Browser, school: str) -> None:
     """S28: nobody makes a school by asking for it."""
     for path in ("/grades", "/grades/live"):
@@ -137,7 +137,7 @@ BAD_FIELDS = [
     ("name", ""),
     ("name", "   "),
     ("name", "x" * 121),
-    ("name", "x" * 100_000),
+    ("name", "x" * 1_000),
     ("name", "a\nb"),
     ("name", "a\x00b"),
     ("name", "a\u2028b"),
@@ -147,7 +147,7 @@ BAD_FIELDS = [
     ("grade", "-7"),
     ("grade", "7.0"),
     ("grade", "7th"),
-    ("grade", "9" * 5000),
+    ("grade", "9" * 200),
     ("points", ""),
     ("points", "101"),
     ("points", "-1"),
@@ -223,7 +223,7 @@ def test_a_student_that_is_not_there_is_404(
     [
         "x",
         "IngifA.forged",
-        "a" * 10_000,
+        "a" * 3_000,
         "__|20300501T120000000000|h|c0ffee|0003|__",
         "c|20300501T120000000000|h|c0ffee|0003|1a2b3c4d",
         "\x00",

@@ -73,7 +73,7 @@ def test_a_form_of_another_party_is_refused(browser: Browser, party: str) -> Non
     assert response.status_code == 400
 
 
-@pytest.mark.parametrize("count", ["", "0", "-1", "11", "1e9", "NaN", "10 or 1", "9" * 5000])
+@pytest.mark.parametrize("count", ["", "0", "-1", "11", "1e9", "NaN", "10 or 1", "9" * 200])
 def test_a_number_of_guests_that_is_not_offered_is_400(
     browser: Browser, bare_party: str, snapshot: Callable[[], Any], count: str
 ) -> None:

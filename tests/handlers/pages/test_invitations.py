@@ -132,7 +132,7 @@ def test_a_party_is_created_once_for_each_form(world: World, browser: Browser) -
         assert [party.title for party in Party.query()] == ["Garden party"]
 
 
-ODD_IDS = ["x", "A" * 32, "a" * 31, "a" * 33, "é" * 32, "a" * 31 + "%0a", "..%2f..", "a" * 5000]
+ODD_IDS = ["x", "A" * 32, "a" * 31, "a" * 33, "é" * 32, "a" * 31 + "%0a", "..%2f..", "a" * 3_000]
 
 
 @pytest.mark.parametrize("party_id", [*ODD_IDS, "c" * 32], ids=lambda text: text[:12])
@@ -168,7 +168,7 @@ def test_a_form_needs_an_id_of_ours(
 
 
 @pytest.mark.parametrize(
-    "after", ["x", "0" * 23, "0" * 25, "G" * 24, "0" * 24 + "%0a", "' or 1", "0" * 100_000]
+    "after", ["x", "0" * 23, "0" * 25, "G" * 24, "0" * 24 + "%0a", "' or 1", "0" * 200]
 )
 def test_a_page_of_guests_that_is_no_place_is_400(
     browser: Browser, bare_party: str, after: str

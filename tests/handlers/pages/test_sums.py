@@ -71,7 +71,7 @@ def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
     assert "Adds up" in page
 
 
-UNKNOWN = ["x", "Visitors", "-", "é", "a" * 41, "a" * 5000, "..%2f..", "visitors%0a", "1", "a_b"]
+UNKNOWN = ["x", "Visitors", "-", "é", "a" * 41, "a" * 3_000, "..%2f..", "visitors%0a", "1", "a_b"]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
@@ -105,7 +105,7 @@ BAD_NAMES = [
     "a" * 41,
     "a\x00",
     "a\nb",
-    "x" * 10**5,
+    "x" * 200,
 ]
 
 
@@ -165,7 +165,7 @@ def test_an_amount_is_added_once_for_each_form(
 
 BAD_AMOUNTS = [
     *("", " ", "x", "1.0", "1e3", "0x10", "1_000", "NaN", "٣", "５", "−5", "1 000", "--1", "1;2"),
-    *("1000000001", "-1000000001", "9" * 5000, "1\x00", "💥", "<b>1</b>"),
+    *("1000000001", "-1000000001", "9" * 200, "1\x00", "💥", "<b>1</b>"),
 ]
 
 
@@ -275,7 +275,7 @@ def test_a_sum_is_under_one_load_at_a_time(
 
 
 BAD_LOADS = [
-    *[("rate", value) for value in ("", "0", "501", "-1", "1.5", "x", "９", "9" * 5000, "1e2")],
+    *[("rate", value) for value in ("", "0", "501", "-1", "1.5", "x", "９", "9" * 200, "1e2")],
     *[("writers", value) for value in ("", "0", "51", "-3", "NaN", "💥")],
     *[("seconds", value) for value in ("", "0", "21", "-1", "0x1", "\x00")],
 ]

@@ -1,0 +1,83 @@
+"""The texts of a request: each has a limit, and is measured before anything reads it.
+
+    @bp.post("/posts")
+    @limits(title=1_000, body=100_000)
+    def create() -> ResponseReturnValue: ...
+
+A field that its route does not mention has MAX_CHARS, in a form as in a query string. So no text
+that is taken apart, matched or normalized is longer than its route says, and work that grows faster
+than its text stays small. In bytes it is at most four times as long.
+
+Limits of JSON are those of its types (json_requests.py); those of a file are its reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from flask import abort, current_app, request
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+MAX_CHARS = 200
+MAX_FIELDS = 50
+MAX_FILE_NAME_CHARS = 255
+# As gunicorn has them, for servers that have none.
+MAX_ADDRESS_CHARS = 4_094
+MAX_HEADER_CHARS = 8_190
+
+
+def limits(**max_chars: int) -> Callable[[V], V]:
+    """Declare how many characters fields of a route may have, where MAX_CHARS is not right."""
+
+    def declare(view: V) -> V:
+        view.limits = max_chars  # type: ignore[attr-defined]
+        return view
+
+    return declare
+
+
+def limits_of(view: Callable[..., Any] | None) -> Mapping[str, int]:
+    """Return what a route declares."""
+    found: Mapping[str, int] = getattr(view, "limits", {})
+    return found
+
+
+def check_head() -> None:
+    """End a request with 414, 431 or 413 whose address, headers or query are too long."""
+    if len(request.path) + len(request.query_string) > MAX_ADDRESS_CHARS:
+        abort(414, f"an address must have at most {MAX_ADDRESS_CHARS:,} characters")
+    for name, value in request.headers.items():
+        if len(value) > MAX_HEADER_CHARS:
+            abort(431, f"{name:.40} must have at most {MAX_HEADER_CHARS:,} characters")
+    _check_count(request.query_string.count(b"&"))
+    _check(request.args.items(multi=True))
+
+
+def check_form() -> None:
+    """End a request with 413 whose form has too many fields, or one that is too long."""
+    if request.mimetype == "application/x-www-form-urlencoded":
+        _check_count(request.get_data().count(b"&"))  # Flask counts the parts of other forms.
+    _check(request.form.items(multi=True))
+    names = ((name, file.filename or "") for name, file in request.files.items(multi=True))
+    for field, name in names:
+        if len(name) > MAX_FILE_NAME_CHARS:
+            _refuse(f"the file name of {field:.40}", MAX_FILE_NAME_CHARS, len(name))
+
+
+def _check(fields: Iterable[tuple[str, str]]) -> None:
+    declared = limits_of(current_app.view_functions.get(request.endpoint or ""))
+    for name, value in fields:
+        limit = declared.get(name, MAX_CHARS)
+        if len(value) > limit:
+            _refuse(f"{name:.40}", limit, len(value))
+
+
+def _check_count(separators: int) -> None:
+    if separators >= MAX_FIELDS:
+        abort(413, f"a request must have at most {MAX_FIELDS} fields, got {separators + 1:,}")
+
+
+def _refuse(name: str, limit: int, chars: int) -> None:
+    abort(413, f"{name} must have at most {limit:,} characters, got {chars:,}; nothing was changed")
