@@ -6,7 +6,9 @@ many callers as there are threads, each with a byte now and then, stop such an a
 1. A request waits in the worker's event loop until its head and a body of up to 64 KiB are here,
    for ten seconds in all. Then its connection is closed.
 2. A longer body, or one in chunks, is read by a thread, as ever, but at most half of the threads do
-   that at a time. It has ten seconds, and as long as its bytes take at 64 KiB/s.
+   that at a time, and of 24 MiB in all: the app holds an upload a few times over. It has ten
+   seconds, and as long as its bytes take at 64 KiB/s. The others stand in line; when that is
+   full, a caller is told 503 and when to come again.
 3. An answer that nobody takes is given up after twenty seconds.
 4. A connection that ends is closed when its caller has hung up, or two seconds later, by the event
    loop too.
@@ -45,6 +47,17 @@ MAX_WAITING_BYTES = 64 * 1024
 MIN_BYTES_PER_S = 64 * 1024
 ANSWER_TAKEN_WITHIN_S = 20.0
 HANGS_UP_WITHIN_S = 2.0
+# Of the long bodies that are read at a time; of each that does not say its length.
+MAX_LONG_BYTES = 24 * 1024 * 1024
+LONGEST_BYTES = 11 * 1024 * 1024
+# Tasks have bodies of up to 100 KB. They wait for a thread, and for no upload.
+SHORT_BYTES = 256 * 1024
+MAX_IN_LINE = 50
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nConnection: close\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 69\r\n\r\n"
+    b"Too many uploads are under way. Nothing was done; try again in 10 s.\n"
+)
 # How long a worker leaves a connection to one that has fewer, and how old its word may be.
 YIELDS_FOR_S = 0.001
 HEARD_WITHIN_S = 3.0
@@ -87,7 +100,9 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def init_process(self) -> None:
         self.most_long = max(1, self.cfg.threads // 2)
-        self.long: set[Any] = set()  # Whose requests a thread has to read.
+        self.long: dict[
+            Any, int
+        ] = {}  # Whose requests a thread has to read, and of how many bytes.
         self.long_in_line: deque[Any] = deque()
         self.ending: set[Any] = set()
         super().init_process()
@@ -123,16 +138,35 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             self._wait(conn, unreader.ends_at)
         elif is_whole(unreader.buf.getvalue()):
             super().enqueue_req(conn)
-        else:
+        elif long_bytes(unreader.buf.getvalue()) <= SHORT_BYTES:
+            self.long_in_line.appendleft(conn)
+            self._serve_long()
+        elif len(self.long_in_line) < MAX_IN_LINE:
             self.long_in_line.append(conn)
             self._serve_long()
+        else:
+            self._refuse(conn)
 
     def _serve_long(self) -> None:
         while self.long_in_line and len(self.long) < self.most_long:
-            conn = self.long_in_line.popleft()
-            self.long.add(conn)
+            conn = self.long_in_line[0]
+            size = long_bytes(conn.parser.unreader.buf.getvalue())
+            has_room = sum(self.long.values()) + size <= MAX_LONG_BYTES
+            if self.long and size > SHORT_BYTES and not has_room:
+                return
+            self.long_in_line.popleft()
+            self.long[conn] = size
             conn.parser.unreader.begin()  # It is not to blame for having stood in line.
             super().enqueue_req(conn)
+
+    def _refuse(self, conn: Any) -> None:
+        """Tell a caller that uploads are too many just now, without a thread."""
+        conn.sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            conn.sock.send(FULL)
+        self.nr_conns -= 1  # `_end` puts it back until the caller has hung up.
+        conn.close = partial(self._end, conn)
+        conn.close(graceful=True)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer a request, in a thread."""
@@ -143,7 +177,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             raise TooSlowError from error
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        self.long.discard(conn)
+        self.long.pop(conn, None)
         self._serve_long()
         if not self.cfg.is_ssl:
             conn.parser.unreader.ends_at = None
@@ -274,6 +308,12 @@ def is_enough(here: bytes) -> bool:
         return len(here) >= MAX_WAITING_BYTES
     length = _body_bytes(head)
     return length is None or length > MAX_WAITING_BYTES or len(body) >= length
+
+
+def long_bytes(here: bytes) -> int:
+    """Return how many bytes a request's body may have, by what its head says."""
+    length = _body_bytes(here.partition(b"\r\n\r\n")[0])
+    return LONGEST_BYTES if length is None else min(length, LONGEST_BYTES)
 
 
 def _body_bytes(head: bytes) -> int | None:

@@ -33,6 +33,14 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 MULTIPART = b"Content-Type: multipart/form-data; boundary=b\r\n"
 
 
+CROWDED = """
+import serving
+serving.MAX_LONG_BYTES = 1_000_000
+serving.MAX_IN_LINE = 1
+exec(open("gunicorn.conf.py").read())
+"""
+
+
 def post(kind: bytes, length: int, body: bytes = b"") -> bytes:
     """Return the beginning of a request with a body of some length."""
     head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n" + kind
@@ -63,6 +71,15 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose patience is short."""
     folder = tmp_path_factory.mktemp("hurried")
     (folder / "conf.py").write_text(HURRIED)
+    with gunicorn(folder, "standin:serve()", "-c", str(folder / "conf.py")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that has room for one upload, and for one that waits."""
+    folder = tmp_path_factory.mktemp("crowded")
+    (folder / "conf.py").write_text(CROWDED)
     with gunicorn(folder, "standin:serve()", "-c", str(folder / "conf.py")) as running:
         yield running
 
@@ -173,6 +190,31 @@ def test_a_long_body_and_one_that_waits_for_our_word_are_read(server: Server) ->
         line.sendall(BODY)
         line.shutdown(socket.SHUT_WR)
         assert everything(line).endswith(SHA)
+
+
+def test_uploads_are_let_in_by_their_bytes(crowded: Server) -> None:
+    """S24: two have threads enough and not memory; a third is told when to come again.
+
+    A task's body, which is short, passes them all.
+    """
+    half, size = bytes(450_000), 900_000
+    with crowded.connect() as first, crowded.connect() as second:
+        first.sendall(post(JSON, size, half))
+        assert crowded.answers()  # So the event loop has seen what was sent before.
+        second.sendall(post(JSON, size, half[:70_000]))
+        assert crowded.answers()
+
+        refusal = crowded.ask(post(JSON, size, bytes(size)))
+        assert refusal.startswith(b"HTTP/1.1 503")
+        assert b"\r\nRetry-After: 10\r\n" in refusal
+        assert crowded.status(post(JSON, 100_000, bytes(100_000))) == 200
+
+        first.sendall(half)
+        first.shutdown(socket.SHUT_WR)
+        assert everything(first).startswith(b"HTTP/1.1 200")
+        second.sendall(bytes(size - 70_000))
+        second.shutdown(socket.SHUT_WR)
+        assert everything(second).startswith(b"HTTP/1.1 200")
 
 
 def test_an_answer_is_not_lost_to_a_caller_that_still_sends(server: Server) -> None:
