@@ -86,6 +86,8 @@ def import_students(
         ListGoingOnError: the school's last list is still being added.
     """
     if run_key(list_id).get() is not None:
+        # It may have been stored when Cloud Tasks did not answer.
+        runs.launch(clients, IMPORT_STUDENTS, list_id)
         return False
     content = normalized(content)
     columns = columns_of(content)

@@ -70,6 +70,8 @@ def import_guests(
     """
     party = party_of(party_id)
     if import_id in party.imports:
+        # It may have been stored when Cloud Tasks did not answer.
+        runs.launch(clients, IMPORT_GUESTS, import_id)
         return False
     if run_key(import_id).get() is not None:
         raise ForeignImportError(import_id)

@@ -102,6 +102,8 @@ def send(
         if plan.is_empty:
             if plan.last_run_id is None:
                 raise NobodyInvitedError(party_id)
+            # It may have been stored when Cloud Tasks did not answer.
+            runs.launch(clients, TELL_GUESTS, plan.last_run_id)
             return SendResult(plan.last_run_id, False, 0)
         limits = _limits(plan.guests, page_size, pace)
         if (result := _begin(clients, party, plan, limits)) is not None:

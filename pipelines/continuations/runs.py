@@ -15,6 +15,7 @@ from models.continuations import (
     run_key,
 )
 from models.transactions import transact
+from pipelines import outbox
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
 from pipelines.continuations.jobs import Job, Jobs
@@ -22,7 +23,9 @@ from pipelines.continuations.progress import progress, run_of
 from pipelines.continuations.sweep import Look, head
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
+from pipelines.tasks.cloud_tasks import UNANSWERED
 from pipelines.tasks.declaration import hashed_name
+from pipelines.tasks.errors import Unavailable
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -91,15 +94,24 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
     The stored row says where the chains start: the draft of another caller may be cut otherwise.
+    When Cloud Tasks does not answer, this process creates the tasks once it does.
 
     Raises:
         OtherJobError: the run is of another job.
+        pipelines.tasks.errors.Unavailable, google.api_core.exceptions.GoogleAPICallError: Cloud
+            Tasks does not answer; the run begins later.
     """
     run = run_of(run_id)
     if run.job != job.name:
         raise OtherJobError(f"run {run_id} is of job {run.job}, not {job.name}")
     heads = [head(run, chain) for chain in range(len(run.spans))]
-    page_task(job).enqueue_many(clients, heads, names=[head.task_name for head in heads])
+    page, names = page_task(job), [head.task_name for head in heads]
+    try:
+        page.enqueue_many(clients, heads, names=names)
+    except (*UNANSWERED, Unavailable):
+        tasks = [page.message(args, name=name) for args, name in zip(heads, names, strict=True)]
+        outbox.create_later(clients, tasks)
+        raise
 
 
 def start(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +16,35 @@ from demos.invitations.parties import PartyDetails
 from demos.invitations.sending import SendResult
 from models.demos.invitations import Party, guests_of
 from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
+from pipelines.runtime.messages import Message
+from pipelines.tasks.errors import NotAttemptedError, Unavailable
 from tests.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 
 DETAILS = PartyDetails("Garden party", "Brett", "Roof", datetime.datetime(2030, 5, 1, 19, 30))  # noqa: DTZ001
+
+
+class Away:
+    """Cloud Tasks that does not answer."""
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        raise Unavailable("away")
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        return [NotAttemptedError()] * len(messages)
+
+
+@contextlib.contextmanager
+def cloud_tasks_away(world: World) -> Iterator[None]:
+    """Let Cloud Tasks not answer meanwhile, by the world's own clients."""
+    clients = world.clients
+    world.clients = replace(clients, tasks=Away())  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        world.clients = clients
 
 
 @dataclass

@@ -16,7 +16,8 @@ from models.demos.invitations import GuestImport, guests_of
 from models.uploads import UploadChunk, put_upload
 from pipelines.continuations.csv_source import BadFileError
 from pipelines.continuations.progress import progress
-from tests.demos.host import DETAILS, Host, once, one_emulator, people
+from pipelines.tasks.errors import Unavailable
+from tests.demos.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
 from tests.world import World, in_threads
 
 
@@ -53,6 +54,18 @@ def test_a_guest_of_two_files_is_one_guest(host: Host) -> None:
     assert (second.totals.done, second.totals.skipped) == (1, 1)
     assert set(host.guests()) == {"ann@example.com", "bob@example.com", "cid@example.com"}
     assert "on the list already" in host.item_issues("i2")[0].reason
+
+
+@one_emulator
+def test_the_form_of_an_import_without_a_task_launches_it(host: Host) -> None:
+    """It was stored when Cloud Tasks did not answer, and whoever sent it sends it again."""
+    with cloud_tasks_away(host.world), pytest.raises(Unavailable):
+        host.start_import(people("ann"), "i1")
+
+    assert not host.start_import(people("ann"), "i1")
+
+    host.world.deliver_due()
+    assert set(host.guests()) == {"ann@example.com"}
 
 
 @one_emulator

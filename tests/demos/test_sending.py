@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from demos.invitations.parties import PartyDetails
 from demos.invitations.sending import NobodyInvitedError, as_text
 from models.continuations import FINISHED
 from models.demos.invitations import Party
-from tests.demos.host import DETAILS, Host, once, one_emulator, people
+from models.outbox import OutboxTask
+from pipelines.runtime import Clients
+from pipelines.tasks.errors import Unavailable
+from tests.demos.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
 from tests.world import in_threads
 
 
@@ -44,6 +48,40 @@ def test_pressing_send_twice_sends_nothing_twice(host: Host) -> None:
     assert (first.is_new, first.guests) == (True, 2)
     assert (during.is_new, during.guests) == (after.is_new, after.guests) == (False, 0)
     assert first.run_id == during.run_id == after.run_id
+    assert host.mails() == once("ann", "bob")
+
+
+@dataclass
+class Kept:
+    """A relay that keeps what it is to create."""
+
+    rows: list[OutboxTask] = field(default_factory=list)
+
+    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        self.rows += rows
+
+
+@one_emulator
+@pytest.mark.parametrize("is_pressed_again", [False, True])
+def test_a_send_that_was_stored_while_cloud_tasks_was_away_begins_when_it_answers(
+    host: Host, is_pressed_again: bool
+) -> None:
+    """By the process that stored it, or by the next press; whoever pressed is told of it."""
+    host.invite(people("ann", "bob"))
+    world, relay = host.world, Kept()
+    with cloud_tasks_away(world):
+        world.clients = replace(world.clients, relay=relay)  # type: ignore[arg-type]
+        with pytest.raises(Unavailable):
+            host.press_send()
+    assert world.engine.due() == []
+
+    if is_pressed_again:
+        assert not host.press_send().is_new
+    else:
+        with world.context():
+            world.clients.relay.send(world.clients, relay.rows)
+
+    world.deliver_due()
     assert host.mails() == once("ann", "bob")
 
 

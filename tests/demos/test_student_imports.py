@@ -10,6 +10,8 @@ from demos.grades.students import DEMO
 from models.demos.grades import School, Student, school_key, student_key
 from pipelines.continuations.csv_source import BadFileError
 from pipelines.continuations.progress import item_issues, progress
+from pipelines.tasks.errors import Unavailable
+from tests.demos.host import cloud_tasks_away
 from tests.demos.schools import ADA, LIST, bars, drift, settled, truth
 from tests.world import World
 
@@ -85,6 +87,20 @@ def test_the_same_file_by_the_same_form_adds_nothing_twice(world: World) -> None
     assert bars(world) == {7: (2, 180), 8: (1, 70)}
     settled(world, imports.import_students, DEMO, "2" * 32, FILE, "class.csv")
     assert bars(world) == {7: (4, 360), 8: (2, 140)}
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_the_form_of_a_list_without_a_task_launches_it(world: World) -> None:
+    """It was stored when Cloud Tasks did not answer, and whoever sent it sends it again."""
+    with cloud_tasks_away(world), world.context(), pytest.raises(Unavailable):
+        imports.import_students(world.clients, DEMO, LIST, FILE, "class.csv")
+
+    assert world.live_tasks("imports") == []
+
+    with world.context():
+        assert not imports.import_students(world.clients, DEMO, LIST, FILE, "class.csv")
+
+    assert len(world.live_tasks("imports")) == 1
 
 
 NO_LISTS = {
