@@ -250,6 +250,8 @@ class DatastoreEmulator:
             response.read()
 
     def _start_process(self) -> None:
+        if self.port:
+            self.say(f"any page in your browser can wipe Datastore on the fixed port {self.port}")
         attempts = 1 if self.port else _PORT_ATTEMPTS
         for attempt in range(1, attempts + 1):
             if attempts > 1:

@@ -94,17 +94,16 @@ class ReceivedMail:
     @property
     def text(self) -> str:
         """The plain text of the message, or its HTML source if it has no other."""
-        body = self.parsed().get_body(preferencelist=("plain", "html"))
-        if body is None:
-            return ""
         try:
-            return str(body.get_content())
-        except (LookupError, ValueError):  # a charset nobody knows
+            body = self.parsed().get_body(preferencelist=("plain", "html"))
+            return "" if body is None else str(body.get_content())
+        except Exception:
             return self.raw.decode("utf-8", "replace")
 
     def headers(self) -> list[tuple[str, str]]:
-        """Return the headers in their order, decoded."""
-        return [(name, str(value)) for name, value in self.parsed().items()]
+        """Return the headers in their order, decoded; a malformed one as it came."""
+        message = self.parsed()
+        return [(name, _parsed(message, name, value)) for name, value in message.raw_items()]
 
 
 class MailStore:
@@ -330,6 +329,13 @@ class _Handler:
         self.server.store.add(envelope.mail_from or "", envelope.rcpt_tos, raw)
         log.info("250 to %s: received", ", ".join(envelope.rcpt_tos), extra=_QUIET)
         return "250 OK"
+
+
+def _parsed(message: EmailMessage, name: str, value: str) -> str:
+    try:
+        return str(message.policy.header_fetch_parse(name, value))
+    except Exception:
+        return value
 
 
 def _decoded(header: str) -> str:

@@ -23,7 +23,6 @@ changes something must say it is JSON, which no plain form can.
 import asyncio
 import functools
 import ipaddress
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
@@ -36,6 +35,7 @@ from devserver.cloudtasks.dispatcher import KillWorker
 from devserver.cloudtasks.engine import Engine
 from devserver.cloudtasks.errors import Refused
 from devserver.cloudtasks.faults import FaultRuleError
+from devserver.json_bodies import json_object
 
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500
@@ -135,13 +135,7 @@ async def _fields(request: web.Request, *known: str) -> dict[str, Any]:
     Raises:
         ValueError: not JSON, no object, or with a field that is not known.
     """
-    try:
-        raw = await request.text()
-        fields = json.loads(raw) if raw.strip() else {}
-    except (ValueError, LookupError, RecursionError):  # LookupError: of a charset.
-        raise ValueError("the body is not JSON") from None
-    if not isinstance(fields, dict):
-        raise ValueError("the body must be a JSON object")  # noqa: TRY004 - the caller's fault
+    fields = await json_object(request)
     if known and (unknown := sorted(set(fields) - set(known))):
         raise ValueError(f"unknown fields: {', '.join(unknown)}")
     return fields

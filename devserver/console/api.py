@@ -18,7 +18,6 @@ GET  /api/v1/logs?service=&level=&q=&task=&before=&limit=   the newest log recor
 """
 
 import asyncio
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +29,7 @@ from devserver.console.pages.logs import filter_of
 from devserver.console.platform import Platform
 from devserver.cron import Job, Run, UnknownJobError
 from devserver.errors import DevserverError
+from devserver.json_bodies import json_object
 from devserver.log_tail import LogRecord
 from devserver.mail import MailFaults, ReceivedMail
 
@@ -259,12 +259,8 @@ async def _fields(request: web.Request, known: set[str]) -> dict[str, Any]:
     Raises:
         ValueError: no JSON object, or a field that is not known.
     """
-    try:
-        raw = await request.text()
-        fields = json.loads(raw) if raw.strip() else {}
-    except (ValueError, LookupError, RecursionError):  # LookupError: of a charset.
-        raise ValueError("the body is not JSON") from None
-    if not isinstance(fields, dict) or not set(fields) <= known:
+    fields = await json_object(request)
+    if not set(fields) <= known:
         raise ValueError(f"send a JSON object with {', '.join(sorted(known))}")
     return fields
 

@@ -6,6 +6,7 @@ Keys travel in addresses as the JSON list of their path: ["Party", "a1", "Guest"
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,10 @@ from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
 from devserver.console.words import Body, body
 
 PAGE_ENTITIES = 25
-MAX_COUNTED = 1000
+# One reply of the Datastore emulator holds 300 keys, and it sorts the whole kind for each: to count
+# further took 1.3 s for a kind of 6,000 entities.
+MAX_COUNTED = 299
+COUNTED_AT_ONCE = 4
 MAX_KINDS = 200
 MAX_PATH_CHARS = 6000
 MAX_CURSOR_CHARS = 4000
@@ -123,13 +127,16 @@ class Entities:
         query = client.query(kind="__kind__", namespace=namespace or None)
         query.keys_only()
         names = [row.key.name for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
-        found = []
-        for name in sorted(name for name in names if not name.startswith("__")):
+
+        def counted(name: str) -> Kind:
             counting = client.query(kind=name, namespace=namespace or None)
             counting.keys_only()
             rows = counting.fetch(limit=MAX_COUNTED + 1, **CALL_OPTIONS)
-            found.append(Kind(name, sum(1 for _ in rows)))
-        return found
+            return Kind(name, sum(1 for _ in rows))
+
+        with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
+            shown = sorted(name for name in names if not name.startswith("__"))
+            return [*pool.map(counted, shown)]
 
     def page(self, address: str, asked: Query) -> Page:
         """Return a page of entities, by key.

@@ -128,6 +128,8 @@ class Runs:
         Raises:
             RunsUnavailableError: the app does not say.
         """
+        if not (pattern.isprintable() and run_id.isprintable()):
+            return None  # An address with a line break leads to no run of any app.
         said = await self._ask(_path(pattern, run_id), unknown={})
         if not said:
             return None

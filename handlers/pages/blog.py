@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import time
+import uuid
 from typing import Any
 
 from flask import Blueprint, abort, make_response, render_template, request, session, url_for
@@ -188,11 +189,16 @@ def feed() -> ResponseReturnValue:
         "blog/feed.xml",
         posts=newest,
         updated=max(times) if times else datetime.datetime(2008, 5, 28),  # noqa: DTZ001
-        project=settings().project,
+        id_of=_feed_id,
     )
     response = make_response(text)
     response.headers["Content-Type"] = "application/atom+xml; charset=utf-8"
     return response
+
+
+def _feed_id(path: str) -> str:
+    """Return the id of a feed or an entry: the same for good, and no other app's."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"tag:{settings().project},2008:{path}").urn
 
 
 @bp.get("/cost")

@@ -43,7 +43,8 @@ def register(app: Flask) -> None:
 def _everywhere() -> dict[str, Any]:
     is_local = settings().platform == LOCAL
     return {
-        "badge": f"{settings().platform.upper()} {settings().project}",
+        # Whose project it is concerns those who deployed it, and not each visitor.
+        "badge": f"LOCAL {settings().project}" if is_local else "DEPLOYED",
         "is_local": is_local,
         "console_url": settings().devserver_url if is_local else None,
     }

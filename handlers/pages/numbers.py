@@ -139,10 +139,9 @@ def _live(found: NumbersRun | None) -> dict[str, Any]:
 
 def stack_in_words() -> str:
     """Return in words what the numbers are of."""
-    here = settings()
-    if here.datastore_emulator:
+    if settings().datastore_emulator:
         return "the Datastore emulator and the Cloud Tasks emulator, on this machine"
-    return f"Datastore and Cloud Tasks, from {here.platform}"
+    return "Datastore and Cloud Tasks"
 
 
 def _known(run_id: str) -> NumbersRun:

@@ -173,3 +173,26 @@ def test_a_stopped_server_closes_open_connections():
     with pytest.raises(smtplib.SMTPServerDisconnected):
         client.noop()
     client.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Content-Type: text/plain; charset*=x'y'z; charset*0=a; name*1*=%",
+        "Content-Disposition: ;charset*",
+        'From: "',
+        "To: a=?utf-8?b?x?=@",
+    ],
+)
+def test_a_malformed_header_is_shown_as_it_came(header):
+    """Python's parser fails in ways of its own: anybody may send a mail."""
+    store = MailStore()
+    store.add("a@example.org", ["b@example.org"], f"{header}\r\nSubject: x\r\n\r\nhi!".encode())
+
+    (mail,) = store.list()
+
+    assert "hi!" in mail.text
+    name, _, value = header.partition(": ")
+    shown = dict(mail.headers())
+    assert shown["Subject"] == "x"
+    assert shown[name] == value or name == "Content-Type"

@@ -196,3 +196,24 @@ def test_no_template_needs_what_the_policy_forbids(template):
     source = template.read_text()
 
     assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src=)|\|\s*safe", source)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/marks", r'{"kind": "kill", "text": "\ud800"}'),
+        ("/api/v1/marks", r'{"kind": "kill", "\udfff": 1}'),
+        ("/api/v1/mail/faults", r'{"refused": ["\ud800@x"]}'),
+        ("/api/v1/cron/run", r'{"name": "\ud800"}'),
+        ("/api/v1/cron/run", "[]"),
+        ("/api/v1/marks", "[]"),
+    ],
+)
+def test_half_a_character_is_refused(console, path, body):
+    """It has no place in UTF-8, so each page that shows it would fail until a restart."""
+    headers = {"Content-Type": "application/json"}
+
+    assert ask(console.address, "POST", path, body=body, headers=headers).status == 400
+    since = ask(console.address, "GET", "/api/v1/incidents?since=0")
+    assert since.status in (200, 400)
+    assert "ud800" not in since.text

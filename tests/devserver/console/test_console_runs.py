@@ -153,6 +153,14 @@ def test_an_app_without_runs_is_told_from_one_that_is_away(browser, app, platfor
     assert browser.get("/runs/batches/gone").status == 502
 
 
+@pytest.mark.parametrize("path", ["%0d%0aX:y/%0d%0aX:y", "batches/%00", "batches/a%0a", "%7f/a"])
+def test_an_address_of_no_run_is_a_404(browser, app, path):
+    """No app has a run whose id does not print."""
+    app.status = 404
+
+    assert browser.get(f"/runs/{path}").status == 404
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [{"runs": "x"}, {"runs": [1, {}]}, {"runs": [{"counts": [], "started": 7, "verbs": 1}]}],

@@ -156,7 +156,11 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
     assert response.headers["Content-Type"] == "application/atom+xml; charset=utf-8"
     feed = ElementTree.fromstring(response.data)
     entries = feed.findall(f"{ATOM}entry")
-    assert (entries[0].findtext(f"{ATOM}id") or "").endswith("blog/5")
+    ids = [each.findtext(f"{ATOM}id") or "" for each in (feed, *entries)]
+    assert all(each.startswith("urn:uuid:") for each in ids)
+    assert len(set(ids)) == 6
+    again = ElementTree.fromstring(browser.get("/blog/feed.atom").data)
+    assert again.findtext(f"{ATOM}id") == ids[0]
     assert entries[2].findtext(f"{ATOM}title") == "<b>&amp; 夏"
     for each in (feed, *entries):
         for name in ("id", "title", "updated"):
@@ -173,6 +177,7 @@ def test_the_feed_repeats_no_name_that_a_caller_sends(posts: World) -> None:
 
     assert 'rel="self" type="application/atom+xml" href="/blog/feed.atom"' in text
     assert "elsewhere" not in text
+    assert "real-project" not in text
     assert text.count("http://") == text.count('xmlns="http://') == 1
 
 

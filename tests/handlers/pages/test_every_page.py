@@ -77,6 +77,19 @@ def test_a_page_holds_no_script_and_no_style_of_its_own(browser: Browser, party:
 
 
 @pytest.mark.parametrize("deployed", [on_app_engine, on_cloud_run])
+def test_a_deployed_app_says_nothing_of_where_it_runs(
+    world: World, party: str, deployed: Callable[[World], Any]
+) -> None:
+    """S30: neither its project nor its platform, on no page and in no error."""
+    browser = Browser(app_with(world, settings=deployed(world)))
+
+    for path in [*GETS, "/blog", "/blog/feed.atom", "/numbers"]:
+        text = browser.get(path).text.lower()
+        assert "real-project" not in text, path
+        assert not re.search(r"\b(appengine|cloudrun)\b", text), path
+
+
+@pytest.mark.parametrize("deployed", [on_app_engine, on_cloud_run])
 def test_a_deployed_app_keeps_its_cookie_to_itself(
     world: World, deployed: Callable[[World], Any]
 ) -> None:
