@@ -7,7 +7,8 @@ but read and write entities.
 
 ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
 up, and hides the real error in a RetryError. `transact` makes a few quick attempts, with pauses of
-about half a second in all, and raises what the service said.
+about half a second in all, and raises what the service said. A transaction that the service has
+given up, because its process stood still for a minute, is a lost race like any other.
 
 Inside the body, `current_transaction()` returns the call of `transact` that it belongs to. Its id
 is the same in every attempt, so what a body names after it is written once. A hook is called after
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 import secrets
 import sys
 import threading
@@ -67,6 +69,9 @@ OUTCOME_UNKNOWN = (
 RETRIED = (rpc_errors.Aborted, *OUTCOME_UNKNOWN)
 # The service's trouble, and never that of the data: the same request may succeed later.
 TRANSIENT = (*RETRIED, rpc_errors.ResourceExhausted, rpc_errors.RetryError)
+
+
+_ENDED = re.compile(r"transaction\b.*\b(expired|invalid|closed|no longer valid)", re.IGNORECASE)
 
 
 class NoTransactionError(Exception):
@@ -196,7 +201,8 @@ def transact(
 
     Raises:
         NoContextError: this thread has no context of Datastore.
-        google.api_core.exceptions.Aborted: every attempt lost its race; nothing was written.
+        google.api_core.exceptions.Aborted: every attempt lost its race, or was given up by the
+            service; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: what the service said. When its class is
             in OUTCOME_UNKNOWN, the body may have taken effect all the same.
     """
@@ -248,8 +254,26 @@ def _first_cause(error: Exception, before: BaseException | None = None) -> Excep
     """
     if not isinstance(error, rpc_errors.GoogleAPIError):
         return None
-    retried = [link for link in _chain(error, before) if isinstance(link, RETRIED)]
-    return retried[-1] if retried else None
+    retried = [
+        link for link in _chain(error, before) if isinstance(link, RETRIED) or _has_ended(link)
+    ]
+    if not retried:
+        return None
+    first = retried[-1]
+    return first if isinstance(first, RETRIED) else rpc_errors.Aborted(str(first))  # type: ignore[no-untyped-call]
+
+
+def _has_ended(error: BaseException) -> bool:
+    """Return whether the service refused a call because it has given the transaction up.
+
+    It says so by INVALID_ARGUMENT and by its text alone.
+
+    >>> _has_ended(rpc_errors.InvalidArgument("Transaction is invalid or closed."))
+    True
+    >>> _has_ended(rpc_errors.InvalidArgument("The transaction is too large."))
+    False
+    """
+    return isinstance(error, rpc_errors.InvalidArgument) and bool(_ENDED.search(str(error)))
 
 
 def _chain(

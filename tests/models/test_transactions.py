@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import RollbackRequest
+from google.cloud.ndb.context import get_context
 
 from models.transactions import MAX_ATTEMPTS, transact
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import break_call, count_up, count_up_once, counted, fail_with, no_pause
-from tests.world import World, in_threads
+from tests.models.counters import (
+    Tally,
+    break_call,
+    count_up,
+    count_up_once,
+    counted,
+    fail_with,
+    no_pause,
+)
+from tests.world import PROJECT, World, in_threads
 
 
 def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:
@@ -47,6 +58,47 @@ def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(here: World) 
     assert here.plan.fired
     assert here.plan.calls.count("BeginTransaction") == 2
     assert counted() == 1
+
+
+@pytest.mark.parametrize("call", ["Commit", "Lookup", "RunQuery"])
+def test_a_transaction_that_the_service_has_given_up_is_run_again(here: World, call: str) -> None:
+    """M5: its process stood still for too long. That is no fault of its task, nor of its data."""
+    runs = []
+
+    def body() -> None:
+        runs.append(1)
+        count_up_once()
+        if len(runs) == 1:
+            give_up(here)
+        if call == "Lookup":
+            counted()
+        if call == "RunQuery":
+            Tally.query(ancestor=ndb.Key(Tally, "t")).fetch()
+
+    transact(body, sleep=no_pause)
+
+    assert len(runs) == 2
+    assert counted() == 1
+
+
+def test_who_is_given_up_each_time_has_lost_a_race(here: World) -> None:
+    """Nothing was written, and the caller may come again."""
+
+    def body() -> None:
+        count_up()
+        give_up(here)
+
+    with pytest.raises(rpc_errors.Aborted, match="ransaction"):
+        transact(body, sleep=no_pause)
+
+    assert counted() == 0
+
+
+def give_up(world: World) -> None:
+    """End the transaction that this code runs in, as the service does when it is idle."""
+    transaction, database = get_context().transaction, world.services.database or ""
+    request = RollbackRequest(project_id=PROJECT, database_id=database, transaction=transaction)
+    world.clients.datastore.stub.rollback(RollbackRequest.pb(request))
 
 
 @pytest.mark.parametrize(
