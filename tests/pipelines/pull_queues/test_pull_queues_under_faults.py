@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -33,15 +33,27 @@ class Worker:
     def __init__(self, here: World) -> None:
         self.here = here
         self.held: list[Lease] = []
+        self.done: list[Lease] = []
         self.acked: list[str] = []
 
     def lease(self) -> None:
         self.held = WORK.lease(self.here.clients, limit=5, lease_s=LEASE_S)
 
     def ack(self) -> None:
-        held, self.held = self.held, []
-        lost = WORK.ack(self.here.clients, held)
-        self.acked += [each.payload for each in held if each not in lost]
+        self.done, self.held = self.held, []
+        lost = WORK.ack(self.here.clients, self.done)
+        self.acked += [each.payload for each in self.done if each not in lost]
+
+    def ack_again(self) -> None:
+        """Ack once more, since the answer was lost on its way."""
+        lost = WORK.ack(self.here.clients, self.done)
+        self.acked = [each.payload for each in self.done if each not in lost]
+
+    def renew(self) -> None:
+        self.held = WORK.renew(self.here.clients, self.held, lease_s=LEASE_S)
+
+    def release(self) -> None:
+        WORK.release(self.here.clients, self.held)
 
 
 def drained(here: World) -> list[str]:
@@ -117,6 +129,34 @@ def test_another_worker_at_any_call_gets_the_item_or_does_not(here: World) -> No
         assert one.acked + other.acked + drained(here) == ["item"], here.plan.fired
 
 
+WORKS = {
+    "ack": ("lease", "ack"),
+    "renew": ("lease", "renew", "ack"),
+    "release": ("lease", "release", "lease", "ack"),
+    "ack again": ("lease", "ack", "ack_again"),
+}
+
+
+@pytest.mark.parametrize("fault", ["", ERROR, REPLY_LOST])
+@pytest.mark.parametrize("work", WORKS)
+def test_another_worker_between_a_fault_and_the_next_call_shares_no_ack(
+    here: World, work: str, fault: str
+) -> None:
+    """P2: whichever call is broken, before the next one another worker leases and acks."""
+    for at in range(_calls(here, lambda: _work(here, Worker(here), WORKS[work])) + 1):
+        one, other = Worker(here), Worker(here)
+
+        def overtake(other: Worker = other) -> None:
+            here.clock.sleep(LEASE_S + 1)
+            other.lease()
+            other.ack()
+
+        here.plan.on_fire = overtake
+        faults = {at: fault, at + 1: OVERLAP} if fault else {at: OVERLAP}
+        _break_all(here, faults, one, WORKS[work])
+        assert sorted(one.acked + other.acked + drained(here)) == ["item"], here.plan.fired
+
+
 def test_without_the_fence_a_late_ack_takes_anothers_item(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,22 +173,28 @@ def test_without_the_fence_a_late_ack_takes_anothers_item(
         test_every_order_of_two_workers_steps_acks_each_item_once(here)
 
 
-def _work(here: World, worker: Worker) -> None:
+def _work(here: World, worker: Worker, steps: Sequence[str] = ("lease", "ack")) -> None:
     WORK.add(here.clients, "item", idempotency_key=here.clients.new_id())
-    worker.lease()
-    worker.ack()
+    for step in steps:
+        getattr(worker, step)()
 
 
 def _break(here: World, kind: str, at: int, worker: Worker) -> None:
     """Add an item, and break a call of what the worker does; it tries once."""
-    here.plan.reset(kind, at)
+    _break_all(here, {at: kind}, worker)
+    if not items_of("work").fetch(keys_only=True) and not worker.acked and kind == CRASH_BEFORE:
+        WORK.add(here.clients, "item")  # It died before it had added anything.
+
+
+def _break_all(
+    here: World, faults: Mapping[int, str], worker: Worker, steps: Sequence[str] = ("lease", "ack")
+) -> None:
+    here.plan.reset(more=faults)
     with here.plan.watched():
         try:
-            _work(here, worker)
+            _work(here, worker, steps)
         except Crash:
             here.bury()
         except rpc_errors.GoogleAPIError:
             pass
-    here.plan.reset()
-    if not items_of("work").fetch(keys_only=True) and not worker.acked and kind == CRASH_BEFORE:
-        WORK.add(here.clients, "item")  # It died before it had added anything.
+    here.plan.at, here.plan.more = None, {}
