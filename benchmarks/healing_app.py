@@ -1,4 +1,4 @@
-"""The demo app, which reaches Cloud Tasks where HEALING_TASKS says: through a proxy."""
+"""The demo app with a pull queue; it reaches Cloud Tasks where HEALING_TASKS says: by a proxy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ import os
 from flask import Flask
 
 import main
+from demos.registry import APP
+from handlers import endpoints
+from handlers.settings import DemoSettings
+from pipelines.pull_queues import PullQueue
+from pipelines.registry import Registry
+
+WORK = PullQueue("healing", max_deliveries=1000)
 
 
 def serve() -> Flask:
     """Return the app; what gunicorn calls."""
     if proxy := os.environ.get("HEALING_TASKS"):
         os.environ["CLOUD_TASKS_EMULATOR_HOST"] = proxy
-    return main.serve()
+    settings, registry = DemoSettings.from_environment(os.environ), Registry(*APP.declared, WORK)
+    clients = main.open_clients(settings, registry)
+    app = main.create_app(settings, clients, registry)
+    endpoints.start(settings, clients, registry)
+    return app
