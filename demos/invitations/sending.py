@@ -129,7 +129,7 @@ def _plan(party: Party) -> SendPlan:
         **asdict(details),
     )
     last_run_id = same_change[-1]["run_id"] if same_change else None
-    return SendPlan(args, _count_guests(party.imports[after:to]), last_run_id)
+    return SendPlan(args, count_guests(party.imports[after:to]), last_run_id)
 
 
 def _limits(guests: int, page_size: int | None, pace: Pace) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _begin(
         TELL_GUESTS,
         plan.args,
         run_id=plan.run_id,
-        expected=_count_guests(seen.imports[: plan.args.to_import]),
+        expected=count_guests(seen.imports[: plan.args.to_import]),
         **limits,
     )
 
@@ -192,7 +192,8 @@ def _ended_imports(party: Party) -> int:
     return len(party.imports) - going_on
 
 
-def _count_guests(import_ids: list[str]) -> int:
+def count_guests(import_ids: list[str]) -> int:
+    """Return how many guests some imports have added."""
     return sum(progress(import_id, dots=False).totals.done for import_id in import_ids)
 
 

@@ -6,7 +6,7 @@ rest again belongs to it. What there was when a run began is kept with it: the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -22,6 +22,7 @@ from models.uploads import put_upload
 from pipelines.runtime import Clients, naive_utc
 
 MAX_LOGS = 200
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 MAX_LOG_BYTES = 8 * 1024 * 1024
 # A line of a log has some eighty bytes: what has far more lines costs more than it holds.
 MAX_LINES = 200_000
@@ -61,7 +62,7 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
     begin, end = check_log(content)
     seen = observe(clients)
     if all(each["id"] != log_id for each in seen.logs.logs):
-        _check_room(seen.logs.count + 1 - seen.position.log)
+        _check_room([*seen.logs.waiting(seen.position.log), {"bytes": len(content)}])
     put_upload(log_id, content, naive_utc(clients.clock.now()))
     entry = {"id": log_id, "name": name[:MAX_NAME_CHARS], "bytes": len(content)}
     entry |= {"pace": PACES[pace], "begin": begin, "end": end}
@@ -79,7 +80,7 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
                 "before": asdict(seen.totals),
             }
         row.logs = [*row.logs, entry]
-        _check_room(row.count - seen.position.log)
+        _check_room(row.waiting(seen.position.log))
         extra = max(0, len(row.logs) - MAX_LOGS)
         row.logs, row.first = row.logs[extra:], row.first + extra
         row.put()
@@ -90,14 +91,16 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
     return is_new
 
 
-def _check_room(waiting: int) -> None:
+def _check_room(waiting: Sequence[Mapping[str, Any]]) -> None:
     """Check that not too many logs wait; those that were read are forgotten when others come.
 
     Raises:
         TooManyLogsError: they do.
     """
-    if waiting > MAX_LOGS:
+    if len(waiting) > MAX_LOGS:
         raise TooManyLogsError(f"{MAX_LOGS} logs wait to be read")
+    if sum(log["bytes"] for log in waiting) > MAX_WAITING_BYTES:
+        raise TooManyLogsError(f"{MAX_WAITING_BYTES // 1024**2} MiB of logs wait to be read")
 
 
 def check_log(content: bytes) -> tuple[int, int]:

@@ -38,6 +38,13 @@ from handlers.pages.faults import strike_once_each
 from handlers.pages.numbers import stack_in_words
 from handlers.pages.party_form import made_up_guests, read_details, sample_form
 from handlers.pages.quilt import FILLED_IN, design_for
+from handlers.pages.quotas import (
+    SAMPLE_BYTES,
+    let_in_guests,
+    let_in_load,
+    let_in_quilt,
+    let_in_upload,
+)
 from pipelines.continuations.errors import OtherJobError
 
 bp = Blueprint("demo_runs", __name__)
@@ -125,6 +132,7 @@ def _invitations(form_id: str, tour: int | None) -> str:
     if details is None:
         raise AssertionError("the form of a new party is filled in well")
     parties.create_party(clients(), form_id, details)
+    let_in_guests(form_id, GUESTS)
     list_id = hashlib.sha256(f"{form_id}.guests".encode()).hexdigest()[:32]
     content = made_up_guests(GUESTS).encode()
     name = f"{GUESTS} made-up guests.csv"
@@ -147,6 +155,7 @@ def _sums(form_id: str, tour: int | None) -> str:
     try:
         sums.create(SUM)
         wanted = Load(form_id, SUM, RATE, WRITERS, SECONDS, started_ms)
+        let_in_load(wanted)
         load.start(clients(), wanted)
     except LoadGoesOnError:
         flash("This sum is under load already: here it is.")
@@ -156,7 +165,9 @@ def _sums(form_id: str, tour: int | None) -> str:
 
 
 def _quilt(form_id: str, tour: int | None) -> str:
-    quilts.make(clients(), form_id, design_for(FILLED_IN))
+    design = design_for(FILLED_IN)
+    let_in_quilt(form_id, design)
+    quilts.make(clients(), form_id, design)
     return url_for("quilt.quilt", quilt_id=form_id, tour=tour)
 
 
@@ -172,6 +183,7 @@ def _counters(form_id: str, tour: int | None) -> str:
 
 
 def _weblog(form_id: str, tour: int | None) -> str:
+    let_in_upload(form_id, SAMPLE_BYTES)
     try:
         add_sample(clients(), form_id, "watch")
     except TooManyLogsError:

@@ -31,6 +31,7 @@ from handlers.pages.faults import strike_once_each
 from handlers.pages.grade_charts import Chip, bars, class_sizes, is_catching_up
 from handlers.pages.grade_stage import costs, school_stage
 from handlers.pages.live import live_part
+from handlers.pages.quotas import COUNTED_PER_S, SCHOOLS, let_in
 from models.continuations import RUNNING
 from models.demos.grades import School, Student, Teacher, school_key, student_key, teachers_of
 from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
@@ -222,7 +223,9 @@ def compare(school: str) -> ResponseReturnValue:
     """Measure what counting a sample school costs; fill it first, if it is empty."""
     if school not in _samples():
         abort(404)
-    comparison.compare(clients(), school, id_in_form())
+    form_id, count = id_in_form(), SAMPLES[school]
+    let_in(SCHOOLS, form_id, count, count / COUNTED_PER_S)
+    comparison.compare(clients(), school, form_id)
     return redirect(url_for(".page", tab="compare", _anchor="compare"), 303)
 
 

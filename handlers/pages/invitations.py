@@ -23,6 +23,7 @@ from handlers.pages.faults import strike_once_each
 from handlers.pages.invitation_stage import as_data, party_stage, time_left, waiting_canvas
 from handlers.pages.live import live_part
 from handlers.pages.party_form import form_of, made_up_guests, read_details, sample_form
+from handlers.pages.quotas import let_in_guests, let_in_mails
 from handlers.settings import demo_settings
 from models.continuations import CANCELLED, RUNNING
 from models.demos.invitations import Guest, GuestImport, Party, newest_parties
@@ -118,9 +119,10 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
 
 
 def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
-    party_id = party.key.id()
+    party_id, import_id = party.key.id(), id_in_form()
+    let_in_guests(import_id, content.count(b"\n") + 1)
     try:
-        imports.import_guests(clients(), party_id, id_in_form(), content, name)
+        imports.import_guests(clients(), party_id, import_id, content, name)
     except BadFileError as error:
         return _party_page(party, form_of(party), {"guests": str(error)}, 400)
     except ImportGoingOnError:
@@ -135,7 +137,9 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
 def send(party_id: str) -> ResponseReturnValue:
     """Start telling the guests; the mails go out in the background."""
     started = time.perf_counter()
-    _party_or_404(party_id)
+    party = _party_or_404(party_id)
+    if guests := sending.count_guests(party.imports):
+        let_in_mails(party_id, party.change, guests)
     strike_once_each(request.path)
     pace: Pace = "watch" if request.form.get("pace") == "watch" else "fast"
     try:

@@ -16,6 +16,7 @@ from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
 from handlers.pages.quilt_stage import picture_of, quilt_stage
+from handlers.pages.quotas import let_in_quilt
 from models.demos.quilt import Quilt, newest_quilts, quilt_key
 
 bp = Blueprint("quilt", __name__, url_prefix="/quilt")
@@ -46,8 +47,10 @@ def make() -> ResponseReturnValue:
     }
     if errors:
         return _page(newest_quilts().get(), errors, 400)
+    design = design_for(form)
+    let_in_quilt(quilt, design)
     strike_once_each("/quilt")
-    quilts.make(clients(), quilt, design_for(form))
+    quilts.make(clients(), quilt, design)
     return redirect(url_for(".quilt", quilt_id=quilt, _anchor="now"), 303)
 
 

@@ -20,6 +20,7 @@ from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.formatting import duration, number
 from handlers.pages.live import live_part
+from handlers.pages.quotas import let_in_load
 from handlers.pages.sum_charts import sizes, took_s
 from handlers.pages.sum_stage import sum_stage
 
@@ -112,7 +113,6 @@ def put_under_load(name: str) -> ResponseReturnValue:
     }
     if errors:
         return _page(_known(name), form, errors, 400)
-    strike_once_each(request.path)
     rate, seconds = int(form["rate"]), int(form["seconds"])
     wanted = Load(
         form_id,
@@ -123,6 +123,8 @@ def put_under_load(name: str) -> ResponseReturnValue:
         started_ms=round(clients().clock.now().timestamp() * 1000),
         is_random=form["amounts"] == "random",
     )
+    let_in_load(wanted)
+    strike_once_each(request.path)
     try:
         load.start(clients(), wanted)
     except LoadGoesOnError:

@@ -8,7 +8,17 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
-from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
+from flask import (
+    Blueprint,
+    Response,
+    abort,
+    flash,
+    make_response,
+    redirect,
+    render_template,
+    request,
+    url_for,
+)
 from flask.typing import ResponseReturnValue
 
 from demos.weblog.loads import (
@@ -27,6 +37,7 @@ from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
+from handlers.pages.quotas import SAMPLE_BYTES, let_in_upload
 from handlers.pages.weblog_charts import (
     BOX_HEIGHT,
     BOX_WIDTH,
@@ -43,6 +54,7 @@ PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as it goes"}
 RESULTS_SHOWN = 12
 KEYS_SHOWN = 20
 MAX_KEY_CHARS = 200
+RETRY_AFTER_S = 10
 
 
 @bp.get("")
@@ -68,10 +80,16 @@ def give() -> ResponseReturnValue:
     except BadLogError as error:
         return _page({"log": str(error)}, 400)
     except TooManyLogsError as error:
-        return _page({"log": f"{error}; try again when some of them are"}, 409)
+        abort(_too_many(f"{error}; try again when some of them are"))
     if not is_new:
         flash("This form was sent before: its log is read once.")
     return redirect(url_for(".page", _anchor="now"), 303)
+
+
+def _too_many(error: str) -> Response:
+    response = make_response(_page({"log": error}, 429))
+    response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
 
 
 def _give(log_id: str, pace: str) -> bool:
@@ -83,12 +101,14 @@ def _give(log_id: str, pace: str) -> bool:
     """
     file = request.files.get("file")
     if request.form.get("sample"):
+        let_in_upload(log_id, SAMPLE_BYTES)
         strike_once_each(request.path)
         return add_sample(clients(), log_id, pace)
     if file is None or not file.filename:
         raise BadLogError("choose a file, or press “Sample”")
     content = file.read(MAX_LOG_BYTES + 1)
     check_log(content)
+    let_in_upload(log_id, len(content))
     strike_once_each(request.path)
     return add_log(clients(), log_id, file.filename, content, pace)
 

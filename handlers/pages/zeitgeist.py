@@ -32,6 +32,7 @@ from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each, workers
 from handlers.pages.formatting import plural
 from handlers.pages.live import live_part
+from handlers.pages.quotas import let_in_upload
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.pages.zeitgeist_charts import Chart, Spark, chart_of, clock, spark_of
 from handlers.pages.zeitgeist_stage import rows_of, sums_of, zeitgeist_stage
@@ -72,7 +73,10 @@ def start() -> ResponseReturnValue:
     files = [each for each in request.files.getlist("files") if each.filename]
     try:
         if files:
-            parts = playbacks.upload_parts(clients(), playback_id, _series(files))
+            _check_none_goes_on(playback_id)
+            many = _series(files)
+            let_in_upload(playback_id, sum(8 * len(each.buckets) for each in many))
+            parts = playbacks.upload_parts(clients(), playback_id, many)
             title = ", ".join(part.name for part in parts)
             wanted = playbacks.new_playback(clients(), playback_id, title, parts, speed)
             is_new = player.start(clients(), wanted)
@@ -88,6 +92,17 @@ def start() -> ResponseReturnValue:
         flash("A playback goes on already. Stop it first.")
     strike_once_each("/zeitgeist")
     return redirect(url_for(".page", _anchor="now"), 303)
+
+
+def _check_none_goes_on(playback_id: str) -> None:
+    """Check that before a file is read or stored; `start` checks it again.
+
+    Raises:
+        PlaybackGoesOnError: another playback goes on.
+    """
+    old = playbacks.current()
+    if old is not None and old.id != playback_id and not old.is_over:
+        raise playbacks.PlaybackGoesOnError(f"{old.title} is being played")
 
 
 def _series(files: list[Any]) -> list[Series]:

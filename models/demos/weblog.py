@@ -23,6 +23,10 @@ class AccessLogs(ndb.Model):
     # The last run: {"log": the number of its first one, "started_ms", "begin", "before"}.
     run = ndb.JsonProperty(indexed=False)
 
+    def waiting(self, position: int) -> list[dict[str, Any]]:
+        """Return the logs from a number on: those that have not been read to their end."""
+        return list(self.logs or [])[max(0, position - int(self.first)) :]
+
     @property
     def count(self) -> int:
         """How many logs were ever given."""

@@ -29,6 +29,7 @@ from models.demos.grades import Comparison, School, Student, Teacher
 from models.demos.invitations import Guest, GuestImport, Party
 from models.demos.numbers import NumbersRun
 from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
+from models.demos.quotas import DemoUsage
 from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
 from models.demos.weblog import AccessLogs
 from models.demos.zeitgeist import ZeitgeistPlayback
@@ -51,7 +52,7 @@ KINDS = (
     *(CounterConfig, CounterShard, CounterReceipt, ClickLoads, ClickSwitch, ClickWriter),
     *(NumbersRun, AccessLogs),
     *(StreamHead, StreamInterval, StreamSource, StreamChunk, StreamDead),
-    ZeitgeistPlayback,
+    *(ZeitgeistPlayback, DemoUsage),
 )
 PARTY = {
     "title": "Garden party",

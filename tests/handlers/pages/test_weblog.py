@@ -19,6 +19,7 @@ from handlers.pages.incidents import Delivery, Incidents
 from handlers.pages.stream_stage import Hits, hits_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from models.demos.weblog import access_logs
+from models.uploads import UploadChunk
 from pipelines.runtime import Clients
 from pipelines.streams import Pulled
 from tests.handlers.conftest import Browser
@@ -60,6 +61,26 @@ def press(browser: Browser, form_id: str = FORM) -> None:
     assert response.status_code == 303, response.text
 
 
+def test_the_bytes_of_logs_that_wait_are_bounded(
+    browser: Browser, world: World, short_sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S27: until one of them is read; nothing of a log that is refused is stored."""
+    press(browser, FORM)
+    with world.context():
+        [log] = access_logs().logs
+        chunks = UploadChunk.query().count()
+    monkeypatch.setattr(loads, "MAX_WAITING_BYTES", 2 * log["bytes"] - 1)
+
+    refused = browser.post("/streams/weblog/logs", {"id": OTHER, "sample": "yes"})
+
+    assert refused.status_code == 429
+    assert "MiB of logs wait to be read" in refused.text
+    with world.context():
+        assert UploadChunk.query().count() == chunks
+    world.settle()
+    press(browser, OTHER)
+
+
 def test_the_sample_is_counted_once_and_adds_up(
     browser: Browser, world: World, short_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +89,8 @@ def test_the_sample_is_counted_once_and_adds_up(
     for form_id in (FORM, FORM, OTHER):
         press(browser, form_id)
     refused = browser.post("/streams/weblog/logs", {"id": THIRD, "sample": "yes"})
-    assert refused.status_code == 409
+    assert refused.status_code == 429
+    assert int(refused.headers["Retry-After"]) > 0
     assert "try again when some of them are" in refused.text
     assert 'data-moving="yes"' in browser.get("/streams/weblog").text
     world.settle()
