@@ -23,6 +23,7 @@ class TaskAttempts(ndb.Model):
     # The numbers of the deliveries that began and have not ended.
     begun = ndb.IntegerProperty(indexed=False, repeated=True)
     first = ndb.DateTimeProperty(indexed=False, required=True)
+    retry_at = ndb.DateTimeProperty(indexed=False)  # Not tried before; None: whenever it comes.
     expires = ndb.DateTimeProperty(required=True)
     counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
 

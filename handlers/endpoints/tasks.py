@@ -9,6 +9,7 @@ not. How a delivery ends:
     another version's task    429: it is retried; a dead task when it was unknown for an hour
     a service is unavailable  503: it is retried, and the queue slows down
     anything else             500: it is retried
+    it has failed often       500, and nothing is done: it is retried when it is due again
 
 After `max_attempts` failures of its own (500, or a worker that died over it) a task becomes a dead
 task. What was not its fault does not count, however often it happens.
@@ -33,7 +34,7 @@ from handlers.endpoints.delivery_log import Lines
 from models.transactions import TRANSIENT
 from pipelines.fork_join import OutcomeUnknownError
 from pipelines.tasks import attempts, dead_tasks
-from pipelines.tasks.attempts import Delivery
+from pipelines.tasks.attempts import Delivery, RetryLaterError
 from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
 from pipelines.tasks.errors import (
     BadArgumentsError,
@@ -78,7 +79,10 @@ def deliver(rest: str) -> ResponseReturnValue:
 
 
 def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
-    failures = attempts.begin(clients(), delivery)
+    try:
+        failures = attempts.begin(clients(), delivery)
+    except RetryLaterError as error:
+        return _response(500, str(error))
     if failures >= task.max_attempts:
         said = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, said)

@@ -8,6 +8,10 @@ worker died, or was too slow.
 The first deliveries are noted only when they fail. From the fourth on, a delivery is noted before
 it works. A slow delivery that ends after all takes its mark back.
 
+Queues retry within seconds, because an outage may end at any time. A task that keeps failing by
+its own fault is retried here at ever longer intervals, up to a minute: with the default of 50
+attempts it outlasts a bad deployment of half an hour.
+
 Lost on failure: a count, or that a delivery has ended. A task is then tried once more or once less.
 """
 
@@ -40,6 +44,14 @@ DEPLOY_S = 3600.0
 EXPIRES_S = 2 * 24 * 3600.0
 MAX_DELETED = 500
 LOST_RACE = "429"
+# A task's own failures are as far apart as its queue wants it, up to this one.
+BACKOFF_FROM = 8
+MIN_BACKOFF_S = 10.0
+MAX_BACKOFF_S = 60.0
+
+
+class RetryLaterError(Exception):
+    """The task has failed often, and is not to be tried again yet."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +102,20 @@ def begin(clients: Clients, delivery: Delivery) -> int:
     """Note that a delivery begins; return how often its task has failed by itself before.
 
     A store that is out of reach keeps no task from being tried.
+
+    Raises:
+        RetryLaterError: it has failed often, and the last time was a moment ago.
     """
 
     def note() -> int:
         row = _row(clients, delivery)
+        failures = _failures(row, delivery)
         if delivery.number not in row.begun:
+            _check_due(clients, row)
             row.begun = [*row.begun, delivery.number]
+            _back_off(clients, row, failures + 1)  # In case it ends without a word.
             row.put()
-        return _failures(row, delivery)
+        return failures
 
     return _quietly(lambda: transact(note)) if delivery.is_noted else 0
 
@@ -110,8 +128,14 @@ def end_well(delivery: Delivery) -> None:
 
 def end_later(clients: Clients, delivery: Delivery) -> None:
     """Note that a delivery has ended for now, by no fault of its task."""
+
+    def note() -> int:
+        row = _row(clients, delivery)
+        row.retry_at = None
+        return _end(row, delivery)
+
     if delivery.is_noted:
-        _quietly(lambda: transact(lambda: _end(_row(clients, delivery), delivery)))
+        _quietly(lambda: transact(note))
 
 
 def fail(clients: Clients, delivery: Delivery) -> int:
@@ -124,6 +148,7 @@ def fail(clients: Clients, delivery: Delivery) -> int:
             return _failures(row, delivery)  # Counted before; the commit's reply was lost.
         row.failures += 1
         row.counted_by = call_id
+        _back_off(clients, row, row.failures)
         return _end(row, delivery)
 
     return _quietly(lambda: transact(count))
@@ -160,6 +185,33 @@ def delete_expired(clients: Clients) -> int:
     keys = expired_attempts(now).fetch(MAX_DELETED, keys_only=True)
     ndb.delete_multi(keys)
     return len(keys)
+
+
+def backoff_s(failures: int) -> float:
+    """Return for how long a task is left alone after so many failures of its own.
+
+    >>> [backoff_s(failures) for failures in (1, 7, 8, 9, 10, 11, 5_000)]
+    [0.0, 0.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    """
+    if failures < BACKOFF_FROM:
+        return 0.0
+    return float(min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(failures - BACKOFF_FROM, 10)))
+
+
+def _back_off(clients: Clients, row: TaskAttempts, failures: int) -> None:
+    pause_s = backoff_s(failures)
+    pause = datetime.timedelta(seconds=pause_s)
+    row.retry_at = naive_utc(clients.clock.now()) + pause if pause_s else None
+
+
+def _check_due(clients: Clients, row: TaskAttempts) -> None:
+    """Check that a task may be tried; what a clock has written that is ahead does not count."""
+    now = naive_utc(clients.clock.now())
+    latest = now + datetime.timedelta(seconds=MAX_BACKOFF_S)
+    if row.retry_at is not None and now < row.retry_at <= latest:
+        raise RetryLaterError(
+            f"it has failed {row.failures} times; the next attempt is at {row.retry_at:%X} UTC"
+        )
 
 
 def _end(row: TaskAttempts, delivery: Delivery) -> int:

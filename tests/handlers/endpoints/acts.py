@@ -10,6 +10,7 @@ from google.api_core import exceptions as rpc_errors
 from models.attempts import TaskAttempts
 from pipelines.fork_join.queue import OutcomeUnknownError
 from pipelines.runtime import Clients
+from pipelines.tasks.attempts import Delivery
 from pipelines.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
 from tests.world import World
 
@@ -68,3 +69,27 @@ NOT_ITS_FAULT = {
 def rows(world: World) -> list[TaskAttempts]:
     with world.context():
         return TaskAttempts.query().fetch()  # type: ignore[no-any-return]
+
+
+def delivery(number: int, last_answer: str = "", name: str = "t1") -> Delivery:
+    return Delivery(PATH, "default", name, b"{}", number, last_answer)
+
+
+def attempt(world: World, front_end: int | None = None) -> int | str | None:
+    """Deliver the one task when it is due; return the answer, or "gone".
+
+    Args:
+        front_end: What answers for a dead worker; None: the connection is closed.
+    """
+    wake_at = world.engine.wake_at()
+    if wake_at is not None:
+        world.clock.sleep(max(0.0, wake_at - world.clock.time_s) + 0.01)
+    due = world.engine.due()
+    if not due:
+        return "gone"
+    begun = world.engine.begin_attempt(due[0].task_name)
+    status = world.answer(begun)
+    answered = front_end if status is None else status
+    error = "connection closed" if answered is None else None
+    world.engine.end_attempt(begun.id, status=answered, error=error)
+    return status
