@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from models.commits import read_versions
 from models.dead_tasks import open_dead_tasks
 from models.fork_join import WorkPack
 from pipelines.fork_join import Batch, ForkJoin, fork_join
@@ -42,10 +43,26 @@ def tally(clients: Clients, batch: Batch, items: Sequence[Mark]) -> Sequence[str
     return [f"{item.label} is number {before + i}" for i, item in enumerate(items, 1)]
 
 
+def tally_guarded(
+    clients: Clients, batch: Batch, items: Sequence[Mark]
+) -> list[tuple[ndb.Model, int | None]]:
+    """Return what `tally` would write; it has no results."""
+    [found] = read_versions(clients.datastore, [ndb.Key(MarkTally, batch.key)])
+    row, version = found or (MarkTally(id=batch.key), None)
+    if any(item.label.startswith("bad") for item in items):
+        raise ValueError("no tally takes one of these")
+    row.labels = [*row.labels, *(item.label for item in items)]
+    row.batches = [*row.batches, len(items)]
+    return [(row, version)]
+
+
 TALLIES = fork_join("tallies", queue="fork-join", period_s=1.0, max_batch_size=20)(tally)
 AT_ONCE = fork_join("tallies-at-once", queue="fork-join", period_s=0)(tally)
 SHARDED = fork_join("tallies-sharded", queue="fork-join", period_s=1.0, shards=3)(tally)
-QUEUES: list[ForkJoin[Mark]] = [TALLIES, AT_ONCE, SHARDED]
+GUARDED = fork_join(
+    "tallies-guarded", queue="fork-join", period_s=1.0, max_batch_size=20, guarded=tally_guarded
+)(tally)
+QUEUES: list[ForkJoin[Mark]] = [TALLIES, AT_ONCE, SHARDED, GUARDED]
 
 
 def tally_world(services: Services) -> World:

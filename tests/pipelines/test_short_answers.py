@@ -9,9 +9,10 @@ import pytest
 
 from models import calls
 from models.pull_queues import items_of
+from pipelines.fork_join import ForkJoin
 from pipelines.pull_queues import OLDEST, PullQueue
 from tests.pipelines.streams.harness import WEBLOG, hits, is_drained, stream_world, windows
-from tests.pipelines.tallies import packs, put, tallied, tally_world
+from tests.pipelines.tallies import GUARDED, TALLIES, Mark, packs, put, tallied, tally_world
 from tests.short_answers import shortened
 from tests.world import Services, World
 
@@ -50,11 +51,14 @@ def test_items_of_a_pull_queue_are_leased_and_acked_once(services: Services, see
 
 
 @SEEDS
-def test_items_of_a_fork_join_queue_are_folded_once(services: Services, seed: int) -> None:
+@pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=["transaction", "guarded"])
+def test_items_of_a_fork_join_queue_are_folded_once(
+    services: Services, seed: int, queue: ForkJoin[Mark]
+) -> None:
     """D1: of many packs under one epoch, by guarded folds as by transactions."""
     world = tally_world(services)
     with shortened(world, seed) as answers:
-        put(world, "t", *PAYLOADS)
+        put(world, "t", *PAYLOADS, queue=queue)
         world.settle()
         with world.context():
             assert tallied("t") == Counter(PAYLOADS)

@@ -10,10 +10,19 @@ import pytest
 
 from models.fork_join import PackId, left_of, packs_tagged, packs_tagged_under
 from models.transactions import transact
-from pipelines.fork_join import Depth, ItemStatus
+from pipelines.fork_join import Depth, ForkJoin, ItemStatus
 from pipelines.fork_join.insert import insert_group
 from pipelines.runtime import naive_utc
-from tests.pipelines.tallies import TALLIES, Mark, mended, put, replay, tallied
+from tests.pipelines.tallies import (
+    GUARDED,
+    TALLIES,
+    Mark,
+    batches,
+    mended,
+    put,
+    replay,
+    tallied,
+)
 from tests.world import World
 
 
@@ -28,6 +37,23 @@ def test_who_asked_gets_the_joins_result(world: World) -> None:
         assert TALLIES.outcome(asked[0]).result.startswith("a is number")
         assert TALLIES.outcome(other[0]).is_folded
         assert TALLIES.outcome(other[0]).result is None
+
+
+@pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=["transaction", "guarded"])
+def test_who_asked_gets_a_result_of_its_own_between_others_that_did_not(
+    world: World, queue: ForkJoin[Mark]
+) -> None:
+    """In whatever order the packs of a batch are folded."""
+    asked = {}
+    for i in range(6):
+        put(world, "t", f"other {i}", queue=queue)
+        (asked[f"asked {i}"],) = put(world, "t", f"asked {i}", queue=queue, keep_result=True)
+    world.settle()
+
+    with world.context():
+        assert batches("t") == [12]
+        for label, accepted in asked.items():
+            assert queue.outcome(accepted).result.startswith(f"{label} is number")
 
 
 def test_waiting_for_a_result_ends(world: World) -> None:
@@ -125,6 +151,22 @@ def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
     with world.context():
         assert left_of([pack]) == []
         assert tallied("t") == Counter({"good": 1})
+
+
+def test_an_item_of_a_pack_that_was_split_keeps_its_tag(world: World) -> None:
+    """D7: or a reader would take what is parked for folded."""
+
+    def body() -> str:
+        marks = [Mark("a"), Mark("bad"), Mark("b")]
+        return TALLIES.insert_in_transaction(world.clients, "t", *marks, tag="tag")
+
+    with world.clients.context():
+        transact(body)
+    world.settle()
+
+    assert [json.loads(items) for items, _ in tagged(world)] == [[{"label": "bad"}]]
+    with world.context():
+        assert tallied("t") == Counter("ab")
 
 
 def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None:

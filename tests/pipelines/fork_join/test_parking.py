@@ -20,6 +20,7 @@ from pipelines.fork_join.joiners import Join
 from pipelines.tasks.errors import Retry, Unavailable
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.tallies import (
+    GUARDED,
     TALLIES,
     Mark,
     batches,
@@ -34,11 +35,14 @@ from tests.pipelines.tallies import (
 from tests.world import Services, World
 
 
-def test_a_poison_item_is_parked_and_the_rest_goes_through(world: World) -> None:
+@pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=["transaction", "guarded"])
+def test_a_poison_item_is_parked_and_the_rest_goes_through(
+    world: World, queue: ForkJoin[Mark]
+) -> None:
     """One item that the function cannot take stops nobody: found by halving, then parked."""
-    put(world, "t", "a", "b", "bad", "c")
+    put(world, "t", "a", "b", "bad", "c", queue=queue)
     with world.clients.context():
-        TALLIES.insert_each(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
+        queue.insert_each(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
     world.settle()
 
     with world.context():
