@@ -15,8 +15,9 @@ from models.demos.quilt import Quilt, QuiltSquare, piece_key, square_key
 from pipelines.batches import UnknownBatchError
 from pipelines.runtime import Clients, naive_utc
 
-# A quilt that has not finished by then waits for tasks that were lost: nobody watches for that.
-MOVES_FOR = datetime.timedelta(minutes=15)
+# A sweep wakes a batch that has not moved for half an hour, and later ones once an hour and less
+# often: who looks at a quilt that has not finished by then need not look every second.
+MOVES_FOR = datetime.timedelta(minutes=45)
 
 
 @dataclass(frozen=True)

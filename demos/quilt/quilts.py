@@ -36,7 +36,7 @@ from models.demos.quilt import (
     square_key,
 )
 from models.transactions import transact
-from pipelines.batches import Completed, TaskBatch, current_member
+from pipelines.batches import BatchError, Completed, TaskBatch, current_member
 from pipelines.runtime import Clients, naive_utc
 from pipelines.tasks import Task, task
 from pipelines.tasks.attempts import current_task
@@ -62,6 +62,10 @@ class Sew:
     piece: Annotated[int, pydantic.Field(ge=0, lt=4)]
 
 
+class GoneQuiltError(LookupError):
+    """A quilt of this id was made before, and has been deleted because many newer ones came."""
+
+
 def topic_of(quilt: str) -> str:
     """Return what pages of a quilt watch."""
     return f"quilt:{quilt}"
@@ -71,24 +75,35 @@ def topic_of(quilt: str) -> str:
 
 
 def make(clients: Clients, quilt: str, design: Design) -> bool:
-    """Make a quilt and begin to paint it, once for its id; return whether it is new."""
+    """Make a quilt and begin to paint it, once for its id; return whether it is new.
+
+    Raises:
+        GoneQuiltError: it was made before, and is deleted. Its batch would paint nothing.
+    """
 
     def body() -> bool:
         if quilt_key(quilt).get() is not None:
             return False
+        if not _populate(clients, quilt, design):
+            raise GoneQuiltError(quilt)
         _row(clients, quilt, design).put()
-        if design.pieces == 1:
-            work = _paints(quilt, design, 0)
-            SINGLE.populate_in_transaction(clients, quilt, work, seal=True)
-        else:
-            pieces = [(sew, Sew(quilt, piece)) for piece in range(design.pieces)]
-            WHOLE.populate_in_transaction(clients, quilt, pieces, seal=True)
         return True
 
     is_new = transact(body)
     if is_new:
         _delete_old()
     return is_new
+
+
+def _populate(clients: Clients, quilt: str, design: Design) -> int:
+    """Add the members of a quilt; return how many: 0 if its batch has them, or is removed."""
+    batch, work = SINGLE, list(_paints(quilt, design, 0))
+    if design.pieces > 1:
+        batch, work = WHOLE, [(sew, Sew(quilt, piece)) for piece in range(design.pieces)]
+    try:
+        return batch.populate_in_transaction(clients, quilt, work, seal=True)
+    except BatchError:  # It has other members, or is removed.
+        return 0
 
 
 def design_of(row: Quilt) -> Design:

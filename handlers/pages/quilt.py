@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 from demos.quilt import quilts
 from demos.quilt.design import PACES_MS, PALETTES, PATTERNS, SIZES, Design
 from demos.quilt.progress import progress
+from demos.quilt.quilts import GoneQuiltError
 from handlers.endpoints.context import clients
 from handlers.forms import ID_PATTERN, id_in_form
 from handlers.pages.code import Excerpt, excerpt
@@ -22,6 +23,9 @@ from models.demos.quilt import Quilt, newest_quilts, quilt_key
 bp = Blueprint("quilt", __name__, url_prefix="/quilt")
 
 LISTED = 8
+GONE = (
+    "This form has made a quilt, which is deleted by now. Open the page of quilts for another one."
+)
 TABS = ("how", "code", "table")
 SIZE_NAMES = {"8": "8 × 8", "12": "12 × 12", "16": "16 × 16", "4x8": "4 quilts of 64"}
 PACE_NAMES = {"fast": "as fast as it goes", "watch": "0.4 s a square", "slow": "1.5 s a square"}
@@ -50,7 +54,10 @@ def make() -> ResponseReturnValue:
     design = design_for(form)
     let_in_quilt(quilt, design)
     strike_once_each("/quilt")
-    quilts.make(clients(), quilt, design)
+    try:
+        quilts.make(clients(), quilt, design)
+    except GoneQuiltError:
+        abort(410, GONE)
     return redirect(url_for(".quilt", quilt_id=quilt, _anchor="now"), 303)
 
 

@@ -38,7 +38,7 @@ def quilt_stage(
         found.elapsed_s,
         is_over=not found.is_moving,
         begin="made",
-        end="finished" if found.is_finished else "given up",
+        end="finished" if found.is_finished else "unfinished",
     )
     stage = stage_of(
         time,

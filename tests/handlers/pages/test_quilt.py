@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from demos.quilt import quilts
+from demos.quilt.design import Design
 from handlers.pages.incidents import Delivery, Incidents
 from handlers.pages.quilt_stage import Hits, hits_of
 from models.demos.quilt import QuiltSquare, newest_quilts, quilt_key
@@ -162,3 +164,50 @@ def test_deliveries_that_were_hit_belong_to_their_squares(services: Services) ->
                       delivery(None, "live"), delivery("x", "live")])  # fmt: skip
 
     assert hits_of(seen) == {3: Hits(2, is_open=True), 5: Hits(1, is_open=False)}
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_form_whose_quilt_is_deleted_makes_no_other(
+    world: World, browser: Browser, monkeypatch: pytest.MonkeyPatch, pieces: int, days: int
+) -> None:
+    """F1: its batch has painted and would not again; also when its rows are removed."""
+    monkeypatch.setattr(quilts, "MAX_QUILTS", 1)
+    design = Design(2, pieces, "indigo", "rings", 0)
+    for form_id in (FORM, OTHER, "c" * 32):
+        with world.context():
+            assert quilts.make(world.clients, form_id, design)
+        world.settle()
+        world.clock.sleep(1)
+    world.clock.sleep(days * 24 * 3600)
+    world.sweep()
+    world.settle()
+
+    size = {1: "8", 4: "4x8"}[pieces]
+    again = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": size})
+
+    assert again.status_code == 410
+    assert "is deleted by now" in again.text
+    assert browser.get(f"/quilt/{FORM}").status_code == 404
+    assert world.engine.due() == []
+
+
+def test_a_quilt_whose_tasks_were_lost_is_not_given_up(world: World, browser: Browser) -> None:
+    """F3: its page says so for as long as the sweep takes, and then who creates them again."""
+    with world.context():
+        quilts.make(world.clients, FORM, Design(2, 1, "indigo", "rings", 0))
+    world.engine.reset("")
+    world.clock.sleep(29 * 60)
+    waits = browser.get(f"/quilt/{FORM}").text
+    world.clock.sleep(17 * 60)
+    late = browser.get(f"/quilt/{FORM}").text
+
+    world.sweep()
+    world.settle()
+
+    assert "Being painted" in waits
+    assert "a sweep creates it again" in late
+    assert "given up" not in late
+    done = browser.get(f"/quilt/{FORM}").text
+    assert "Finished" in done
+    assert "a sweep" not in done
