@@ -98,7 +98,7 @@ class PageLease:
             return
         if not self._clients.processes.is_dead(page.owner):
             self._check_silent(page)
-        page.takeovers += 1
+            page.takeovers += 1  # It may live, and its heartbeats may not come through.
         if self._job.side_effect is not None:
             # Its owner died without a word: what it did last may have no receipt.
             page.in_doubt += min(MAX_UNRECEIPTED, len(page.open_positions()))
