@@ -68,7 +68,7 @@ def test_the_bytes_of_logs_that_wait_are_bounded(
     press(browser, FORM)
     with world.context():
         [log] = access_logs().logs
-        chunks = UploadChunk.query().count()
+        chunks = len(UploadChunk.query().fetch(keys_only=True))
     monkeypatch.setattr(loads, "MAX_WAITING_BYTES", 2 * log["bytes"] - 1)
 
     refused = browser.post("/streams/weblog/logs", {"id": OTHER, "sample": "yes"})
@@ -76,7 +76,7 @@ def test_the_bytes_of_logs_that_wait_are_bounded(
     assert refused.status_code == 429
     assert "MiB of logs wait to be read" in refused.text
     with world.context():
-        assert UploadChunk.query().count() == chunks
+        assert len(UploadChunk.query().fetch(keys_only=True)) == chunks
     world.settle()
     press(browser, OTHER)
 
