@@ -238,7 +238,7 @@ class World:
         raise AssertionError(f"still not idle after {most} deliveries")
 
     def settle(
-        self, rounds: int = 40, patience_s: float = float("inf"), *, revives: bool = False
+        self, rounds: int = 400, patience_s: float = float("inf"), *, revives: bool = False
     ) -> None:
         """Deliver everything, waiting for what is scheduled, until nothing is left.
 

@@ -240,7 +240,7 @@ def test_an_item_that_no_version_can_read_is_parked_after_an_hour(services: Serv
     world.deliver(tasks(world)[0].name)
     with world.context():
         assert not packs()[0].failures
-    world.settle(rounds=100)
+    world.settle()
 
     with world.context():
         assert packs() == []
