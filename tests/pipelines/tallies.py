@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from google.cloud import ndb
 
 from models.commits import read_versions
 from models.dead_tasks import open_dead_tasks
-from models.fork_join import WorkPack
+from models.fork_join import EpochId, PackId, WorkPack, key_hash_of
 from pipelines.fork_join import Batch, ForkJoin, fork_join
 from pipelines.runtime import Clients
 from tests.world import Services, World
@@ -62,6 +64,7 @@ SHARDED = fork_join("tallies-sharded", queue="fork-join", period_s=1.0, shards=3
 GUARDED = fork_join(
     "tallies-guarded", queue="fork-join", period_s=1.0, max_batch_size=20, guarded=tally_guarded
 )(tally)
+NEIGHBOUR = "tallies-2"
 QUEUES: list[ForkJoin[Mark]] = [TALLIES, AT_ONCE, SHARDED, GUARDED]
 
 
@@ -80,9 +83,41 @@ def batches(key: str) -> list[int]:
     return row.batches if row else []
 
 
+@contextmanager
+def neighbours(world: World) -> Iterator[None]:
+    """Put packs beside those of the tallies, which nobody folds; in the end they are as they were.
+
+    They are of a queue whose name begins like that of the tallies, and of another namespace.
+    """
+    with world.context():
+        opened = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001
+        epoch = EpochId("c0ffee012345", opened, key_hash_of(TALLIES.name, "t")).text
+        rows = [
+            WorkPack(
+                key=ndb.Key(WorkPack, place.text, namespace=namespace),
+                batch_key="t",
+                items='[{"label":"a"}]',
+            )
+            for name, namespace in ((NEIGHBOUR, None), (TALLIES.name, "beside"))
+            for pack in [PackId(name, epoch, 1, 0, "c0ffee")]
+            for place in (pack, pack.parked)
+        ]
+        keys = ndb.put_multi(rows)
+
+    yield
+
+    with world.context():
+        assert ndb.get_multi(keys) == rows, "a queue beside the tallies was touched"
+
+
 def packs() -> list[WorkPack]:
     """Return what waits; what is parked does not."""
-    return [pack for pack in WorkPack.query() if not pack.key.id().startswith("parked:")]
+    return [pack for pack in all_packs() if not pack.key.id().startswith("parked:")]
+
+
+def all_packs() -> list[WorkPack]:
+    """Return what waits and what is parked, neighbours left out."""
+    return [pack for pack in WorkPack.query() if f"{NEIGHBOUR}|" not in pack.key.id()]
 
 
 def put(world: World, key: str, *labels: str, queue: Any = TALLIES, **options: Any) -> Any:

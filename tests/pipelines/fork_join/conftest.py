@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.pipelines.tallies import tally_world
+from tests.pipelines.tallies import neighbours, tally_world
 from tests.world import Services, World
 
 
 @pytest.fixture
-def world(services: Services) -> World:
-    return tally_world(services)
+def world(services: Services) -> Iterator[World]:
+    """A world with tallies, and packs beside them that nobody touches."""
+    world = tally_world(services)
+    with neighbours(world):
+        yield world

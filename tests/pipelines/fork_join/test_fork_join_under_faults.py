@@ -30,6 +30,7 @@ from tests.pipelines.tallies import (
     SHARDED,
     TALLIES,
     Mark,
+    all_packs,
     packs,
     tallied,
     tally,
@@ -227,7 +228,7 @@ class ReplayScenario:
         self.bad.remove(tag)
 
     def is_done(self, tag: str) -> bool:
-        return not WorkPack.query().fetch(keys_only=True)
+        return not all_packs()
 
     def check(self, tag: str, fault: str) -> None:
         assert tallied(tag) == Counter("a"), fault
