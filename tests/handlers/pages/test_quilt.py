@@ -188,6 +188,7 @@ def test_a_form_whose_quilt_is_deleted_makes_no_other(
 
     assert again.status_code == 410
     assert "is deleted by now" in again.text
+    assert "This is gone" in again.text
     assert browser.get(f"/quilt/{FORM}").status_code == 404
     assert world.engine.due() == []
 
@@ -206,7 +207,7 @@ def test_a_quilt_whose_tasks_were_lost_is_not_given_up(world: World, browser: Br
     world.settle()
 
     assert "Being painted" in waits
-    assert "a sweep creates it again" in late
+    assert "waits for a sweep" in late
     assert "given up" not in late
     done = browser.get(f"/quilt/{FORM}").text
     assert "Finished" in done
