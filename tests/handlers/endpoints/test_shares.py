@@ -98,6 +98,15 @@ def test_places_end_up_shared_out_evenly() -> None:
     assert sorted(held.values()) == [2, 3, 3]
 
 
+def test_no_place_goes_to_and_fro() -> None:
+    """Who has one fewer than the caller with the most takes none: the two would take turns."""
+    streams = Streams(3)
+    places = [streams.enter(caller) for caller in ("ada", "ada", "bob")]
+
+    assert streams.enter("bob") is None
+    assert not any(place is None or place.is_ending for place in places)
+
+
 def test_streams_that_are_ending_keep_few_threads() -> None:
     """A caller that does not take what is sent to it cannot make others' streams pile up."""
     streams = Streams(4)

@@ -146,6 +146,19 @@ def test_each_token_that_is_signed_is_read(letter: str) -> None:
         listing.token_at(TOKENS, Ordered("o"), "a" * 3000)
 
 
+@pytest.mark.parametrize("version", [1, 3, ord("[")])
+def test_a_token_of_another_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """S14: its bytes would mean something else, although our key has signed them."""
+    with monkeypatch.context() as other:
+        other.setattr("pipelines.paging.tokens.VERSION", version)
+        token = token_of(Listing("books"))
+
+    with pytest.raises(BadPageTokenError, match="another version"):
+        Listing("books").page(TOKENS, Unread(), page_token=token)
+
+
 def test_half_a_character_is_no_position() -> None:
     """S14: Datastore holds none, so neither a token nor a prefix does."""
     with pytest.raises(ValueError, match="surrogates"):
