@@ -40,6 +40,15 @@ def test_an_idle_key_does_not_wait_for_company() -> None:
     assert "no other would share" in quiet.why_period
 
 
+@pytest.mark.parametrize(("items", "waits"), [(9, False), (11, True)])
+def test_one_waits_for_company_if_two_come_meanwhile(items: int, waits: bool) -> None:
+    """At the limit: 1.8 and 2.2 items within the second that is left."""
+    limits = Limits(target_latency_s=10.0, period_s=1.0, max_batch_size=400, shards=1)
+    seen = BatchStats(items=items, open_s=5.0, fold_s=0.01)
+
+    assert bool(next_policy(first(limits), seen, limits).period_s) is waits
+
+
 def test_a_busy_key_waits_as_long_as_was_promised() -> None:
     """Batches grow with the load: the window is what the promise leaves beside the fold."""
     busy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)

@@ -11,6 +11,8 @@ from google.api_core import exceptions as rpc_errors
 from pipelines.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from pipelines.fork_join import insert as fork_join_insert
 from pipelines.fork_join.epochs import Slot, look
+from pipelines.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
+from pipelines.fork_join.items import Insertion
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.commits import fail_first, lost_replies
 from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tally, tasks
@@ -215,6 +217,25 @@ def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
 
     with world.context():
         assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize(
+    ("insertions", "sizes"),
+    [
+        ([("t", MAX_GROUP_BYTES - 1), ("t", 1)], [2]),
+        ([("t", MAX_GROUP_BYTES), ("t", 1)], [1, 1]),
+        ([(f"t{i}", 1) for i in range(MAX_GROUP_KEYS)] + [("t0", 1)], [MAX_GROUP_KEYS + 1]),
+        ([(f"t{i}", 1) for i in range(MAX_GROUP_KEYS + 1)], [MAX_GROUP_KEYS, 1]),
+        ([("t", 1)] * (MAX_GROUP_ITEMS + 1), [MAX_GROUP_ITEMS, 1]),
+    ],
+)
+def test_what_one_commit_takes_is_bounded(
+    insertions: list[tuple[str, int]], sizes: list[int]
+) -> None:
+    """In bytes, keys and items, to the last one."""
+    asked = [Insertion(key, "x" * size) for key, size in insertions]
+
+    assert [len(group) for group in groups(asked)] == sizes
 
 
 def test_each_commit_of_many_inserts_is_below_the_limit(

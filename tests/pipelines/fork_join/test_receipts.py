@@ -13,7 +13,7 @@ from google.cloud import ndb
 from pydantic import Field
 
 from models.fork_join import PARTITIONS, WorkReceipt, receipt_key
-from pipelines.fork_join import DifferentItemError, ForkJoin, ItemStatus, expiry
+from pipelines.fork_join import Accepted, DifferentItemError, ForkJoin, ItemStatus, expiry
 from pipelines.fork_join.expiry import RECEIPTS_AND_OUTCOMES
 from pipelines.tasks import expiry as tasks_expiry
 from pipelines.tasks.expiry import DeleteExpired
@@ -47,6 +47,26 @@ def test_an_idempotency_key_belongs_to_one_item_of_one_key(world: World) -> None
 
     with world.context():
         assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
+
+
+def test_one_idempotency_key_for_two_items_of_one_commit_is_an_error_for_the_second(
+    world: World,
+) -> None:
+    """The same item once more is a duplicate; in whatever order they stand."""
+    marks = [("t", Mark(label)) for label in "abca"]
+    with world.clients.context():
+        answers = TALLIES.insert_each(
+            world.clients, marks, idempotency_keys=["r1", "r1", "r2", "r1"]
+        )
+    world.settle()
+
+    first, other, _, again = answers
+    assert isinstance(other, DifferentItemError)
+    assert isinstance(again, Accepted)
+    assert again.is_duplicate
+    assert (again.pack, again.position) == (first.pack, first.position)  # type: ignore[union-attr]
+    with world.context():
+        assert tallied("t") == Counter("ac")
 
 
 @dataclass(frozen=True)

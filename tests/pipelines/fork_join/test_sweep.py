@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from models.fork_join import WorkPack
+from pipelines.fork_join import fork_join
 from pipelines.fork_join.sweep import sweep_all
-from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tasks
-from tests.world import World
+from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tally, tasks
+from tests.world import Services, World
 
 
 def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:
@@ -37,6 +38,38 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
     with world.context():
         assert packs() == []
         assert all(tallied(f"t{i}") == Counter("a") for i in range(60))
+
+
+def test_walks_wake_all_of_a_partition_at_the_age_that_was_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: by one sweep, though each look finds one pack, and two stand in one partition."""
+    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 1)
+    for i in range(20):
+        put(world, f"t{i}", "a")
+    world.engine.reset()
+    world.clock.sleep(3)
+    with world.context():
+        assert TALLIES.sweep(world.clients, stale_s=1).partitions == 16
+    world.settle()
+
+    with world.context():
+        assert packs() == []
+        assert all(tallied(f"t{i}") == Counter("a") for i in range(20))
+
+
+def test_a_batch_whose_period_lasts_is_not_stranded(services: Services) -> None:
+    """It has a joiner to come: waking it would cut it in two."""
+    slow = fork_join("tallies-slow", queue="fork-join", period_s=60.0)(tally)
+    world = World(services, fork_joins=[slow])
+    put(world, "t", "a", queue=slow)
+    woken = []
+    for _ in range(2):
+        world.clock.sleep(40)
+        with world.context():
+            woken.append(slow.sweep(world.clients).woken)
+
+    assert woken == [0, 1]
 
 
 @pytest.mark.parametrize("minutes", [13, 25, 45, 90, 24 * 60])
