@@ -29,7 +29,7 @@ from tests.world import DEPLOYED_REPLICAS
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
-    "BatchState": {"due", "member", "parent", "state"},
+    "BatchState": {"due", "member", "parent", "remove_at", "state"},
     "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "CounterConfig": {"due"},
@@ -57,7 +57,7 @@ INDEXED = {
 REQUIRED = {
     "BatchPage": {"letters"},
     "BatchResults": {"results"},
-    "BatchState": {"created", "due", "keep_s", "policy", "state"},
+    "BatchState": {"created", "keep_s", "policy", "state"},
     "BatchWork": {"digest", "first", "members", "tasks"},
     "Comment": {"author", "author_id", "created", "text", "thread"},
     "CommentReceipt": {"comment"},
