@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,13 +21,15 @@ from google.cloud import ndb
 from pydantic import TypeAdapter
 
 from models import commits, transactions
+from models.batches import BatchState
 from models.transactions import Transaction
+from pipelines.batches import ClosedError
 from pipelines.batches.creation import create
 from pipelines.batches.ending import End, cancel_nested, end_members
 from pipelines.fork_join import Batch, OutcomeUnknownError
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime.messages import Message
-from pipelines.tasks import hashed_name
+from pipelines.tasks import Reject, hashed_name
 from tests.pipelines.memory import Memory
 from tests.pipelines.stepwise import NOON, ROWS, Call, Run, rows, stepwise
 
@@ -56,6 +59,10 @@ class Callbacks(ndb.Model):
     count = ndb.IntegerProperty(default=0)
 
 
+class Nested(ndb.Model):
+    """A mark that some batch is to be nested in another."""
+
+
 def of_kind(memory: Memory, kind: type[ndb.Model]) -> list[Any]:
     """Return all entities of a kind, by key."""
     keys = [key for key in memory.facts if key.kind() == kind._get_kind()]
@@ -65,14 +72,35 @@ def of_kind(memory: Memory, kind: type[ndb.Model]) -> list[Any]:
 # Transactions and the tasks they enqueue
 
 
+class Snapshot(Memory):
+    """What a transaction sees: reads show what was there before it, and not its own writes."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory.facts)
+        self._memory = memory
+
+    def put(self, entity: Any) -> Any:
+        return self._memory.put(entity)
+
+    def delete(self, key: Any) -> None:
+        self._memory.delete(key)
+
+
 def transact(body: Callable[[], Any]) -> Any:
     """Run a body as one step, again if its reply was lost; then create what it has enqueued."""
 
-    def inside() -> Any:
-        with transactions._inside(Transaction(id="0" * 24)):
-            return body()
-
     run = Run.current
+    transaction_id = f"{run.process.name}:{run.used}"  # The same in each attempt.
+
+    def inside() -> Any:
+        memory = Memory.current
+        Memory.current = Snapshot(memory)
+        with transactions._inside(Transaction(id=transaction_id)):
+            try:
+                return body()
+            finally:
+                Memory.current = memory
+
     for attempt in range(4):
         try:
             answer = run.ask(Call(ROWS, "transaction"), inside)
@@ -87,14 +115,15 @@ def transact(body: Callable[[], Any]) -> Any:
 
 def enqueue(clients: Any, task: Any, args: Any, **how: Any) -> None:
     """Write down a task in a transaction; of a callback, how often."""
+    task.check_registered(clients)
     if task.path == TOLD:
         key = ndb.Key(Callbacks, args.idempotency_key)
         row = key.get() or Callbacks(key=key)
         row.count += 1
         row.put()
         return
-    if task.path == cancel_nested.path:
-        return  # Nothing is nested here.
+    if task.path == cancel_nested.path and not of_kind(Memory.current, Nested):
+        return  # Its task would find nothing.
     message = task.message(args)
     body = message.body.decode()
     Pending(id=f"{task.path} {body}", path=task.path, body=body).put()
@@ -133,6 +162,13 @@ def insert(clients: Any, batch: str, end: End) -> None:
     # One joiner for each process that inserts: a second one folds nothing.
     joiner = Message(JOIN, "fork-join", batch.encode(), hashed_name("join", run.process.name))
     clients.tasks.create_many([joiner])
+
+
+def insert_in_transaction(clients: Any, batch: str, end: End) -> None:
+    """Insert an end, and a joiner that is created after the commit."""
+    text = ENDS.dump_json(end).decode()
+    Waiting(id=f"{text}nested", batch=batch, end=text).put()
+    Pending(id=f"{JOIN} {text}", path=JOIN, body=batch).put()
 
 
 def fold(clients: Any, batch: str) -> None:
@@ -193,17 +229,44 @@ class Within:
         return rows("query", effect)  # type: ignore[no-any-return]
 
 
-def delivering(tasks: Sequence[Any]) -> Callable[[Any, Message], None]:
-    """Return what delivers tasks: those of a declaration, their creation, and joiners."""
-    by_path = {task.path: task for task in (*tasks, create)}
+@dataclass(frozen=True)
+class Which:
+    """A query for batches that have one value in a property, as `models.batches` makes it."""
+
+    name: str
+    value: str
+
+    def fetch(self, most: int, *, keys_only: bool = False) -> list[Any]:
+        def effect(memory: Memory) -> list[Any]:
+            states = of_kind(memory, BatchState)
+            found = [state for state in states if getattr(state, self.name) == self.value][:most]
+            return [state.key for state in found] if keys_only else found
+
+        return rows("query", effect)  # type: ignore[no-any-return]
+
+
+def delivering(
+    tasks: Sequence[Any], *, knows: Sequence[str] | None = None
+) -> Callable[[Any, Message], None]:
+    """Return what delivers tasks: those of a declaration, their creation, and joiners.
+
+    Args:
+        knows: The paths of this version of the app, beside those; None: it knows all there are.
+    """
+    by_path = {task.path: task for task in (*tasks, create, cancel_nested)}
 
     def deliver(clients: Any, message: Message) -> None:
         Run.current.clients = clients  # type: ignore[attr-defined]
+        clients.task_paths = None if knows is None else {*by_path, *knows}
         if message.path == JOIN:
             fold(clients, message.body.decode())
-        else:
-            task = by_path[message.path]
-            task.work(clients, task.read(message.body))
+            return
+        task = by_path[message.path]
+        args = task.read(message.body)
+        try:
+            task.work(clients, args)
+        except (Reject, ClosedError) as error:  # It may be tried once.
+            task.on_give_up(clients, args, f"{type(error).__name__}: {error}")
 
     return deliver
 
@@ -230,6 +293,9 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("pipelines.batches.ending.transact", transact),
         mock.patch("pipelines.batches.ending.read_versions", commits.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
+        mock.patch("pipelines.batches.ending.batches_in", partial(Which, "parent")),
+        mock.patch("pipelines.batches.members.batches_of", partial(Which, "member")),
         mock.patch.object(end_members, "insert", insert),
+        mock.patch.object(end_members, "insert_in_transaction", insert_in_transaction),
     ):
         yield
