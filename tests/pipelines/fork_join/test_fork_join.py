@@ -77,6 +77,18 @@ def test_a_full_batch_does_not_wait_for_its_period(world: World) -> None:
         assert batches("t") == [20, 5]
 
 
+def test_a_batch_that_is_filled_beyond_its_size_does_not_wait_either(world: World) -> None:
+    """The commit that fills it brings more than there was room for."""
+    with world.clients.context():
+        for part in range(2):
+            marks = [("t", Mark(f"{part}.{i}")) for i in range(15)]
+            TALLIES.insert_each(world.clients, marks)
+    world.deliver_due()
+
+    with world.context():
+        assert sum(batches("t")) == 30
+
+
 def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) -> None:
     """D1: 65 items under one epoch, 20 at a time."""
     with world.clients.context():
