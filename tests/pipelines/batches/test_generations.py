@@ -1,0 +1,49 @@
+"""Batches that are run again, each beside one that looks alike: it is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.batches import pages_within
+from pipelines.batches import population
+from pipelines.batches.ending import End, end_members
+from tests.pipelines.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
+from tests.world import World
+
+
+def test_a_late_end_of_a_cancelled_generation_counts_no_more(world: World) -> None:
+    """F6: a worker that began before the cancelling ends when the batch runs again."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+        BEST.populate(world.clients, "b", notes("a"), seal=True)
+        NOTES.cancel(world.clients, "b")
+        assert NOTES.run_again(world.clients, "b") == 1
+        [page] = pages_within("notes:b").fetch(keys_only=True)
+        late = End(page.id(), 0, 1, is_done=False, error="late")
+        end_members.insert(world.clients, "notes:b", late)
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    with world.context():
+        assert (NOTES.progress("b").failed, NOTES.progress("b").waiting) == (0, 1)
+        assert BEST.progress("b").waiting == 1
+
+
+def test_each_generation_has_a_walk_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3: over all pages, and without the sweep."""
+    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 1)
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("bad1", "bad2"), seal=True)
+        BEST.populate(world.clients, "b", notes("a"), seal=True)
+    world.settle()
+    for _ in range(2):
+        with world.context():
+            assert NOTES.run_again(world.clients, "b") == 2
+        world.settle()
+
+    assert RAN == {"b/bad1": 3, "b/bad2": 3, "b/a": 1}
+    with world.context():
+        assert len(told(NOTES, "b")) == 3
+        assert len(told(BEST, "b")) == 1
