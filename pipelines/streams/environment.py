@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.streams.calls import Steps
 from pipelines.streams.declaration import Declaration
-from pipelines.streams.rows import Head, Names
+from pipelines.streams.rows import Head, Interval, Names
 from pipelines.streams.topology import Plan, first_parts, parts_of
 
 
@@ -72,6 +72,10 @@ class Environment:
     later: Callable[[Steps[Any]], None] | None = None
     sign: Callable[[str], str] = str
     is_dead: Callable[[str], bool] = lambda owner: False
+
+    def is_worked_on(self, interval: Interval, now_ms: int) -> bool:
+        """Return whether a worker has the lease of an interval, and is not known to be dead."""
+        return interval.is_held(now_ms) and not self.is_dead(interval.owner)
 
     def at(self, head: Head) -> Plan:
         """Return the pipeline as the topology of a head has it.

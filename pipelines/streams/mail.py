@@ -109,7 +109,7 @@ def ring(
     wakes = {
         (key, row.version): wake(environment, target, row.body.gen)
         for key, target, row in zip(keys, targets, found, strict=False)
-        if row is not None and not row.body.is_held(now_ms)
+        if row is not None and not environment.is_worked_on(row.body, now_ms)
     }
     if tick and found[-1] is not None:
         head = found[-1]

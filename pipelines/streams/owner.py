@@ -208,7 +208,7 @@ class Owner:
         self._see_head(head, read_ms)
         if found is None:
             raise GoneError
-        if found.body.is_held(now_ms) and not self.environment.is_dead(found.body.owner):
+        if self.environment.is_worked_on(found.body, now_ms):
             self.held_ms = found.body.lease_ms
             return False
         self._remember(found)

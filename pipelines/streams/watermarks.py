@@ -88,12 +88,12 @@ class Cut:
         holds = (interval.hold for (each, _), interval in self.intervals.items() if each == name)
         return min(holds, default=NEVER)
 
-    def to_wake(self, now_ms: int) -> list[tuple[str, int]]:
+    def to_wake(self, environment: Environment, now_ms: int) -> list[tuple[str, int]]:
         """Return the intervals that have something to do and no worker."""
         return [
             (name, lo)
             for (name, lo), interval in self.intervals.items()
-            if not interval.is_held(now_ms) and self.has_work(name, lo, now_ms)
+            if self.has_work(name, lo, now_ms) and not environment.is_worked_on(interval, now_ms)
         ]
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
@@ -313,7 +313,7 @@ def _wake(
 ) -> Steps[int]:
     wakes = [
         wake(environment, (name, lo), cut.intervals[name, lo].gen, *why)
-        for name, lo in cut.to_wake(now_ms)
+        for name, lo in cut.to_wake(environment, now_ms)
     ]
     if wakes:
         yield Create(wakes)

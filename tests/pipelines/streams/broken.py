@@ -44,7 +44,7 @@ def calm_without_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def no_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Neither a tick nor the sweep wakes what has work and no worker."""
     schedule.simulation.sweeps = False
-    patch.setattr(watermarks.Cut, "to_wake", lambda self, now_ms: self.due_only(now_ms))
+    patch.setattr(watermarks.Cut, "to_wake", lambda cut, environment, now_ms: cut.due_only(now_ms))
     patch.setattr(watermarks.Cut, "due_only", _due_only, raising=False)
 
 

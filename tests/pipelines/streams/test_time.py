@@ -58,6 +58,23 @@ def test_nobody_waits_for_the_lease_of_a_worker_that_is_known_to_be_dead(is_know
     assert desk.status().computations["tally"].records == int(is_known)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_watermarks_wake_an_interval_whose_worker_is_known_to_be_dead(is_known: bool) -> None:
+    """M4: whoever came before the death was known has gone, and left it to the lease."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=FOREVER)
+    dead = desk.worker("tally")
+    desk.simulation.acts[Commit](desk.until(dead, Commit))  # It has the lease, and dies.
+    desk.do(desk.worker("tally", machine=1))
+    desk.simulation.wakes.clear()
+
+    desk.simulation.chances = replace(NO_FAULTS, mistaken=float(is_known))
+    desk.do(tick(desk.environment))
+
+    woken = [wake.target for _, wake in desk.simulation.wakes]
+    assert (("tally", 0) in woken) == is_known
+
+
 def test_a_clock_that_is_put_back_an_hour_changes_no_result() -> None:
     """E: with a lease and ids of the hour before."""
     desk = tally(dedup=timedelta(minutes=10))
