@@ -13,10 +13,11 @@ and relays that are lost would be hidden otherwise: the sweep makes up for all o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,10 +32,11 @@ from tests.faults import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
+from tests.leftovers import left_behind
 from tests.met import MET
 from tests.sampling import IS_SAMPLED, SEED
 from tests.soak import BUDGET, IS_SOAK
-from tests.world import SWEPT_EVERY_S, World, in_threads
+from tests.world import SWEPT_EVERY_S, NotHealedError, World, in_threads
 
 # `make soak`: each call with each code, and all pairs of calls. All of that takes hours.
 IS_EXHAUSTIVE = IS_SOAK
@@ -146,6 +148,7 @@ class Explorer:
         with world.context():
             self.scenario.check(tag, plan.fired)
         self._judge(sweeps, kinds)
+        self._look_around()
         return calls
 
     def _calls(self, faults: Sequence[str]) -> list[str]:
@@ -199,6 +202,21 @@ class Explorer:
         """Check how many sweeps were needed: no more than its faults may take."""
         most = sum(self.most_sweeps.get(kind, 0) for kind in kinds)
         assert sweeps <= most, f"{sweeps} sweeps instead of {most}: {self.world.plan.fired}"
+
+    def _look_around(self) -> None:
+        """Check that nothing is left that has served, after one sweep more at most."""
+        leaves: Collection[str] | None = getattr(self.scenario, "leaves", None)
+        if leaves is None:
+            return
+        left: list[str] = []
+
+        def is_clean() -> bool:
+            left[:] = left_behind(leaves)
+            return not left
+
+        with contextlib.suppress(NotHealedError):
+            self.world.heal(is_clean, rounds=2)
+        assert not left, f"{self.world.plan.fired}: it leaves {left}"
 
     def _begin(self, tag: str) -> bool:
         try:

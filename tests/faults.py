@@ -169,7 +169,7 @@ class FaultPlan:
         if what == ERROR:
             raise error(code_of(kind))
         if what == CRASH_BEFORE:
-            self._die()
+            self.die()
         if what in (FLUSH, OVERLAP):
             with self.unwatched():
                 self.on_fire()
@@ -177,7 +177,7 @@ class FaultPlan:
         effect()
         if what == REPLY_LOST:
             raise error(code_of(kind))
-        self._die()
+        self.die()
         return None
 
     def check_alive(self) -> None:
@@ -203,7 +203,8 @@ class FaultPlan:
         finally:
             self.is_watching = before
 
-    def _die(self) -> None:
+    def die(self) -> None:
+        """Let the process of this thread die: it reaches nothing any more."""
         self.dead_threads.add(threading.get_ident())
         raise Crash
 

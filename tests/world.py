@@ -74,6 +74,10 @@ materialized_views.CATALOG_REPLICAS = catalog.CATALOG_REPLICAS = 3
 _namespaces = itertools.count(random.randrange(2**40))
 
 
+class NotHealedError(AssertionError):
+    """So many sweeps have not made all right."""
+
+
 class ProcessMemory(ProcessState):
     """What a process remembers, and the threads that store what it has gathered."""
 
@@ -266,7 +270,7 @@ class World:
                     return sweeps
             self.clock.sleep(SWEPT_EVERY_S)
             self.sweep()
-        raise AssertionError("not healed by the sweep")
+        raise NotHealedError("not healed by the sweep")
 
     def restart(self) -> None:
         """Start a worker in the place of one that died."""

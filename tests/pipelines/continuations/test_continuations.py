@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,13 +12,13 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.continuations import CANCELLED, FINISHED, pages_of
+from models.continuations import CANCELLED, FINISHED, PAGES_KEPT_FOR, pages_of
 from pipelines import continuations
 from pipelines.continuations import runs
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import ItemError, Job, RefusedItemError
-from pipelines.continuations.progress import item_issues, progress
+from pipelines.continuations.progress import item_issues, progress, run_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.messages import Message
 from pipelines.tasks import dead_tasks
@@ -242,8 +243,9 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     job = Job("apply", "fan-out", Walk, items_of, apply=pick, page_size=2)
     world = World(world.services, [job])
     put_items(world, 6)
-    run_to_end(world, job, "run")
+    run_to_end(world, job, "run", page_size=3)
     broken.clear()
+    world.clock.sleep(3600)
 
     with world.context():
         children = {
@@ -254,8 +256,10 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     assert len(children) == 1
     assert ledger(world, "run") == Counter(names)
     with world.context():
-        assert progress("run").retried_by in children
-        child = progress(children.pop())
+        parent, [child_id] = run_of("run"), children
+        child, page_size = progress(child_id), run_of(child_id).page_size
+    assert (parent.retried_by, page_size) == (child_id, 3)
+    assert parent.pages_until >= parent.ended + PAGES_KEPT_FOR + datetime.timedelta(hours=1)
     assert (child.state, child.totals.done, child.totals.failed) == (FINISHED, 3, 0)
 
 
@@ -268,6 +272,19 @@ def test_a_cancelled_run_is_resumed_and_not_retried(world: World) -> None:
 
         with pytest.raises(NotEndedError):
             continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
+
+
+def test_a_finished_run_can_be_neither_cancelled_nor_resumed(world: World) -> None:
+    """It has told its job that all is done: it stays so."""
+    put_items(world, 3)
+    run_to_end(world, APPLY, "run")
+
+    with world.context():
+        continuations.cancel("run")
+        cancelled = progress("run").state
+        continuations.resume(world.clients, {"apply": APPLY}, "run")
+        assert (cancelled, progress("run").state) == (FINISHED, FINISHED)
+    assert world.engine.due() == []
 
 
 @pytest.mark.parametrize(

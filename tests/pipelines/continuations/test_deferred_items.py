@@ -12,7 +12,8 @@ import pytest
 from models.continuations import FINISHED
 from pipelines import continuations
 from pipelines.continuations.jobs import DeferredItemError, ItemError, Job
-from pipelines.continuations.progress import progress
+from pipelines.continuations.listing import run_details
+from pipelines.continuations.progress import item_issues, progress
 from pipelines.runtime.clients import Clients
 from pipelines.tasks import dead_tasks
 from tests.pipelines.jobs import Item, Walk, items_of, put_items, run_to_end
@@ -126,6 +127,21 @@ def busy_once(tried: list[float], world_of: Callable[[], World]) -> Job[Walk, It
         return [DeferredItemError("busy") if len(tried) == 1 else None for _ in items]
 
     return Job("apply", "fan-out", Walk, items_of, apply=apply)
+
+
+def test_an_item_that_is_done_in_the_end_is_no_issue(services: Services) -> None:
+    """Why it was deferred is forgotten: the list of issues, and the run's page, can be read."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 2)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        assert item_issues("run") == []
+        details = run_details({"apply": job}, "run")
+    assert (details.run.counts["done"], details.issues, len(tried)) == (2, [], 2)
 
 
 @pytest.mark.parametrize("behind_s", [2, 5, 20])

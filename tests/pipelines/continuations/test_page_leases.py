@@ -53,7 +53,7 @@ class Slow:
             is_last = len(self.begun) - 1 == self.dies_at
             clients.clock.sleep(self.seconds)
             if is_last:
-                clients.cache.plan._die()  # type: ignore[attr-defined]
+                clients.cache.plan.die()  # type: ignore[attr-defined]
 
         yield act
 

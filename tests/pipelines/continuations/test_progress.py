@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,9 +20,12 @@ from pipelines.continuations.progress import (
     progress,
     run_of,
 )
+from pipelines.runtime import Clients
 from pipelines.runtime.rpc import Cost
-from tests.pipelines.jobs import APPLY, Walk, items_of, put_items, run_to_end
-from tests.world import World
+from tests.faults import ERROR, REPLY_LOST
+from tests.models.counters import break_call
+from tests.pipelines.jobs import APPLY, Item, Walk, deliver_job, items_of, put_items, run_to_end
+from tests.world import Services, World
 
 
 def test_a_run_says_what_its_effects_cost(world: World) -> None:
@@ -38,6 +44,77 @@ def test_a_run_says_what_its_effects_cost(world: World) -> None:
     assert told.writes == 1 + 2 * 10 + 20
     # Its end, once, and what follows each page's last commit are on no bill.
     assert 0.8 < told.reads / spent.reads <= 1
+
+
+def test_an_item_in_doubt_is_counted_once(services: Services) -> None:
+    """A1: one call outside was not answered; the commits that follow in its page add nothing."""
+    outside: Counter[str] = Counter()
+    job = replace(deliver_job(outside), page_size=25)
+    world = World(services, [job])
+    names = put_items(world, 25)
+    break_call(world, "act", ERROR)
+    with world.plan.watched():
+        run_to_end(world, job, "run")
+
+    assert world.plan.fired
+    assert outside == Counter(names)
+    with world.context():
+        assert progress("run").totals.in_doubt == 1
+
+
+@pytest.mark.parametrize("dies_at", [1, 3, 10, 12])
+def test_what_a_dead_attempt_may_have_done_is_in_doubt(services: Services, dies_at: int) -> None:
+    """A1: as much as may have no receipt: ten items, or what was open."""
+    outside: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def open_line(clients: Clients, args: Walk) -> Iterator[Callable[[Item], None]]:
+        def act(item: Item) -> None:
+            outside[item.key.id()] += 1
+            if outside.total() == dies_at:
+                world.plan.die()
+
+        yield act
+
+    job = Job("deliver", "fan-out", Walk, items_of, side_effect=open_line, page_size=13)
+    world = World(services, [job])
+    put_items(world, 13)
+
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.settle(revives=True)
+
+    receipted = 10 if dies_at > 10 else 0
+    with world.context():
+        assert progress("run").totals.in_doubt == min(10, 13 - receipted)
+    assert outside.total() - 13 == dies_at - receipted
+
+
+def test_a_commit_whose_reply_was_lost_breaks_off_no_attempt(services: Services) -> None:
+    """A1: the page knows the commit that it holds: nothing is in doubt, nobody comes again."""
+    outside: Counter[str] = Counter()
+    job = replace(deliver_job(outside), page_size=25)
+    world = World(services, [job])
+    names = put_items(world, 25)
+    commits = [-1]
+    while commits:
+        at = commits.pop()
+        world.engine.reset()
+        with world.context():
+            continuations.start(world.clients, job, Walk(f"run{at}"), run_id=f"run{at}")
+        world.plan.reset(REPLY_LOST, at if at >= 0 else None)
+        with world.plan.watched():
+            status = world.deliver(world.engine.due()[0].task_name)
+        with world.context():
+            totals = progress(f"run{at}").totals
+        assert (status, totals.done, totals.in_doubt) == (204, 25, 0), world.plan.fired
+        if at < 0:
+            calls = world.plan.calls
+            last = max(at for at, call in enumerate(calls) if call == "act")
+            commits = [at for at, call in enumerate(calls[: last + 2]) if call == "Commit"]
+            assert len(commits) == 4
+
+    assert outside == Counter(names * 5)
 
 
 def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> None:

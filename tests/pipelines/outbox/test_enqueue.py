@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,6 +195,52 @@ def test_rows_in_doubt_are_relayed_at_once(here: World) -> None:
     assert here.plan.fired
     assert steps_sent(here) == ["pack"]
     assert rows_here() == []
+
+
+ASKED = {
+    "name": [(step, ("one",)), (step, ("two",))],
+    "queue": [(step, None), (replace(step, queue="fan-out"), None)],
+    "path": [(step, None), (replace(settle, queue="default", args=Step), None)],
+    "nothing": [(step, None), (step, None)],
+}
+
+
+@one_emulator
+@pytest.mark.parametrize("differs_in", ASKED)
+def test_a_second_run_that_asks_for_another_task_overwrites_no_row(
+    here: World, differs_in: str
+) -> None:
+    """B1: a row's key holds all that is asked for: name, queue and path, beside the arguments."""
+    break_call(here, "Commit", REPLY_LOST)
+    asked = iter(ASKED[differs_in])
+
+    def body() -> None:
+        Order(id="o").put()
+        task, name = next(asked)
+        outbox.enqueue(dying(here), task, Step("o", "pack"), name=name)
+
+    transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    found = {(row.path, row.queue, row.name) for row in rows_here()}
+    assert len(rows_here()) == len(found) == (1 if differs_in == "nothing" else 2)
+
+
+@one_emulator
+def test_a_second_run_that_asks_under_another_tag_overwrites_no_row(here: World) -> None:
+    """B1: whoever waits for the first tag finds its row still."""
+    break_call(here, "Commit", REPLY_LOST)
+    tags = iter(["one", "two"])
+
+    def body() -> None:
+        Order(id="o").put()
+        tag = next(tags)
+        outbox.enqueue_with_ack(dying(here), settle, lambda row: Settle("o", row), tag=tag)
+
+    transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    assert sorted(row.tag for row in rows_here()) == ["one", "two"]
 
 
 @pytest.mark.parametrize("is_unacked", [False, True])

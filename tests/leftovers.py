@@ -1,0 +1,66 @@
+"""What nobody should find once all is done: rows that have served, and runs that do not add up.
+
+A play of the explorer ends with this look if its scenario has `leaves`. These are the kinds of
+rows that it leaves on purpose, and counts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from models.attempts import TaskAttempts
+from models.continuations import FINISHED, ContinuationPage, ContinuationRun, pages_of
+from models.dead_tasks import DeadTask, open_dead_tasks
+from models.fork_join import WorkPack
+from models.outbox import OutboxLease, OutboxTask
+from pipelines.continuations.progress import Totals, item_issues
+
+
+def left_behind(leaves: Collection[str] = ()) -> list[str]:
+    """Return what is there and should not be, in the context that is open.
+
+    Each of these rows stands for something to be done still, or to be looked at by somebody.
+    """
+    kinds = (OutboxTask, OutboxLease, WorkPack, TaskAttempts)
+    queries = {kind._get_kind(): kind.query() for kind in kinds}
+    queries[DeadTask._get_kind()] = open_dead_tasks()
+    asked = [
+        query.fetch_async(5, keys_only=True)
+        for kind, query in queries.items()
+        if kind not in leaves
+    ]
+    rows = [str(key) for found in asked for key in found.get_result()]
+    return [*rows, *_odd_runs()]
+
+
+def _odd_runs() -> Iterator[str]:
+    for run in ContinuationRun.query().fetch():
+        if run.state == FINISHED:
+            pages = pages_of(run.key.id()).fetch()
+            yield from (f"run {run.key.id()}: {what}" for what in _oddities(run, pages))
+
+
+def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[str]:
+    """Return what is odd about a run that has finished: on its row, its pages, and their sum."""
+    if run.untold or run.totals is None:
+        yield "its job was not told"
+    elif run.totals != asdict(Totals.of(pages, len(run.spans))):
+        yield f"it keeps {run.totals}, its pages add up to something else"
+    if sorted(run.chains_ended) != list(range(len(run.spans))):
+        yield f"of {len(run.spans)} chains {run.chains_ended} have ended"
+    for page in pages:
+        yield from (f"page {page.key.id()} {what}" for what in _of_page(page))
+    item_issues(run.key.id())
+
+
+def _of_page(page: ContinuationPage) -> Iterator[str]:
+    reasons: dict[str, Any] = page.reasons
+    unclear = [position for position in reasons if page.receipts[int(position)] in "d."]
+    if not (page.done and page.closed) or page.open_positions():
+        yield f"is not closed: {page.receipts}"
+    if page.items and (page.owner is not None or page.lease_expires_at is not None):
+        yield f"is leased to {page.owner}"
+    if unclear:
+        yield f"has reasons for items that went well: {unclear}"

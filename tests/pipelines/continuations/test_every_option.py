@@ -1,0 +1,87 @@
+"""Runs with every hook and option at once: each item comes to its end, and the job is told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from tests.explorer import NO_SWEEPS, Explorer
+from tests.faults import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
+from tests.leftovers import left_behind
+from tests.pipelines.continuations.every_option import (
+    EveryScenario,
+    Told,
+    apply_job,
+    side_effect_job,
+)
+from tests.world import Services, World
+
+
+@pytest.fixture(params=["apply", "deliver"])
+def scenario(request: pytest.FixtureRequest, services: Services) -> EveryScenario:
+    outside: Counter[str] = Counter()
+    job = apply_job() if request.param == "apply" else side_effect_job(outside)
+    return EveryScenario(World(services, [job]), job, outside)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [*KINDS, FLUSH])
+def test_each_item_comes_to_its_end_with_a_fault_at_any_call(
+    scenario: EveryScenario, kind: str
+) -> None:
+    """A1, A3: whether done, refused, skipped, deferred or broken; and without a sweep."""
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([kind])
+
+
+def test_each_item_comes_to_its_end_when_deliveries_overlap(scenario: EveryScenario) -> None:
+    """A1: a second delivery runs from start to end inside the first, at each of its calls."""
+    if scenario.world.services.datastore_kind == "firestore":
+        pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
+    Explorer(scenario.world, scenario, NO_SWEEPS).explore([OVERLAP])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_item_comes_to_its_end_with_every_delivery_doubled(
+    scenario: EveryScenario, seed: int
+) -> None:
+    """A1, A3: a chain that ends twice is one that has ended: the others go on."""
+    scenario.world.doubles = True
+    scenario.world.order = random.Random(seed) if seed else None
+    Explorer(scenario.world, scenario, NO_SWEEPS).play()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [CRASH_BEFORE, ERROR])
+def test_a_job_is_told_wherever_the_last_delivery_of_its_run_breaks(
+    services: Services, kind: str
+) -> None:
+    """A3: totals are kept after the job was told, so a crash before that has it told again.
+
+    Its chains have no items: a page without any is stored and closed as others are.
+    """
+    job = apply_job()
+    world = World(services, [job])
+    scenario = EveryScenario(world, job, Counter())
+    for at in itertools.count():
+        run_id = f"run{at}"
+        world.engine.reset()
+        with world.context():
+            scenario.names[run_id] = []
+            scenario._start(run_id, 0)
+        first, last = world.engine.due()
+        world.deliver(first.task_name)
+        world.plan.reset(kind, at)
+        with world.plan.watched():
+            world.deliver(last.task_name)
+        fired = world.plan.fired
+        world.settle(revives=True)
+
+        with world.context():
+            assert Told.get_by_id(run_id).count >= 1, fired
+            assert left_behind() == [], fired
+        if not fired:
+            break
+    assert at > 8
