@@ -254,13 +254,12 @@ def _first_cause(error: Exception, before: BaseException | None = None) -> Excep
     """
     if not isinstance(error, rpc_errors.GoogleAPIError):
         return None
-    retried = [
-        link for link in _chain(error, before) if isinstance(link, RETRIED) or _has_ended(link)
-    ]
-    if not retried:
-        return None
-    first = retried[-1]
-    return first if isinstance(first, RETRIED) else rpc_errors.Aborted(str(first))  # type: ignore[no-untyped-call]
+    links = [link for link in _chain(error, before) if isinstance(link, rpc_errors.GoogleAPIError)]
+    retried = [link for link in links if isinstance(link, RETRIED)]
+    if retried:
+        return retried[-1]
+    # Of a commit that was refused, the rollback finds that the transaction has ended.
+    return rpc_errors.Aborted(str(links[-1])) if _has_ended(links[-1]) else None  # type: ignore[no-untyped-call]
 
 
 def _has_ended(error: BaseException) -> bool:

@@ -94,6 +94,23 @@ def test_who_is_given_up_each_time_has_lost_a_race(here: World) -> None:
     assert counted() == 0
 
 
+def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(here: World) -> None:
+    """M5: the commit was refused for what it holds: it is not run again, and nobody waits."""
+    runs = []
+    break_call(here, "Commit", f"{ERROR}:INVALID_ARGUMENT")
+
+    def body() -> None:
+        runs.append(1)
+        count_up()
+        give_up(here)
+
+    with pytest.raises(rpc_errors.InvalidArgument):
+        transact(body, sleep=no_pause)
+
+    assert here.plan.fired
+    assert len(runs) == 1
+
+
 def give_up(world: World) -> None:
     """End the transaction that this code runs in, as the service does when it is idle."""
     transaction, database = get_context().transaction, world.services.database or ""
