@@ -39,7 +39,7 @@ ISSUES = {
 }
 OPTIONS: dict[str, Any] = {
     "page_size": 2,
-    "max_attempts": 2,
+    "max_attempts": 3,  # An item that is deferred once may meet a fault once more.
     "retry_delays_s": (1.0, 2.0),
     "lease_s": 3.0,
     "deadline_s": 30.0,
