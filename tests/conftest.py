@@ -12,7 +12,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     finally:
         if soak.BUDGET.counts:
             item.user_properties += soak.BUDGET.properties()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Spell half a character out in what a test has logged: workers report in UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
