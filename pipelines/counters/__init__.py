@@ -16,12 +16,15 @@ A key begins with one shard. When commits meet conflicts there are more, at most
 there were none for `calm_s` there are fewer. Totals read all shards that exist, while some are
 drained, too.
 
-One argument of the declaration chooses how a counter is kept, and changes nothing else:
+One argument of the declaration chooses how a counter is kept:
 
     "exact"      in shards, as above
     "gathered"   by a fork-join queue: its total is written once per batch, and has an increment
                  about a second later
     "in_memory"  in the process, whose sums the queue gathers: no remote call for an increment
+
+A deployment may change it: the next increment moves the count (moving.py). What idempotency keys
+have proved before does not move.
 
 A gathered counter may be incremented in a transaction, with the data that it counts:
 `increment_in_transaction`.

@@ -15,6 +15,7 @@ from google.api_core import exceptions as rpc_errors
 from models.counters import MAX_SHARDS, due_configs, key_of_config
 from models.transactions import current_transaction, is_in_transaction
 from pipelines.counters.additions import Addition, Counted, addition, check_key
+from pipelines.counters.elsewhere import read_elsewhere
 from pipelines.counters.exact import ExactIncrements
 from pipelines.counters.gathered import GatheredIncrements
 from pipelines.counters.layouts import Layout, Layouts, ShardSettings
@@ -96,7 +97,8 @@ class Counter:
         Args:
             name: Stands in keys and routes: never change it.
             kept: "exact": in shards, which are written when the increment returns. "gathered": by a
-                fork-join queue. "in_memory": in the process, then by the queue.
+                fork-join queue. "in_memory": in the process, then by the queue. A deployment may
+                change it; then an increment repeated under its idempotency key counts again.
             queue: The Cloud Tasks queue of its tasks.
             min_shards, max_shards: Of an exact counter's key. Between them the number follows the
                 conflicts that are measured; equal, it stays.
@@ -244,10 +246,16 @@ class Counter:
         return found
 
     def _read(self, clients: Clients, keys: Sequence[str]) -> dict[str, int]:
+        reader = ShardReader(clients.datastore, Layouts.of(clients, self._settings))
         if self._gathered:
-            return self._gathered.totals(keys)
-        shards = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read(keys)
-        return {key: each.total for key, each in shards.items()}
+            totals = self._gathered.totals(keys)
+        else:
+            counters = reader.read(keys).items()
+            totals = {key: shards.total for key, shards in counters if shards.config is not None}
+        missing = [key for key in keys if key not in totals]
+        if missing:
+            totals |= read_elsewhere(clients.datastore, reader, self.name, missing)
+        return totals
 
     def status(self, clients: Clients, key: str) -> ShardStatus:
         """Return the shards of an exact counter, as they are now.

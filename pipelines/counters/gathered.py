@@ -18,6 +18,7 @@ from models.commits import insert_all
 from models.counters import CounterReceipt, CounterTotal, total_key
 from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
 from pipelines.counters.commits import receipt_of
+from pipelines.counters.moving import take_shards
 from pipelines.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
 from pipelines.runtime import Clients
 
@@ -142,14 +143,16 @@ class GatheredIncrements:
             self._in_memory.flush(clients)
 
     def totals(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return what folds have added up."""
+        """Return what folds have added up; a counter that none has written is not in it."""
         rows = ndb.get_multi([total_key(self._name, key) for key in keys])
-        return {key: row.count if row else 0 for key, row in zip(keys, rows, strict=True)}
+        return {key: row.count for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _add_up(self, clients: Clients, batch: Batch, items: Sequence[Delta]) -> None:
         """Add a batch to its total."""
         key = total_key(self._name, batch.key)
-        row = key.get() or CounterTotal(key=key)
+        row = key.get()
+        if row is None:
+            row = CounterTotal(key=key, count=take_shards(self._name, batch.key))
         row.count += sum(item.amount for item in items)
         row.folds += 1
         row.put()

@@ -21,6 +21,7 @@ from google.cloud import ndb
 from models.counters import CounterConfig, CounterShard, config_key, shard_key
 from models.transactions import transact
 from pipelines.counters.contention import Contention
+from pipelines.counters.moving import take_total
 from pipelines.runtime import Clients, naive_utc
 
 # How old what a process remembers may become; only the spread of writes depends on it.
@@ -156,8 +157,9 @@ class Layouts:
         for key in keys:
             if key not in made:
                 made[key] = self._first_config(key)
-                new.append(made[key])
-                new += make_shards(self.settings.name, key, range(self.settings.min_shards))
+                shards = make_shards(self.settings.name, key, range(self.settings.min_shards))
+                shards[0].count = take_total(self.settings.name, key)
+                new += [made[key], *shards]
         ndb.put_multi(new)
         return made
 

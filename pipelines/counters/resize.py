@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from models.counters import (
@@ -125,13 +126,13 @@ class Resizer:
         self._set(clients, config, key, fewer)
         return config
 
-    def _drain(self, clients: Clients, key: str, shard: int) -> CounterConfig:
+    def _drain(self, clients: Clients, key: str, shard: int) -> CounterConfig | None:
         """Move the count of the highest shard to one that stays, in a transaction."""
         name = self._settings.name
         rows = ndb.get_multi([config_key(name, key), shard_key(name, key, shard)])
-        config: CounterConfig = rows[0]
+        config: CounterConfig | None = rows[0]
         drained: CounterShard = rows[1]
-        if config.read_shards != shard + 1 or shard < config.shards:
+        if config is None or config.read_shards != shard + 1 or shard < config.shards:
             return config  # Drained already, or written to again.
         kept = shard_key(name, key, shard % config.shards).get()
         kept.count += drained.count
@@ -142,7 +143,9 @@ class Resizer:
         return config
 
     def _config(self, key: str) -> CounterConfig:
-        config: CounterConfig = config_key(self._settings.name, key).get()
+        config: CounterConfig | None = config_key(self._settings.name, key).get()
+        if config is None:
+            raise rpc_errors.Aborted(f"{key} has no shards any more")  # type: ignore[no-untyped-call]
         return config
 
     def _set(self, clients: Clients, config: CounterConfig, key: str, shards: int) -> None:

@@ -33,20 +33,22 @@ def cached_at(world: World) -> str:
 
 
 def test_a_total_is_one_lookup(world: World) -> None:
-    """Of its configuration and its shards; two when it has more than this process knew of."""
+    """Of its configuration and its shards; two when it has more than this process knew of, or when
+    nobody has incremented it: another version of the code may keep it elsewhere."""
     for key in ("a", "b"):
         resize(world, key, 5)
     add(world, "a")
     other = another_process(world)
     calls = []
-    for clients in (world.clients, other, other):
+    found = {}
+    for clients, keys in ((world.clients, "ab"), (other, "ab"), (other, "ab"), (other, "c")):
         with world.plan.watched(), world.clients.context():
             world.plan.reset()
-            found = LIKES.totals(clients, ["a", "b", "c"])
+            found |= LIKES.totals(clients, list(keys))
             calls.append(list(world.plan.calls))
 
-    assert {key: each.value for key, each in found.items()} == {"a": 1, "b": 0, "c": 0}
-    assert calls == [["Lookup"], ["Lookup", "Lookup"], ["Lookup"]]
+    assert {key: total.value for key, total in found.items()} == {"a": 1, "b": 0, "c": 0}
+    assert calls == [["Lookup"], ["Lookup", "Lookup"], ["Lookup"], ["Lookup", "Lookup"]]
 
 
 @pytest.mark.parametrize(
