@@ -190,10 +190,13 @@ def click(clients: Clients, step: ClickStep) -> None:
     """Make a writer's clicks that are due; create the task of its next step."""
     load, key = step.load, writer_key(step.load.id, step.way, step.writer)
     row = key.get() or ClickWriter(key=key)
-    if row.has_ended or row.is_closed or step.way not in WAYS:
+    if row.has_ended or step.way not in WAYS:
         return
     is_last = load.age_s(clients) > load.seconds
-    planned = max(row.planned, min(row.accepted + step.size, load.due(clients, step.writer)))
+    due = min(row.accepted + step.size, load.due(clients, step.writer))
+    planned = row.planned if row.is_closed else max(row.planned, due)
+    if row.is_closed and row.accepted >= planned:
+        return
     if planned > row.planned:
         transact(lambda: _plan(step, planned))
     apply_switch(clients)

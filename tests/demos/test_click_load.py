@@ -137,3 +137,24 @@ def test_a_step_of_another_way_does_nothing(world: World) -> None:
         load.click.work(world.clients, ClickStep(load_of(world), "by-heart", 0))
 
     assert books(world)["sharded"] == (0, 0)
+
+
+def test_clicks_of_a_step_that_comes_after_the_next_load_began_are_accepted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step counts its clicks and is killed; its retry comes when the next load is under way."""
+    start(world, load_of(world))
+    record = load._record
+
+    def dies(*args: Any) -> None:
+        raise RuntimeError("its clicks are counted, and not recorded")
+
+    monkeypatch.setattr(load, "_record", dies)
+    world.deliver_due()
+    monkeypatch.setattr(load, "_record", record)
+    world.clock.sleep(1 + GIVEN_UP_AFTER_S + 1)
+    assert start(world, load_of(world, OTHER))
+    world.settle()
+
+    for way, (accepted, counted) in books(world).items():
+        assert accepted == counted, way
