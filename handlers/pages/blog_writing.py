@@ -64,8 +64,10 @@ def create() -> ResponseReturnValue:
         return _form(form, dict(error.errors), 400)
     if "preview" in request.form:
         return _form(form, {}, 200, preview=draft)
-    number = posts.create_post(clients(), DEMO, form_id, who, draft)
-    invalidate(clients(), NEWEST)
+    try:
+        number = posts.create_post(clients(), DEMO, form_id, who, draft)
+    finally:  # It may be there although its commit was not answered.
+        invalidate(clients(), NEWEST)
     _sign_in(who, form_id, posts.author_id_of(DEMO, number))
     return redirect(address_of(number), 303)
 
