@@ -92,7 +92,7 @@ class Layouts:
             made: dict[str, CounterConfig] = {}
             size = max(1, MAX_MADE_ROWS // (1 + self.settings.min_shards))
             for part in (new[i : i + size] for i in range(0, len(new), size)):
-                made |= transact(lambda part=part: self._make(part))  # type: ignore[misc]
+                made |= transact(lambda part=part: self._make(clients, part))  # type: ignore[misc]
             for key, row in zip(unknown, configs, strict=True):
                 found[key] = self.learn(clients, key, row or made[key])
         return found
@@ -149,26 +149,27 @@ class Layouts:
         layout = self._known.get(key)
         return layout is not None and abs(now - layout.read_at) < REMEMBERED_FOR
 
-    def _make(self, keys: Sequence[str]) -> dict[str, CounterConfig]:
+    def _make(self, clients: Clients, keys: Sequence[str]) -> dict[str, CounterConfig]:
         """Make counters, in a transaction. Those that exist by now stay as they are."""
         rows = ndb.get_multi([config_key(self.settings.name, key) for key in keys])
         made = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
         new: list[Any] = []
         for key in keys:
             if key not in made:
-                made[key] = self._first_config(key)
+                made[key] = self._first_config(clients, key)
                 shards = make_shards(self.settings.name, key, range(self.settings.min_shards))
                 shards[0].count = take_total(self.settings.name, key)
                 new += [made[key], *shards]
         ndb.put_multi(new)
         return made
 
-    def _first_config(self, key: str) -> CounterConfig:
+    def _first_config(self, clients: Clients, key: str) -> CounterConfig:
         return CounterConfig(
             key=config_key(self.settings.name, key),
             shards=self.settings.min_shards,
             read_shards=self.settings.min_shards,
-            generation=1,
+            # Beyond those of before: a counter may be moved away and come back (moving.py).
+            generation=int(clients.clock.now().timestamp()),
             calm_s=self.settings.calm_s,
         )
 

@@ -159,7 +159,7 @@ def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
 
 def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float) -> Total | None:
     """Return a total that is not too old, if memcached has one."""
-    value = clients.cache.get(_cache_key(clients, declaration, key))
+    value = clients.cache.get(_cache_key(clients, declaration, key, max_age_s))
     if value is None:
         return None
     try:
@@ -177,12 +177,20 @@ def cache_total(
 ) -> None:
     """Keep a total, as of when its lookup began."""
     text = adapter_of(_CACHED).dump_json((value, began.timestamp()))
-    ttl_s = max(MIN_TTL_S, math.ceil(max_age_s))
-    clients.cache.set(_cache_key(clients, declaration, key), text, ttl_s)
+    cache_key = _cache_key(clients, declaration, key, max_age_s)
+    clients.cache.set(cache_key, text, _ttl_s(max_age_s))
 
 
-def _cache_key(clients: Clients, declaration: str, key: str) -> str:
-    """Return where a total is cached: two databases of one memcached share nothing."""
+def _ttl_s(max_age_s: float) -> int:
+    return max(MIN_TTL_S, math.ceil(max_age_s))
+
+
+def _cache_key(clients: Clients, declaration: str, key: str, max_age_s: float) -> str:
+    """Return where a total is cached: two databases of one memcached share nothing.
+
+    Nor do readers that want other ages: so memcached ends each in time, whatever clocks say.
+    """
     client = clients.datastore
     place = [client.project, client.database or "", client.namespace or "", declaration, key]
+    place.append(str(_ttl_s(max_age_s)))
     return f"counters:total:{json.dumps(place)}"

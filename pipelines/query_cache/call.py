@@ -144,6 +144,10 @@ class Call(Generic[T]):
         """Compute what is not there, or wait for the thread that does."""
         key = self._flight_key(key)
         flight, is_mine = self._state.flights.join(key)
+        if entry is None and not is_mine:
+            # It may have begun before another process invalidated; the next one has not.
+            flight.outlast()
+            flight, is_mine = self._state.flights.join(key)
         while not is_mine:
             shared = flight.follow()
             if shared is not None:
@@ -191,6 +195,8 @@ class Call(Generic[T]):
 
     def _computed_and_stored(self, entry: Entry) -> Envelope:
         envelope = self._computed()
+        if (newer := self._stored_meanwhile(entry, envelope)) is not None:
+            return newer  # This process stood still, and another one has computed since.
         if not entry.store(envelope) and entry.is_too_large(envelope):
             self._tally.record(kinds.TOO_LARGE)
         return envelope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,9 +84,9 @@ class Entry:
         return max(0.0, self._age_s(envelope))
 
     def store(self, envelope: Envelope) -> bool:
-        """Keep a value until nobody may be served it any more."""
-        data = pack(self.key, envelope)
-        return data is not None and self.clients.cache.set(self.key, data, self._lifetime_s)
+        """Keep a value until nobody may be served it any more, counted from when it was read."""
+        data, left_s = pack(self.key, envelope), self._lifetime_s - math.ceil(self.age_s(envelope))
+        return data is not None and left_s > 0 and self.clients.cache.set(self.key, data, left_s)
 
     def is_too_large(self, envelope: Envelope) -> bool:
         """Return whether memcached takes no such value."""

@@ -8,7 +8,7 @@ holds the computation up would hold up theirs.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from pipelines.query_cache.envelope import Envelope
 
@@ -37,6 +37,10 @@ class Flight:
             Exception: what the computation raised.
         """
         return self._future.result()
+
+    def outlast(self) -> None:
+        """Wait for the end, whatever comes of it."""
+        wait([self._future])
 
 
 class Flights:

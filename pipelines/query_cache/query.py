@@ -19,7 +19,7 @@ from pipelines.query_cache.entry import new_generation, space_of
 from pipelines.query_cache.flights import Flights
 from pipelines.query_cache.stats import CacheStats, Tally
 from pipelines.runtime import Clients
-from pipelines.runtime.adapters import adapter_of
+from pipelines.runtime.adapters import adapter_of, shape_of
 from pipelines.runtime.cache import MAX_TTL_S
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,10 @@ class CachedQuery(Generic[P, T]):
         return adapter_of(self._returns)
 
     def _asked(self, bound: inspect.BoundArguments) -> str:
-        """Return what was asked for as a text: equal for equal arguments."""
+        """Return what was asked for as a text: equal for equal arguments and results of one shape.
+
+        Versions of the code that differ in the type of the result read nothing of each other.
+        """
         _, *arguments = bound.arguments.items()
         for name, value in arguments:
             flat = value if isinstance(value, tuple) else (value,)
@@ -132,7 +135,7 @@ class CachedQuery(Generic[P, T]):
                     f"{self.terms.name} is cached by its arguments: {name} must be a text, a "
                     f"number, a bool, None or a tuple of these, not {type(value).__name__}"
                 )
-        return json.dumps([self.terms.version, *arguments])
+        return json.dumps([self.terms.version, shape_of(self._returns), *arguments])
 
 
 def cached(

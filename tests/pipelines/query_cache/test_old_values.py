@@ -1,0 +1,150 @@
+"""Values that nobody may be served: of another type, or older than anybody may know."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pipelines.query_cache import CachedQuery
+from pipelines.query_cache.flights import Flight
+from pipelines.runtime import Clients, NoCache
+from tests.pipelines.query_cache.timed import Time, TimedCache, TimedClock, process
+from tests.stack import until
+from tests.world import in_threads
+
+TTL_S = 20
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What this version of the code returns."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The same with a field more, which has a default."""
+
+    title: str
+    author: str = "nobody"
+
+
+@dataclass(frozen=True)
+class Initialled:
+    """The same with another default."""
+
+    title: str
+    author: str = "N. N."
+
+
+def query(returns: Any, compute: Callable[[Clients], Any]) -> CachedQuery[Any, Any]:
+    return CachedQuery(compute, "front", returns=returns, ttl_s=TTL_S, stale_s=0, beta=0.0)
+
+
+def read(asked: CachedQuery[Any, Any], clients: Clients) -> tuple[Any, str]:
+    with clients.context():
+        reading = asked.read(clients)
+    return reading.value, reading.state
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(Headline, Signed), (Signed, Initialled)],
+    ids=["another field", "another default"],
+)
+def test_versions_whose_results_differ_share_nothing(one: type[Any], other: type[Any]) -> None:
+    """J1: side by side neither is served what the other has stored, and each has its own hits."""
+    cache = TimedCache(Time())
+    versions = {one: query(one, lambda _: one("x")), other: query(other, lambda _: other("x"))}
+
+    states = [read(versions[kind], process(cache)) for kind in (one, other, one, other)]
+
+    assert states == [
+        (one("x"), "misses"),
+        (other("x"), "misses"),
+        (one("x"), "hits"),
+        (other("x"), "hits"),
+    ]
+
+
+def test_a_type_without_a_schema_is_cached_all_the_same() -> None:
+    """Its results are told apart by `version` alone."""
+    cache = TimedCache(Time())
+    asked = query(dict[str, Any], lambda _: {"a": 1})
+
+    assert [read(asked, process(cache))[1] for _ in range(2)] == ["misses", "hits"]
+
+
+def test_a_value_that_was_stored_late_by_a_clock_ahead_ends_in_time() -> None:
+    """J2: the process is 30 s ahead and reads for 12 s: its value ends 20 s after the reading."""
+    time = Time()
+    cache, began_s = TimedCache(time), time.now_s
+
+    def slow(_: Clients) -> str:
+        time.now_s += 12
+        return "old"
+
+    ahead = process(cache, clock=TimedClock(time, ahead_s=30))
+    read(query(str, slow), ahead)
+    time.now_s = began_s + TTL_S + 11.5
+
+    assert read(query(str, lambda _: "new"), process(cache)) == ("new", "misses")
+
+
+def test_a_process_that_stood_still_replaces_nothing_newer() -> None:
+    """J2: it lost its lease, another one has computed since, and what it read is old."""
+    time = Time()
+    cache = TimedCache(time)
+
+    def stands_still(_: Clients) -> str:
+        for lease in cache.ending(":lease"):
+            cache.delete(lease)
+        time.now_s += 1
+        in_threads(lambda: read(query(str, lambda _: "new"), process(cache)))
+        return "old"
+
+    served = read(query(str, stands_still), process(cache))
+
+    assert served[0] == "new"
+    assert read(query(str, lambda _: "newest"), process(cache)) == ("new", "hits")
+
+
+def test_without_memcached_a_call_follows_no_computation_that_began_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J3: another process has invalidated meanwhile, and memcached confirmed it to that one."""
+    state, began, may_end = ["old"], threading.Event(), threading.Event()
+    waiting = threading.Event()
+    outlast = Flight.outlast
+
+    def compute(_: Clients) -> str:
+        seen = state[0]
+        began.set()
+        assert may_end.wait(PATIENCE_S)
+        return seen
+
+    def waits(flight: Flight) -> None:
+        waiting.set()
+        outlast(flight)
+
+    monkeypatch.setattr(Flight, "outlast", waits)
+    asked, clients, values = query(str, compute), process(NoCache()), list[str]()
+    threads = [
+        threading.Thread(target=lambda: values.append(read(asked, clients)[0])) for _ in "ab"
+    ]
+    threads[0].start()
+    assert began.wait(PATIENCE_S)
+    state[0] = "new"
+    threads[1].start()
+    until(waiting.is_set, PATIENCE_S, every_s=0.005)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(values) == ["new", "old"]
