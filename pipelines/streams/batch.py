@@ -42,7 +42,7 @@ from pipelines.streams.records import (
     check_time,
     value_text,
 )
-from pipelines.streams.state import State, check_size
+from pipelines.streams.state import State, check_size, check_timers
 from pipelines.streams.texts import decoded
 
 # Of one batch, so that its commit stays below 10 MiB.
@@ -135,6 +135,7 @@ class _Work:
             check_size(self.text)
         if not self.text and not self.timers:
             return NOTHING
+        check_timers(self.timers)
         now = KeyState(self.text, dict(self.timers), self.expires, self.version)
         return self.before if now == self.before else now  # What follows from it is known then.
 

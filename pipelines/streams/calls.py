@@ -32,6 +32,10 @@ class TooLargeError(UnworkableError):
     """The commit, or a row of it, is larger than the service takes; nothing was written."""
 
 
+class FullError(Exception):
+    """An interval has no room for more slabs, and has to be split; nothing was written."""
+
+
 class SinkFailedError(UnworkableError):
     """A sink refused what it was to write; nothing was written."""
 

@@ -13,7 +13,7 @@ from models import rows, streams
 from models.transactions import transact
 from pipelines.runtime.clients import Clients
 from pipelines.streams.calls import ChangedError, Commit, Key, SinkFailedError, TooLargeError
-from pipelines.streams.encoding import dump, load
+from pipelines.streams.encoding import check_sizes, dump, load
 from pipelines.streams.sink import Sink
 from pipelines.tasks.errors import Retry, Unavailable
 
@@ -54,9 +54,10 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
 
 def _write(commit: Commit) -> None:
     """Write the rows of a commit in the transaction that this code runs in."""
-    for key, body in _written(commit):
-        kind = getattr(streams, key.kind)
-        kind(id=key.name, body=json.loads(dump(key.kind, body))).put()
+    written = [(key, dump(key.kind, body)) for key, body in _written(commit)]
+    check_sizes(written)
+    for key, text in written:
+        getattr(streams, key.kind)(id=key.name, body=json.loads(text)).put()
     for key, _ in commit.deletes:
         ndb.Key(*key).delete()
 

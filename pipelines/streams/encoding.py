@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pipelines.streams.calls import FullError, Key, TooLargeError
 from pipelines.streams.keys import KeyState, SetTimer, made
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import (
@@ -30,6 +31,10 @@ from pipelines.streams.rows import (
 from pipelines.streams.texts import encoder, quoted
 
 _encode = encoder(allow_nan=True)
+# The service takes 1,048,487 bytes of a property.
+MAX_ROW_BYTES = 1_000_000
+# The service takes 10 MiB, the emulators take 4.
+MAX_COMMIT_BYTES = 3_500_000
 
 
 def dump(kind: str, body: Any) -> bytes:
@@ -46,6 +51,24 @@ def dump(kind: str, body: Any) -> bytes:
     elif kind in (HEAD, INTERVAL, SOURCE, DEAD):
         body = body._asdict()
     return _encode(body).encode()
+
+
+def check_sizes(rows: Iterable[tuple[Key, bytes]]) -> None:
+    """Check that the service takes rows, and all of them in one commit.
+
+    Raises:
+        FullError: the row of an interval is too large.
+        TooLargeError: another one is, or all of them are.
+    """
+    total = 0
+    for key, body in rows:
+        size = len(body)
+        total += size
+        if size > MAX_ROW_BYTES:
+            text = f"the row {key.kind} {key.name:.100} must have at most {MAX_ROW_BYTES} bytes"
+            raise (FullError if key.kind == INTERVAL else TooLargeError)(f"{text}, got {size}")
+    if total > MAX_COMMIT_BYTES:
+        raise TooLargeError(f"a commit must have at most {MAX_COMMIT_BYTES} bytes, got {total}")
 
 
 def load(kind: str, text: bytes) -> Any:

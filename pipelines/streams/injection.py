@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pipelines.streams.bells import ring_for_push
@@ -21,7 +21,7 @@ from pipelines.streams.calls import (
     OutcomeUnknownError,
     Read,
     Steps,
-    TooLargeError,
+    UnworkableError,
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
@@ -109,6 +109,11 @@ def unfit(id_: str, value: Any, error: str) -> Arrival:
     return Arrival(id_, text, 0, value, error)
 
 
+def too_large(each: Arrival, error: str) -> Arrival:
+    """Return a record that no commit can hold with all its readers, as it can be kept."""
+    return each._replace(text=quoted(each.text[:MAX_DESCRIBED]), error=f"cannot be let in: {error}")
+
+
 def _described(value: Any) -> str:
     try:
         return repr(value)
@@ -119,12 +124,33 @@ def _described(value: Any) -> str:
 def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
     """Let records in, and wake their readers; return when the records are durable.
 
+    What one commit cannot hold is let in by several. Only the last of them moves the watermark.
+
     Raises:
-        ChangedError: too many others were faster.
+        ChangedError: too many others were faster; some of it may have been let in.
+        BadRecordError: a record cannot be written; some others may have been let in.
     """
-    injected = yield from let_in(environment, offer)
+    injected = yield from _let_in_by_parts(environment, offer)
     yield from ring_for_push(environment, injected.destinations)
     return injected
+
+
+def _let_in_by_parts(environment: Environment, offer: Offer) -> Steps[Injected]:
+    arrivals = offer.arrivals
+    try:
+        return (yield from let_in(environment, offer))
+    except UnworkableError as error:
+        if len(arrivals) < 2:
+            raise BadRecordError(f"a record cannot be written: {error}") from error
+    middle = len(arrivals) // 2
+    parts = []
+    for part, watermark in ((arrivals[:middle], 0), (arrivals[middle:], offer.watermark)):
+        parts.append((yield from _let_in_by_parts(
+            environment, replace(offer, arrivals=part, watermark=watermark)
+        )))  # fmt: skip
+    first, last = parts
+    destinations = sorted({*first.destinations, *last.destinations})
+    return Injected(len(arrivals), first.late + last.late, last.found, destinations)
 
 
 def let_in(
@@ -174,7 +200,7 @@ def let_in(
             versions = yield plan.committed_with(handed)
         except (ChangedError, OutcomeUnknownError):
             continue
-        except TooLargeError:
+        except UnworkableError:
             if not passes:
                 raise
             passes = False

@@ -24,7 +24,8 @@ from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 MAX_LETTERS = 500
 MAX_TICK_S = 1.0
 MAX_CHUNK_BYTES = 256_000
-LETTER_BYTES = 50  # Besides its text and its key.
+LETTER_BYTES = 50  # Besides its text, its key and its id.
+CHAR_BYTES = 12  # Of an emoji, as JSON has it.
 # Cloud Tasks takes a task for up to 30 days ahead; a timer for later is found by the sweep.
 MAX_DELAY_S = 29 * 24 * 3600.0
 
@@ -165,14 +166,21 @@ def tick_wake(environment: Environment, head: Head) -> Wake:
 
 
 def _cut(letters: list[Letter]) -> Iterable[tuple[list[Letter], int]]:
-    """Cut letters into chunks, by number and by size; yield each with its size."""
+    """Cut letters into chunks, by number and by size; yield each with its size.
+
+    In its row a chunk has up to twice that, for what JSON escapes in its texts.
+    """
     part: list[Letter] = []
     size = 0
     for letter in letters:
-        key, _, _, _, text = letter
-        if part and (len(part) >= MAX_LETTERS or size + len(text) > MAX_CHUNK_BYTES):
+        key, _, _, id_, text = letter
+        more = len(key) + len(id_)
+        if not (key.isascii() and id_.isascii()):
+            more *= CHAR_BYTES
+        more += len(text) + LETTER_BYTES
+        if part and (len(part) >= MAX_LETTERS or size + more > MAX_CHUNK_BYTES):
             yield part, size
             part, size = [], 0
         part.append(letter)
-        size += len(text) + len(key) + LETTER_BYTES
+        size += more
     yield part, size

@@ -21,6 +21,7 @@ from pipelines.streams.calls import (
     Read,
     Scan,
     Steps,
+    TooLargeError,
 )
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
@@ -108,6 +109,7 @@ class Owner:
         self.pace = self.environment.pace
         # Of a batch; less after a commit that was too large, and then never again so many.
         self.limit = self.most = self.pace.max_records
+        self.forwards = MAX_FORWARDED
         self.bell = Bell(self.environment)
         self._new_memory()
 
@@ -177,12 +179,18 @@ class Owner:
     def forward(self) -> Steps[bool]:
         """Forward what has come to a left inbox; return False if there was nothing."""
         for left in self.left:
-            chunks = yield scan_left(self.names, self.name, left, self.watermark, MAX_FORWARDED)
+            chunks = yield scan_left(self.names, self.name, left, self.watermark, self.forwards)
             if chunks:
                 commit, mail = forwarded(self.environment, self.head, self.name, chunks)
                 lease_ms = self.environment.now_ms() + self.pace.lease_ms
                 noted = self.interval._replace(layout=self.head.layout, lease_ms=lease_ms)
-                yield from self.commit(commit, noted)
+                try:
+                    yield from self.commit(commit, noted)
+                except TooLargeError:
+                    if self.forwards == 1:
+                        raise
+                    self.forwards //= 2
+                    return True
                 yield from ring(self.environment, mail.destinations)
                 return True
         return False

@@ -78,8 +78,9 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: there is no such source, or no such process.
-            BadRecordError: nothing was let in, and why.
-            HeldBackError: nothing was let in: the source has to wait. Push the same again.
+            BadRecordError: this cannot be let in, and why. Only of what one commit cannot hold some
+                may be in.
+            HeldBackError: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
         self._check_push(stream, process)

@@ -12,10 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.streams.bells import Bell
-from pipelines.streams.calls import ChangedError, Create, Fetch, Found, Read, Steps, Wake
+from pipelines.streams.calls import (
+    ChangedError,
+    Create,
+    Fetch,
+    Found,
+    Read,
+    Steps,
+    UnworkableError,
+    Wake,
+)
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
-from pipelines.streams.injection import Arrival, Offer, let_in, read_head, unfit
+from pipelines.streams.injection import (
+    Arrival,
+    Injected,
+    Offer,
+    let_in,
+    read_head,
+    too_large,
+    unfit,
+)
 from pipelines.streams.records import FOREVER, check_time, value_text
 from pipelines.streams.sources import Pulled, PullSource
 
@@ -39,14 +56,20 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     if not environment.at(head.body).graph.readers.get(stream):
         return False
     [found] = yield Read([key])
-    bell, reads = Bell(environment), 1
+    bell, reads, limit = Bell(environment), 1, _first_limit(environment, stream)
     while found.body.watermark < FOREVER:
-        gathered = yield from _gather(environment, stream, found, reads)
+        gathered = yield from _gather(environment, stream, found, reads, limit)
         is_idle = not gathered.has_more
         if is_idle and source.poll is None:
             break
         try:
-            injected = yield from let_in(environment, gathered.offer(), found)
+            injected = yield from _let_in(environment, gathered, limit)
+        except UnworkableError:
+            if limit == 1:
+                raise
+            reads, limit = 1, max(1, min(limit, len(gathered.arrivals)) // 2)
+            environment.memories["pull limit", stream] = limit
+            continue
         except ChangedError:
             yield from bell.ring()
             raise
@@ -75,12 +98,39 @@ def pull_wake(
     return Wake((stream, -1), (environment.pipeline.name, stream, seq, *why), delay_s)
 
 
-def _gather(environment: Environment, stream: str, found: Found, reads: int) -> Steps[_Gathered]:
-    """Read up to so many times, one read behind the other; return what was found."""
-    gathered, began_ms = _Gathered(environment, stream, found), environment.elapsed_ms()
+def _first_limit(environment: Environment, stream: str) -> int:
+    """Return how many records the first commit may have: fewer after one that was too large."""
+    limit: int = environment.memories.get(("pull limit", stream), MAX_PULLED)
+    return min(MAX_PULLED, 2 * limit)
+
+
+def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[Injected]:
+    """Let in what was read; a record that is alone, and that nobody can write, is a dead letter.
+
+    Raises:
+        UnworkableError: nothing was written. Fewer records may be.
+        ChangedError, HeldBackError: nothing was let in.
+    """
+    try:
+        return (yield from let_in(environment, gathered.offer(), gathered.found))
+    except UnworkableError as error:
+        if limit > 1 or len(gathered.arrivals) > 1:  # More than it was asked for.
+            raise
+        gathered.arrivals = [too_large(each, str(error)) for each in gathered.arrivals]
+    return (yield from let_in(environment, gathered.offer(), gathered.found))
+
+
+def _gather(
+    environment: Environment, stream: str, found: Found, reads: int, limit: int
+) -> Steps[_Gathered]:
+    """Read up to so many times, one read behind the other; return what was found.
+
+    Args:
+        limit: Of all records.
+    """
+    gathered, began_ms = _Gathered(environment, stream, found, limit), environment.elapsed_ms()
     for _ in range(reads):
-        limit = MAX_PULLED - len(gathered.arrivals)
-        gathered.add((yield Fetch(stream, gathered.position, limit)))
+        gathered.add((yield Fetch(stream, gathered.position, limit - len(gathered.arrivals))))
         if gathered.is_full or environment.elapsed_ms() - began_ms > GATHER_MS:
             break
     return gathered
@@ -98,6 +148,7 @@ class _Gathered:
     environment: Environment
     stream: str
     found: Found
+    limit: int
     arrivals: list[Arrival] = field(default_factory=list)
     position: Any = None
     watermark: int | None = None
@@ -124,7 +175,7 @@ class _Gathered:
         self.is_full = (
             pulled.is_over
             or not arrivals
-            or len(self.arrivals) + len(arrivals) > MAX_PULLED
+            or len(self.arrivals) + len(arrivals) > self.limit
             or self._bytes + size > MAX_GATHERED_BYTES
         )
 

@@ -36,13 +36,12 @@ from pipelines.streams.calls import (
     Scan,
     Snapshot,
     Steps,
-    TooLargeError,
     UnworkableError,
     Wake,
 )
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.delivery import deliver
-from pipelines.streams.encoding import dump, load
+from pipelines.streams.encoding import check_sizes, dump, load
 from pipelines.streams.environment import Environment, Pace
 from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.giving_up import at_fault
@@ -63,8 +62,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUEUE = "streams"
-# The service takes 10 MiB, the emulators take 4.
-MAX_COMMIT_BYTES = 3_500_000
 # The commit was refused, and nothing was written.
 CHANGED = (
     rpc_errors.FailedPrecondition,
@@ -238,9 +235,8 @@ class Engine:
             puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
             inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(rows.Name(*key), at) for key, at in call.deletes]
-        bodies = [*(body for _, body, _ in puts), *(body for _, body in inserts)]
-        if sum(map(len, bodies)) > MAX_COMMIT_BYTES:
-            raise TooLargeError
+        written = [*((key, body) for key, body, _ in puts), *inserts]
+        check_sizes((Key(*key), body) for key, body in written)
         try:
             versions = rows.commit(
                 self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes
@@ -251,11 +247,11 @@ class Engine:
             raise UnworkableError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
-        written = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
+        came = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
         self._arrivals.came(
             [
                 Arrived(key.name, version, text, body)
-                for (key, body), (_, text), version in written
+                for (key, body), (_, text), version in came
                 if key.kind == CHUNK
             ]
         )

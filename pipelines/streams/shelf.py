@@ -1,8 +1,10 @@
 """The states of an interval's keys, in slabs: many small keys share a row.
 
-A slab holds the keys of a range of slots. One that grows over 32 KB is cut in two; a state over
-4 KB stands in a row of its own, and its key's timers stay in the slab. What a slab has to do, and
-when, its interval knows: so a worker that takes an interval reads only what it needs.
+A slab holds the keys of a range of slots. One that grows over 32 KB is cut until no part has more,
+unless all of its keys have one slot; a state over 4 KB stands in a row of its own, and its key's
+timers stay in the slab. What a slab has to do, and when, its interval knows: so a worker that takes
+an interval reads only what it needs. An interval with thousands of slabs has larger ones, so that
+its own row does not grow as fast as its states do.
 
 What was read stays in memory as long as nobody else has written: every write names the version
 that it expects.
@@ -24,6 +26,7 @@ from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, Sl
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
+MANY_SLABS = 2_000
 EMPTY = SlabBody({})
 BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
@@ -125,7 +128,7 @@ class Shelf:
             if not changed:
                 continue
             body = self._changed(was, changed, commit)
-            for part_lo, part in _cut(lo, body):
+            for part_lo, part in _cut(lo, body, most_bytes(len(interval.slabs))):
                 self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
@@ -205,9 +208,14 @@ class Shelf:
             commit.puts.append((key, body, row.version))
 
 
-def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
+def most_bytes(slabs: int) -> int:
+    """Return how large a slab may be in an interval that has so many."""
+    return MAX_SLAB_BYTES * min(8, 1 + slabs // MANY_SLABS)
+
+
+def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:
     """Return a slab, or the parts that it is cut into, each with its first slot."""
-    slots = {key: slot_of(key) for key in body.keys} if size_of(body) > MAX_SLAB_BYTES else {}
+    slots = {key: slot_of(key) for key in body.keys} if size_of(body) > max_bytes else {}
     different = sorted(set(slots.values()))
     if len(different) < 2:
         yield lo, body
@@ -215,7 +223,7 @@ def _cut(lo: int, body: SlabBody) -> Iterable[tuple[int, SlabBody]]:
     middle = max(different[1], sorted(slots.values())[len(slots) // 2])
     for part_lo, low, high in ((lo, 0, middle), (middle, middle, SLOTS)):
         keys = {key: state for key, state in body.keys.items() if low <= slots[key] < high}
-        yield part_lo, SlabBody(keys, body.large & frozenset(keys))
+        yield from _cut(part_lo, SlabBody(keys, body.large & frozenset(keys)), max_bytes)
 
 
 def summary(lo: int, body: SlabBody) -> Slab:

@@ -11,7 +11,7 @@ or buffer, and a state without items, take no place.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -22,6 +22,9 @@ from pipelines.streams.texts import check_depth, decoded, encoder, quoted
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000
 MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
+MAX_TIMERS_BYTES = 500_000  # They stand beside those of other keys.
+TIMER_BYTES = 50  # Besides its tag.
+FEW_TIMERS = MAX_TIMERS_BYTES // 2_500  # However long their tags are.
 
 _TIME = itemgetter(0)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -39,6 +42,20 @@ def check_size(text: str) -> None:
         size = len(quoted(text))
         if size > MAX_STATE_BYTES:
             raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
+
+
+def check_timers(tags: Collection[str]) -> None:
+    """Check that a row can hold the timers of a key.
+
+    Raises:
+        BadRecordError: they are too many.
+    """
+    if len(tags) > FEW_TIMERS:
+        size = sum(len(quoted(tag)) + TIMER_BYTES for tag in tags)
+        if size > MAX_TIMERS_BYTES:
+            raise BadRecordError(
+                f"the timers of a key must have at most {MAX_TIMERS_BYTES} bytes, got {size}"
+            )
 
 
 class Codec(Protocol):

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.streams import shelf
 from pipelines.streams.calls import Commit, Found, Key
 from pipelines.streams.fused import Fused
 from pipelines.streams.records import FOREVER, NEVER
+from pipelines.streams.row_cache import size_of
 from pipelines.streams.rows import (
     CHUNK,
     DEAD,
@@ -21,6 +23,8 @@ from pipelines.streams.rows import (
     Head,
     IdsPart,
     Interval,
+    SlabBody,
+    slot_of,
 )
 from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Violation
@@ -63,6 +67,8 @@ class Judge:
                         self.lanes.setdefault(letter.id, key.name.split(":")[3])
             elif key.kind == INTERVAL:
                 self._judge_interval(key.name, body, was)
+            elif key.kind == SLAB:
+                self._judge_slab(key.name, body)
             elif key.kind == IDS:
                 self._judge_ids(key.name, body[len(was or ()) :])
             elif key.kind == SOURCE and was is not None:
@@ -96,6 +102,11 @@ class Judge:
             after < before for after, before in zip(_counts(now), _counts(was), strict=True)
         ):
             raise Violation(f"{name} goes back to {now}")
+
+    def _judge_slab(self, name: str, body: SlabBody) -> None:
+        slots = {slot_of(key) for key in body.keys}
+        if len(slots) > 1 and size_of(body) > shelf.MAX_SLAB_BYTES:
+            raise Violation(f"{name} has {len(slots)} slots, and {size_of(body)} bytes")
 
     def _judge_ids(self, name: str, new: tuple[str, ...]) -> None:
         """Check that what was accepted is accepted again only when its horizon has passed."""

@@ -14,6 +14,7 @@ from pipelines.streams.calls import (
     Snapshot,
     UnworkableError,
 )
+from pipelines.streams.encoding import check_sizes, dump
 
 
 class Violation(AssertionError):
@@ -77,6 +78,8 @@ class Store:
     def commit(self, commit: Commit) -> list[int]:
         if not self.takes(commit):
             raise UnworkableError("the service takes no such row")
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        check_sizes((key, dump(key.kind, body)) for key, body in written)
         for key, _ in commit.inserts:
             if key in self.rows:
                 raise ChangedError
@@ -87,7 +90,6 @@ class Store:
         before = {key: self.rows[key] for key in touched if key in self.rows}
         for key, _ in commit.deletes:
             self.rows.pop(key, None)
-        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for key, body in written:
             self.rows[key] = Found(body, self.version)
         self.on_commit(commit, before)
