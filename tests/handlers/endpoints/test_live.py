@@ -144,6 +144,18 @@ def test_nobody_watches_what_no_page_has_shown_them(
         assert browser.get(f"/updates/{each}/events").status_code == 404
 
 
+def test_topics_are_signed_by_the_newest_key_and_read_by_each(world: World, updates: str) -> None:
+    """S35: when the old key goes, each page has a token of the new one."""
+    new = "brand-new-0123456789-abcdefghij-KLM"
+    keys = (new, *world.settings.secret_keys)
+    rotated = Browser(app_with(world, settings=replace(world.settings, secret_keys=keys)))
+
+    token = address(rotated).rpartition("/")[2]
+
+    assert URLSafeSerializer(new, salt="live updates").loads(token)
+    assert rotated.get(updates).status_code == 200
+
+
 def test_a_token_that_is_none_takes_nobodys_turn(browser: Browser, updates: str) -> None:
     """S35: however many strangers ask, a page may ask again as soon as before."""
     before = browser.get(updates).json["again_ms"]

@@ -89,6 +89,18 @@ def test_a_worker_that_starts_after_a_look_waits_and_looks_itself(home: World) -
     assert start_worker(home) == len(recovery.LOOKS_S)
 
 
+def test_a_look_that_follows_an_old_one_says_when_it_began(home: World) -> None:
+    """The old look's mark outlived its turn; others that start now share the new look."""
+    home.clients.cache.set(recovery.LAST_LOOK, b"1000.0", ttl_s=60)
+    began_s = home.clients.clock.now().timestamp()
+
+    start_worker(home)
+
+    said = home.clients.cache.get(recovery.LAST_LOOK)
+    assert said is not None
+    assert float(said) > began_s
+
+
 @pytest.mark.parametrize("planted", [b"", b"\xff\xfe", b"yesterday", b"nan", b"inf", b"1e300"])
 def test_what_stands_in_memcached_cannot_stop_a_worker(home: World, planted: bytes) -> None:
     """Whatever is read there, the worker looks in the end."""

@@ -8,6 +8,7 @@ import pytest
 
 from models.outbox import OutboxTask, RowId
 from pipelines.materialized_views import reader
+from pipelines.materialized_views.freshness import MAX_LISTED, freshness_of
 from tests.pipelines.materialized_views.harness import one_emulator
 from tests.pipelines.school import SCHOOL, ByGrade, pupil
 from tests.world import World
@@ -84,3 +85,29 @@ def test_freshness_tells_what_waits_and_how_old_the_newest_change_is(here: World
     assert (update.row, age_s) == ("2", pytest.approx(5, abs=0.5))
     here.settle()
     assert SCHOOL.read(clients, ByGrade).freshness.oldest_s == 0
+
+
+@one_emulator
+def test_what_waits_is_cut_short_only_beyond_what_is_counted(here: World) -> None:
+    """A thousand changes are counted to the end; of one more it says so."""
+    SCHOOL.save(here.clients, pupil("ada", 1))
+    key = OutboxTask.query().get(keys_only=True)
+
+    found = [
+        freshness_of(here.clients, [key] * count, []) for count in (MAX_LISTED, MAX_LISTED + 1)
+    ]
+
+    assert [(each.waiting, each.is_truncated) for each in found] == [(1_000, False), (1_000, True)]
+
+
+@one_emulator
+def test_what_has_waited_longest_is_listed_first(here: World) -> None:
+    """C1: however the rows are called that it waits for."""
+    for name, grade in (("ada", 3), ("bob", 1), ("eve", 2)):
+        SCHOOL.save(here.clients, pupil(name, grade))
+        here.clock.sleep(10)
+
+    found = SCHOOL.waiting(here.clients, ByGrade, limit=2)
+
+    assert [update.row for update, _ in found] == ["3", "1"]
+    assert [age_s for _, age_s in found] == pytest.approx([30, 20], abs=0.5)

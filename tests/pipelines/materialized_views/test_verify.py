@@ -15,6 +15,7 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
+from pipelines.continuations.jobs import DeferredItemError, RefusedItemError
 from pipelines.materialized_views import audit
 from pipelines.materialized_views.updates import source_name
 from tests.pipelines.materialized_views.harness import busy, one_emulator, verified
@@ -231,3 +232,15 @@ def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World
         for view in (ByGrade, GradesBySize):
             found = BUILDS.verification(grown.clients, view, "v")
             assert (found.state, list(found.differences)) == ("finished", [])
+
+
+def test_a_difference_counts_when_it_is_found_twice_and_nothing_is_in_flight() -> None:
+    """C5: what changes between two looks is being written, and is looked at again."""
+    found, changed = audit.Doubt("row 1 is wrong", 1), audit.Doubt("row 1 is wrong", 2)
+    in_flight = audit.Doubt("row 1 is wrong", 1, is_pending=True)
+
+    assert isinstance(audit.judge(found, found), RefusedItemError)
+    for first, second in ((found, changed), (in_flight, found), (found, in_flight)):
+        assert isinstance(audit.judge(first, second), DeferredItemError)
+    assert audit.judge(None, found) is None
+    assert audit.judge(found, None) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -183,6 +183,15 @@ def test_one_task_that_fails_does_not_hold_up_the_next_hundred() -> None:
     answers = service.create_each([message("default", str(i)) for i in range(101)])
 
     assert [i for i, answer in enumerate(answers) if answer is not True] == [0]
+
+
+def test_large_tasks_share_as_few_calls_as_their_size_allows() -> None:
+    """A call takes 2 MB, and each begins to count anew."""
+    service = Service(lambda queue: Operation(None, State.SUCCEEDED))
+    large = [replace(message("default", str(i)), body=b"x" * 90_000) for i in range(60)]
+
+    assert service.create_many(large) == [True] * 60
+    assert service.batches == [("default", 22), ("default", 22), ("default", 16)]
 
 
 UNANSWERED = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,28 @@ def test_a_task_parked_again_after_its_replay_can_be_replayed_again(
 
     assert done == Counter({"x": 2})
     assert (row(world, dead_id).count, row(world, dead_id).replays) == (2, 2)
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_a_replay_that_was_overtaken_leaves_open_what_was_parked_since(world: World) -> None:
+    """Another delivery of it replayed the task, which failed again: that failure stays open."""
+    known = {PATH: Task(PATH, "default", Act, lambda clients, args: None)}
+    dead_id = park_one(world)
+
+    def create(message: Any) -> bool:
+        is_new = world.clients.tasks.create(message)
+        dead_tasks.replay(world.clients, Replay(dead_id), known)
+        dead_letter(
+            world.clients, path=PATH, queue="default", task_name="t-x", body=b"{}", reason="again"
+        )
+        return is_new
+
+    slow: Any = replace(world.clients, tasks=SimpleNamespace(create=create))  # type: ignore[arg-type]
+    with world.context():
+        dead_tasks.replay(slow, Replay(dead_id), known)
+
+    dead = row(world, dead_id)
+    assert (dead.resolved, dead.replays, dead.count) == (False, 1, 2)
 
 
 def test_a_replay_of_nothing_is_parked_itself(world: World) -> None:

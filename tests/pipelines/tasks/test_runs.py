@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelines.registry import Registry
 from pipelines.runtime import Clients
 from pipelines.tasks.pattern import Pattern
-from pipelines.tasks.runs import Run, RunList, RunQuery, UnknownRunError
+from pipelines.tasks.runs import Run, RunList, RunQuery, UnknownRunError, merged
 
 CLIENTS: Any = None
 
@@ -66,6 +66,16 @@ def test_pages_over_two_patterns_show_each_run_once_newest_first(
 
     assert [run.started for run in seen] == sorted((run.started for run in seen), reverse=True)
     assert len(seen) == len({run.id for run in seen}) == len(first) + len(second)
+
+
+def test_a_list_that_ends_early_holds_back_older_runs_of_the_others() -> None:
+    """A pattern may stop before the limit: what it has not read yet would be passed over."""
+    [early] = Batches("a", [12]).all
+    newer, older = Batches("b", [11, 7]).all
+
+    page = merged([RunList([early], at(10)), RunList([newer, older], at(5))], limit=10)
+
+    assert page == RunList([early, newer], at(10))
 
 
 def test_a_pattern_without_runs_lists_none_and_knows_none() -> None:

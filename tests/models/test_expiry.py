@@ -1,0 +1,39 @@
+"""Deletion of rows after their time: what is due still when it is read again."""
+
+from __future__ import annotations
+
+import pytest
+from google.cloud import ndb
+
+from models.expiry import MAX_KEYS, delete_due, delete_expired
+from tests.world import World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+class ExpiringRow(ndb.Model):
+    expires = ndb.StringProperty()
+
+
+def test_a_key_that_was_used_anew_is_kept(world: World) -> None:
+    """A row that another sweep deleted is no error; one that is new under its key stays."""
+    with world.context():
+        keys = [ExpiringRow(id=name, expires=name).put() for name in ("a", "b", "c")]
+        keys[0].delete()
+        ExpiringRow(id="b", expires="z").put()
+
+        delete_expired(keys, "d")
+
+        assert [row.key.id() for row in ExpiringRow.query().fetch()] == ["b"]
+
+
+def test_more_keys_than_a_transaction_takes_are_counted_together(world: World) -> None:
+    """Only those that were deleted count."""
+    with world.context():
+        keys = ndb.put_multi(
+            ExpiringRow(id=f"{n:03d}", expires="due" if n % 2 else "kept")
+            for n in range(MAX_KEYS + 2)
+        )
+
+        assert delete_due(keys, lambda row: row.expires == "due") == MAX_KEYS // 2 + 1
+        assert len(ExpiringRow.query().fetch(keys_only=True)) == MAX_KEYS // 2 + 1

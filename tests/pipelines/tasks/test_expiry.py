@@ -1,0 +1,76 @@
+"""Deletion of expired rows: by the sweep alone, or by tasks when there are more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pipelines.runtime import Clients
+from pipelines.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
+from tests.pipelines.tasks.reminders import one_emulator
+from tests.world import Services, World
+
+PAGE = 3
+
+
+class Rows:
+    """Expired rows of some partitions, and how they are deleted."""
+
+    def __init__(self, **left: int) -> None:
+        self.left = Counter(left)
+        self.expiry = Expiry(
+            "/tasks/tests/delete-expired", list(left), self.delete_page, page_size=PAGE, max_tasks=3
+        )
+
+    def delete_page(self, clients: Clients, partition: str, limit: int) -> int:
+        deleted = min(limit, self.left[partition])
+        self.left[partition] -= deleted
+        return deleted
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows(a=2 * PAGE, b=2 * PAGE)
+
+
+@pytest.fixture
+def world(services: Services, rows: Rows) -> World:
+    return World(services, tasks=[rows.expiry.task])
+
+
+@one_emulator
+def test_a_full_page_empties_all_partitions_in_each_minute(world: World, rows: Rows) -> None:
+    """The tasks of one minute's sweep do not stand for those of the next one."""
+    for _ in range(2):
+        rows.left.update(a=2 * PAGE, b=2 * PAGE)
+        with world.context():
+            assert rows.expiry.sweep(world.clients) == PAGE
+        world.settle()
+        assert rows.left.total() == 0
+        world.clock.sleep(60)
+
+
+@one_emulator
+def test_a_page_that_is_not_full_starts_no_task(world: World, rows: Rows) -> None:
+    """An idle sweep costs what it reads, and nothing else."""
+    rows.left = Counter(a=PAGE - 1, b=PAGE - 1)
+
+    with world.context():
+        assert rows.expiry.sweep(world.clients) == PAGE - 1
+
+    assert world.engine.due() == []
+
+
+@one_emulator
+def test_a_chain_of_tasks_ends_and_leaves_the_rest_to_the_next_sweep(
+    world: World, rows: Rows
+) -> None:
+    """Three tasks of ten pages each, and no fourth one."""
+    rows.left = Counter(a=1000 * PAGE)
+
+    with world.context():
+        rows.expiry.task.enqueue(world.clients, DeleteExpired("a", "now"))
+    world.settle()
+
+    assert rows.left["a"] == (1000 - 3 * PAGES_PER_TASK) * PAGE
