@@ -46,7 +46,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class Told(ndb.Model):
+class FinishCall(ndb.Model):
     """How often the job of a run was told that it has finished, and what it saw then."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
@@ -57,7 +57,7 @@ def tell(clients: Clients, args: Walk) -> None:
     """Be the `on_finished` of a job."""
 
     def body() -> None:
-        told = Told.get_by_id(args.run_id) or Told(id=args.run_id)
+        told = FinishCall.get_by_id(args.run_id) or FinishCall(id=args.run_id)
         told.count += 1
         told.states = [*told.states, progress(args.run_id, dots=False).state]
         told.put()
@@ -168,7 +168,7 @@ class EveryScenario:
 
     def _is_told(self, run_id: str) -> bool:
         run = progress(run_id)
-        return run.state == FINISHED and Told.get_by_id(run_id) is not None
+        return run.state == FINISHED and FinishCall.get_by_id(run_id) is not None
 
     def check(self, tag: str, fault: str) -> None:
         self._check_run(tag, ITEMS, fault)
@@ -177,7 +177,7 @@ class EveryScenario:
     def _check_run(self, run_id: str, count: int, fault: str) -> None:
         names = self.names[run_id]
         issues = {names[value]: ISSUES[value] for value in range(count) if value in ISSUES}
-        told, totals = Told.get_by_id(run_id), progress(run_id).totals
+        told, totals = FinishCall.get_by_id(run_id), progress(run_id).totals
         good = [name for name in names if name not in issues]
 
         assert (totals.done, totals.known) == (len(good), count), fault

@@ -13,7 +13,7 @@ from tests.faults import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from tests.leftovers import left_behind
 from tests.pipelines.continuations.every_option import (
     EveryScenario,
-    Told,
+    FinishCall,
     apply_job,
     side_effect_job,
 )
@@ -80,7 +80,7 @@ def test_a_job_is_told_wherever_the_last_delivery_of_its_run_breaks(
         world.settle(revives=True)
 
         with world.context():
-            assert Told.get_by_id(run_id).count >= 1, fired
+            assert FinishCall.get_by_id(run_id).count >= 1, fired
             assert left_behind() == [], fired
         if not fired:
             break
