@@ -70,25 +70,42 @@ class Work:
     takes_s: float
 
 
-def reserve(clients: Clients, quota: Quota, work: Work) -> None:
-    """Enter work that is about to be started; doing it again changes nothing.
+def reserve(clients: Clients, quota: Quota, work: Work) -> bool:
+    """Enter work that is about to be started; return False if it was entered before.
 
     Raises:
         OverQuotaError: it would be too much; nothing was entered.
     """
 
-    def body() -> None:
+    def body() -> bool:
         now_ms = round(clients.clock.now().timestamp() * 1000)
         row = usage_key(quota.demo).get() or DemoUsage(key=usage_key(quota.demo))
         entries = [entry for each in row.under_way if (entry := _Entry(*each)).over_ms > now_ms]
         if any(entry.id == work.id for entry in entries):
-            return
+            return False
         _check(quota, work, entries, now_ms)
         begins_ms = max((each.over_ms for each in entries), default=0) if quota.is_serial else 0
         over_ms = max(begins_ms, now_ms) + round(max(MIN_S, work.takes_s) * 1000)
         entered = [*entries, _Entry(work.id, work.visitor, work.units, over_ms)]
         row.under_way = [[each.id, each.visitor, each.units, each.over_ms] for each in entered]
         row.put()
+        return True
+
+    return transact(body)
+
+
+def cancel(quota: Quota, work_id: str) -> None:
+    """Take out work that was refused, or not started."""
+
+    def body() -> None:
+        row = usage_key(quota.demo).get()
+        if row is None:
+            return
+        row.under_way = [entry for entry in row.under_way if entry[0] != work_id]
+        if row.under_way:
+            row.put()
+        else:
+            row.key.delete()
 
     transact(body)
 

@@ -5,6 +5,7 @@ Who a visitor is, is the address that the platform's front end saw, as with the 
 
 from __future__ import annotations
 
+from flask import Response, after_this_request
 from werkzeug.exceptions import TooManyRequests
 
 from demos import quotas
@@ -32,16 +33,23 @@ SAMPLE_BYTES = 1_000_000
 
 
 def let_in(quota: Quota, work_id: str, units: int, takes_s: float) -> None:
-    """Enter what the visitor is about to start, once for its id.
+    """Enter what the visitor is about to start, once for its id. A 4xx takes it out again.
 
     Raises:
         TooManyRequests: it would be too much just now.
     """
     work = Work(work_id, caller(settings().platform), units, takes_s)
     try:
-        quotas.reserve(clients(), quota, work)
+        is_new = quotas.reserve(clients(), quota, work)
     except OverQuotaError as error:
         raise TooManyRequests(f"{error}.", retry_after=error.retry_after_s) from error
+
+    def give_back(response: Response) -> Response:
+        if is_new and 400 <= response.status_code < 500:
+            quotas.cancel(quota, work_id)
+        return response
+
+    after_this_request(give_back)
 
 
 def let_in_quilt(quilt: str, design: Design) -> None:
