@@ -35,6 +35,7 @@ from markupsafe import Markup
 from handlers.endpoints.auth import is_proved
 from handlers.endpoints.callers import caller
 from handlers.endpoints.context import Wiring, clients, settings
+from handlers.endpoints.fields import limits
 from handlers.endpoints.shares import Pace, Place, Streams
 from pipelines.runtime import Clients
 from pipelines.runtime.topics import version
@@ -108,6 +109,7 @@ def updates(*topics: str) -> Markup:
 
 
 @bp.get("/<token>")
+@limits(after=1_000)
 def latest(token: str) -> ResponseReturnValue:
     """Say what the last change is; its caller compares it with the one it knows."""
     topics, live = _topics(token), _live()  # A token that is none takes nobody's turn.
@@ -116,6 +118,7 @@ def latest(token: str) -> ResponseReturnValue:
 
 
 @bp.get("/<token>/events")
+@limits(after=1_000)
 def events(token: str) -> ResponseReturnValue:
     """Tell changes as they come, as server-sent events."""
     topics, live = _topics(token), _live()

@@ -39,8 +39,7 @@ MAX_BODY_BYTES = 100_000
 MAX_LEASES = 200
 MAX_DELAY_S = 30 * 24 * 3600
 
-Tag = Annotated[str, pydantic.Field(max_length=MAX_TAG_CHARS)]
-Token = Annotated[str, pydantic.Field(max_length=500)]
+MAX_TOKEN_CHARS = 500
 _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
@@ -48,7 +47,7 @@ _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 class NewItem:
     __pydantic_config__ = _STRICT
     payload: Annotated[str, pydantic.Field(max_length=MAX_PAYLOAD_BYTES)]
-    tag: Tag | None = None
+    tag: Annotated[str, pydantic.Field(max_length=MAX_TAG_CHARS)] | None = None
     delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
 
 
@@ -57,14 +56,17 @@ class LeaseRequest:
     __pydantic_config__ = _STRICT
     limit: Annotated[int, pydantic.Field(ge=1, le=MAX_LEASES)] = 1
     lease_s: Annotated[float, pydantic.Field(ge=1, le=MAX_LEASE_S)] = 60.0
-    tag: Tag | None = None
+    tag: Annotated[str, pydantic.Field(max_length=MAX_TAG_CHARS)] | None = None
     oldest_tag: bool = False
 
 
 @dataclass(frozen=True)
 class Held:
     __pydantic_config__ = _STRICT
-    tokens: Annotated[list[Token], pydantic.Field(min_length=1, max_length=MAX_LEASES)]
+    tokens: Annotated[
+        list[Annotated[str, pydantic.Field(max_length=MAX_TOKEN_CHARS)]],
+        pydantic.Field(min_length=1, max_length=MAX_LEASES),
+    ]
 
 
 @dataclass(frozen=True)

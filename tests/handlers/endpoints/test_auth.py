@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from flask import Flask
 
+from handlers.endpoints.fields import MAX_HEADER_CHARS
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
 from tests.world import ACCOUNT, BASE_URL, World
 
@@ -226,8 +227,8 @@ GARBAGE = {
     "not base64": "Bearer !.!.!",
     "not ASCII": "Bearer é.é.é",
     "lists for objects": f"Bearer {encoded(b'[]')}.{encoded(b'[]')}.AA",
-    "nested deep": f"Bearer {encoded(b'[' * 60_000)}.{encoded(b'{}')}.AA",
-    "nested deep inside": f"Bearer {encoded(b'{}')}.{encoded(b'[' * 60_000)}.AA",
+    "nested deep": f"Bearer {encoded(b'[' * 5_000)}.{encoded(b'{}')}.AA",
+    "nested deep inside": f"Bearer {encoded(b'{}')}.{encoded(b'[' * 5_000)}.AA",
     "5,000 digits": f"Bearer {encoded(b'9' * 5000)}.{encoded(b'{}')}.AA",
     "a megabyte": "Bearer " + "A" * 2**20,
     "a thousand segments": "Bearer " + ".".join(["AA"] * 1000),
@@ -237,8 +238,9 @@ GARBAGE = {
 
 @pytest.mark.parametrize("authorization", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_refused_like_everything_else(world: World, authorization: str) -> None:
-    """S4: what is no token at all gets 403 too, and never an error of ours."""
-    assert status_with(world, authorization) == 403
+    """S4: what is no token at all gets 403 too, or 431 unread, and never an error of ours."""
+    is_too_long = len(authorization) > MAX_HEADER_CHARS
+    assert status_with(world, authorization) == (431 if is_too_long else 403)
 
 
 def test_a_refusal_writes_one_line_that_a_stranger_cannot_shape(
