@@ -5,7 +5,7 @@ import pytest
 from devserver.cloudtasks import messages
 from devserver.cloudtasks.engine_state import Retention
 from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.records import DUPLICATE, NORMAL
+from devserver.cloudtasks.records import DUPLICATE, LIVE, NORMAL
 from tests.devserver.engines import (
     DAY_S,
     NOW,
@@ -38,6 +38,21 @@ def test_states_for_people(engine):
     seen.append(engine.history.state_of(task))
 
     assert seen == ["scheduled", "queued", "running", "retrying", "done"]
+
+
+@pytest.mark.parametrize("state", ["", LIVE, "queued"])
+def test_the_history_is_read_page_by_page(engine, state):
+    """Each task once, the newest first: also those that have not ended."""
+    for name in "abcde":
+        add(engine, name)
+
+    seen, before = [], 0
+    while page := engine.history.newest(state=state, before=before, limit=2):
+        seen += [task.name[-1] for task in page]
+        before = page[-1].sequence
+        assert len(seen) <= 5
+
+    assert seen == ["e", "d", "c", "b", "a"]
 
 
 @pytest.mark.parametrize(("status", "state"), [(200, "done"), (500, "failed")])
