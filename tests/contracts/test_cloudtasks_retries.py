@@ -95,6 +95,13 @@ def test_backoff_of_a_task_overrides_the_queues(cloud):
     assert waits(cloud, 3) == [30, 50, 50]
 
 
+def test_doublings_of_a_task_override_the_queues(cloud):
+    """A task's max_doublings stand for the queue's (REF#task)."""
+    cloud.create(retry_config={"min_backoff": seconds(10), "max_doublings": 1})
+
+    assert waits(cloud, 4) == [10, 20, 40, 60]
+
+
 def test_retry_config_of_a_task_is_checked(cloud):
     """A task's retry_config has the queue's ranges (REF#task)."""
     with pytest.raises(exceptions.InvalidArgument, match="maxAttempts"):

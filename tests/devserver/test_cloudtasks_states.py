@@ -87,6 +87,24 @@ def test_history_is_bounded():
     engine.close()
 
 
+def test_the_history_drops_what_ended_first():
+    """However early it was created: a task that waited for long has just ended."""
+    engine = make_engine(retention=Retention(ended_tasks=1))
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    later = messages.Task()
+    messages.set_seconds(later.schedule_time, NOW + 60)
+    add(engine, "created-first", schedule_time=later.schedule_time)
+    add(engine, "ended-first")
+    finish(engine)
+    engine.advance(60)
+    finish(engine)
+
+    engine.sweep()
+
+    assert [task.name[-13:] for task in engine.history.newest(state="done")] == ["created-first"]
+    engine.close()
+
+
 def test_operations_are_kept_for_a_day(engine):
     """A long-running operation can be asked for during a day, and is gone after it."""
     engine.operations.put("op", b"message")
@@ -190,6 +208,7 @@ def test_ended_task_can_be_retried(engine, status, kind):
 
     engine.tasks.retry(name)
 
+    assert not engine.is_idle()
     assert [attempt.kind for attempt in finish(engine)] == [kind]
     assert engine.history.of_task(name)[0].state == "done"
 

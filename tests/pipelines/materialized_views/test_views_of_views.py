@@ -7,6 +7,7 @@ from google.cloud import ndb
 
 from demos.registry import APP
 from models.dead_tasks import DeadTask
+from models.outbox import OutboxTask
 from pipelines.materialized_views import Contributions, Row, View, ViewGroup
 from pipelines.tasks.dead_tasks import Replay
 from tests.pipelines.materialized_views.harness import (
@@ -18,7 +19,7 @@ from tests.pipelines.materialized_views.harness import (
     played,
     verified,
 )
-from tests.pipelines.school import SCHOOL, GradesBySize, Pupil, differences, pupil
+from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, differences, pupil
 from tests.world import Services, World
 
 
@@ -125,3 +126,23 @@ def test_a_view_is_built_although_another_one_fails_over_its_sources(services: S
         assert (status.phase, status.failed) == ("failed", 1)
         assert play.builds.rebuilding(world.clients, Sizes) is None
         assert sizes(views)[:2] == [2, 2]
+
+
+@one_emulator
+def test_a_row_of_a_table_that_is_being_built_is_no_source(here: World) -> None:
+    """C5: it has not all of its own sources yet, and the views above it are read meanwhile."""
+    SCHOOL.save(here.clients, pupil("ada", 1), pupil("bob", 1))
+    here.settle()
+    table = BUILDS.rebuild(here.clients, ByGrade)
+    SCHOOL.save(here.clients, pupil("eve", 1))
+
+    def apply_all(prefix: str) -> None:
+        for row in OutboxTask.query().fetch():
+            if row.tag.startswith(prefix):
+                SCHOOL.apply(here.clients, SCHOOL.task.read(row.body.encode()))
+
+    for prefix in ("by_grade.1.1:", f"{table}:", "grades_by_size."):
+        apply_all(prefix)
+
+    assert counts(here) == {1: 3}
+    assert counts(here, GradesBySize) == {3: 1}

@@ -59,6 +59,7 @@ def test_a_token_holds_for_one_list_one_filter_and_one_reader() -> None:
         (films, {"shelf": "a", "reader": "ada"}),
         (books, {"shelf": "b", "reader": "ada"}),
         (books, {"shelf": "a", "reader": "bob"}),
+        (books, {"shelf": "ada", "reader": "a"}),
         (books, {"shelf": "a"}),
         (books, {"shelf": "a", "reader": "ada", "more": ""}),
         (books, {}),
@@ -176,6 +177,11 @@ def test_a_token_holds_for_one_direction() -> None:
     assert (first.previous_page_token, second.items) == (None, ["02", "03"])
     back = listing.page(TOKENS, store.rows(), page_token=second.previous_page_token)
     assert back.items == ["00", "01"]
+    # Nothing lies before it, and the rows that it was left for lie behind it.
+    assert back.previous_page_token is None
+    assert back.next_page_token is not None
+    again = listing.page(TOKENS, store.rows(), page_size=2, page_token=back.next_page_token)
+    assert again.items == ["02", "03"]
 
 
 def test_a_key_is_replaced_while_its_tokens_are_in_use() -> None:
