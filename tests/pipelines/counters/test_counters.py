@@ -361,3 +361,21 @@ def test_many_new_counters_are_made_by_commits_below_the_limit(
     assert sum(sizes) == 600
     assert max(sizes) < 500
     assert {each.value for each in totals.values()} == {1}
+
+
+def test_no_commit_begins_long_after_the_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: each commit hangs; the caller hears of it although attempts are left."""
+    began_s: list[float] = []
+
+    def hang(*args: object) -> None:
+        began_s.append(world.clock.time_s)
+        world.clock.sleep(6)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    monkeypatch.setattr(exact, "write", hang)
+    with pytest.raises(OutcomeUnknownError):
+        add(world, "a", idempotency_key="r")
+
+    assert len(began_s) == 2 < exact.MAX_ATTEMPTS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -12,6 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from models.counters import config_key
 from pipelines.counters import Counter, NotShardedError, OutcomeUnknownError
 from pipelines.counters import layouts as counter_layouts
+from pipelines.counters import resize as counter_resize
 from pipelines.counters.commits import has_increments
 from pipelines.counters.layouts import Layouts
 from pipelines.counters.resize import Resizer
@@ -119,6 +121,36 @@ def test_a_shard_is_drained_once(world: World) -> None:
 
     assert total(world, "a") == sum(range(12))
     assert set(stored(world, "a")) == {0, 1}
+
+
+def test_a_drain_leaves_shards_alone_that_are_written_to_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2, E5: the counter grows between the two transactions of the task that drains it.
+
+    The counter of another declaration with the same key keeps its total and its shards.
+    """
+    resize(world, "a", 3, VOTES)
+    add(world, "a", 7, counter=VOTES)
+    resize(world, "a", 3)
+    for _ in range(6):
+        add(world, "a")
+    resize(world, "a", 1)
+
+    def grow_after(body: Callable[[], Any]) -> Any:
+        result = counter_layouts.transact(body)
+        monkeypatch.setattr(counter_resize, "transact", counter_layouts.transact)
+        LIKES.resize(world.clients, "a", 3)
+        return result
+
+    resizer = Resizer(Layouts.of(world.clients, LIKES._settings))
+    monkeypatch.setattr(counter_resize, "transact", grow_after)
+    with world.clients.context():
+        is_left = resizer.settle(world.clients, "a")
+
+    assert not is_left
+    assert (total(world, "a"), set(stored(world, "a"))) == (6, {0, 1, 2})
+    assert (total(world, "a", VOTES), config(world, "a", VOTES).read_shards) == (7, 3)
 
 
 def test_shards_that_are_being_drained_may_be_written_to_again(world: World) -> None:
