@@ -119,6 +119,8 @@ class Simulation:
     def __init__(self, pipeline: Declaration, seed: int, chances: Chances | None = None) -> None:
         self.pipeline = pipeline
         self.random = random.Random(seed)
+        # Of its own: how often the code asks changes nothing else of a schedule.
+        self.mistakes = random.Random(seed)
         self.chances = chances or Chances()
         self.store = Store()
         self.now_ms = 1_000_000
@@ -185,7 +187,7 @@ class Simulation:
             pace=self.pace,
             memories=machine.memories,
             later=lambda steps: self.processes.append(Process(steps, machine, None)),
-            is_dead=lambda owner: self.random.random() < self.chances.mistaken,
+            is_dead=lambda owner: self.mistakes.random() < self.chances.mistaken,
         )
 
     def _new_id(self) -> str:
