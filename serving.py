@@ -100,9 +100,9 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def init_process(self) -> None:
         self.most_long = max(1, self.cfg.threads // 2)
-        self.long: dict[
-            Any, int
-        ] = {}  # Whose requests a thread has to read, and of how many bytes.
+        # Whose requests a thread has to read, and of how many bytes.
+        self.long: dict[Any, int] = {}
+        self.short_in_line: deque[Any] = deque()  # Of at most SHORT_BYTES; they go first.
         self.long_in_line: deque[Any] = deque()
         self.ending: set[Any] = set()
         super().init_process()
@@ -136,10 +136,10 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             unreader.begin()
         if not unreader.collect():
             self._wait(conn, unreader.ends_at)
-        elif is_whole(unreader.buf.getvalue()):
+        elif unreader.has_ended or is_whole(unreader.buf.getvalue()):
             super().enqueue_req(conn)
-        elif long_bytes(unreader.buf.getvalue()) <= SHORT_BYTES:
-            self.long_in_line.appendleft(conn)
+        elif _long_bytes(conn) <= SHORT_BYTES:
+            self.short_in_line.append(conn)
             self._serve_long()
         elif len(self.long_in_line) < MAX_IN_LINE:
             self.long_in_line.append(conn)
@@ -148,16 +148,20 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             self._refuse(conn)
 
     def _serve_long(self) -> None:
-        while self.long_in_line and len(self.long) < self.most_long:
-            conn = self.long_in_line[0]
-            size = long_bytes(conn.parser.unreader.buf.getvalue())
-            has_room = sum(self.long.values()) + size <= MAX_LONG_BYTES
-            if self.long and size > SHORT_BYTES and not has_room:
-                return
-            self.long_in_line.popleft()
-            self.long[conn] = size
+        while len(self.long) < self.most_long and (conn := self._next_in_line()):
+            self.long[conn] = _long_bytes(conn)
             conn.parser.unreader.begin()  # It is not to blame for having stood in line.
             super().enqueue_req(conn)
+
+    def _next_in_line(self) -> Any:
+        """Take the next connection whose body has room, if there is one."""
+        if self.short_in_line:
+            return self.short_in_line.popleft()
+        if not self.long_in_line:
+            return None
+        bytes_then = sum(self.long.values()) + _long_bytes(self.long_in_line[0])
+        has_room = not self.long or bytes_then <= MAX_LONG_BYTES
+        return self.long_in_line.popleft() if has_room else None
 
     def _refuse(self, conn: Any) -> None:
         """Tell a caller that uploads are too many just now, without a thread."""
@@ -243,6 +247,7 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
     """Reads a request within its time."""
 
     ends_at: float | None = None
+    has_ended = False  # The caller has hung up, or sends no more.
 
     def begin(self) -> None:
         """Let the time for a request begin."""
@@ -252,15 +257,15 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
         """Take what has come, without waiting; tell whether a thread can go on from here."""
         self.sock.setblocking(False)
         try:
-            while not is_enough(self.buf.getvalue()):
-                if not (data := self.sock.recv(MAX_WAITING_BYTES)):
-                    return True
+            while not self.has_ended and not is_enough(self.buf.getvalue()):
+                data = self.sock.recv(MAX_WAITING_BYTES)
+                self.has_ended = not data
                 self.buf.seek(0, os.SEEK_END)
                 self.buf.write(data)
         except BlockingIOError:
             return False
         except OSError:
-            return True
+            self.has_ended = True
         return True
 
     def chunk(self, size_hint: int | None = None) -> bytes:
@@ -314,6 +319,10 @@ def long_bytes(here: bytes) -> int:
     """Return how many bytes a request's body may have, by what its head says."""
     length = _body_bytes(here.partition(b"\r\n\r\n")[0])
     return LONGEST_BYTES if length is None else min(length, LONGEST_BYTES)
+
+
+def _long_bytes(conn: Any) -> int:
+    return long_bytes(conn.parser.unreader.buf.getvalue())
 
 
 def _body_bytes(head: bytes) -> int | None:

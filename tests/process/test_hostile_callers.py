@@ -201,6 +201,27 @@ def await_turns(server: Server) -> None:
         assert server.answers()
 
 
+def test_callers_that_hang_up_stand_in_no_line(crowded: Server) -> None:
+    """S24: the room to wait in is for uploads; the ends of kept connections took it from them."""
+    size = 900_000
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(crowded.connect()) for _ in range(2))
+        first.sendall(post(JSON, size, bytes(70_000)))
+        await_turns(crowded)
+        kept = [stack.enter_context(crowded.connect()) for _ in range(20)]
+        for line in kept:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert line.recv(1)
+        for line in kept:
+            line.shutdown(socket.SHUT_WR)
+
+        second.sendall(post(JSON, size, bytes(70_000)))
+        first.sendall(bytes(size - 70_000))
+        assert first.recv(12) == b"HTTP/1.1 200"
+        second.sendall(bytes(size - 70_000))
+        assert second.recv(12) == b"HTTP/1.1 200"
+
+
 def test_uploads_are_let_in_by_their_bytes(crowded: Server) -> None:
     """S24: two have threads enough and not memory; a third is told when to come again.
 
