@@ -170,7 +170,7 @@ class AppServer:
         found = [line for line in lines if _ERROR_LINE.match(line)]
         errors = [line for line in found if not line.startswith("gunicorn.errors.HaltServer")]
         if not errors and self.deaths.since_load:
-            return f"its workers ended: {self.deaths.latest}"
+            return f"its workers ended: {self.deaths.first}"
         return (errors or lines or ["it printed nothing"])[-1].strip()
 
     def reload(self) -> None:

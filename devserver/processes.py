@@ -130,7 +130,7 @@ class GuardedProcess:
             start_new_session=True,
         )
         self._reader = threading.Thread(
-            target=self._read, args=(self._guard.stdout,), name=f"log-{self.name}", daemon=True
+            target=self._read, args=(self._guard,), name=f"log-{self.name}", daemon=True
         )
         self._reader.start()
 
@@ -198,13 +198,13 @@ class GuardedProcess:
     def _join_reader(self) -> None:
         if self._reader is not None:
             self._reader.join(timeout=5)
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guard.stdin.close()
 
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream, self._open_log() as log:
-            for raw in stream:
+    def _read(self, guard: subprocess.Popen[bytes]) -> None:
+        """Read until the end; then close the pipe to the guard, whoever forgot the process."""
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        with contextlib.closing(guard.stdin), guard.stdout, self._open_log() as log:
+            for raw in guard.stdout:
                 line = raw.decode("utf-8", "replace").rstrip()
                 self.last_lines.append(line)
                 if log is not None:
@@ -212,6 +212,7 @@ class GuardedProcess:
                     log.flush()
                 if self.on_line is not None:
                     self.on_line(line)
+            guard.wait()  # It may have closed its output early; its input would end it.
 
     def _open_log(self) -> contextlib.AbstractContextManager[IO[str] | None]:
         """Open the log for appending; a log that grew large starts anew."""

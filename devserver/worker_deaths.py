@@ -26,7 +26,7 @@ class WorkerDeaths:
 
     Attributes:
         since_load: How many workers have ended since one last loaded the app.
-        latest: How the last of them ended.
+        first: How the first of them ended. gunicorn may have ended the others because of it.
     """
 
     def __init__(self, on_line: LineSink) -> None:
@@ -34,7 +34,7 @@ class WorkerDeaths:
         self._traceback: list[str] = []
         self._is_between = False  # Of two tracebacks of gunicorn's own.
         self.since_load = 0
-        self.latest = ""
+        self.first = ""
 
     def reloading(self) -> None:
         """Count anew: the workers load what was saved."""
@@ -58,9 +58,10 @@ class WorkerDeaths:
             self.since_load = 0
         if death := _DEATH.search(line):
             self.since_load += 1
-            self.latest = death.group(1).rstrip(".")
+            if self.since_load == 1:
+                self.first = death.group(1).rstrip(".")
             if self.since_load == _SHOWN + 1:
-                line = f"ERROR each worker ends while it loads the app: {self.latest}"
+                line = f"ERROR each worker ends while it loads the app: {self.first}"
             elif self.since_load > _SHOWN:
                 return
         self._hand_on([line])

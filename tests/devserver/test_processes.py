@@ -126,6 +126,16 @@ def test_an_ended_process_has_no_process():
         process.process()
 
 
+def test_a_process_that_ended_and_was_forgotten_leaves_no_pipe_open():
+    """Its owner may start another in its place and never ask for it again."""
+    before = psutil.Process().num_fds()
+
+    process = GuardedProcess("short", ["true"])
+    process.start()
+
+    eventually(lambda: psutil.Process().num_fds() <= before, "its pipes are closed")
+
+
 def test_output_is_kept_in_a_log_file(tmp_path):
     """Each child's lines can be read afterwards."""
     process = GuardedProcess("chatty", ["echo", "日本語"], log_dir=tmp_path / "logs")

@@ -55,7 +55,17 @@ def test_a_reload_counts_anew():
     deaths.take(DEATH.format(pid=9))
 
     assert found[3:] == [DEATH.format(pid=9)]
-    assert (deaths.since_load, deaths.latest) == (1, "exited with code 1")
+    assert (deaths.since_load, deaths.first) == (1, "exited with code 1")
+
+
+def test_the_reason_is_the_first_workers_end():
+    """gunicorn ends the others when one cannot load the app."""
+    deaths = WorkerDeaths([].append)
+
+    deaths.take(DEATH.format(pid=1))
+    deaths.take("[2026] [9] [ERROR] Worker (pid:2) was sent SIGTERM!")
+
+    assert (deaths.since_load, deaths.first) == (2, "exited with code 1")
 
 
 def test_the_end_of_gunicorn_itself_says_nothing_to_a_person():
