@@ -112,6 +112,7 @@ class _Group:
         self.settings = joiners.settings
         self.insertions = insertions
         self.results: dict[int, Accepted | Exception] = {}
+        self.stored: dict[int, WorkReceipt] = {}  # That no attempt of this group has written.
         self.guarded_in_doubt: list[_Attempt] = []
         self.unguarded_in_doubt: list[_Attempt] = []
         # By receipt, the first insertion of the group that needs it. Others repeat that one.
@@ -181,6 +182,7 @@ class _Group:
                 self.results = {**mine.accepted, **self.results}
             elif receipt is not None:
                 i = self.firsts[key]
+                self.stored[i] = receipt
                 self.results[i] = _duplicate(self.insertions[i], receipt)
 
     def give_up(self, error: Exception | None) -> None:
@@ -213,7 +215,11 @@ class _Group:
     def _result(self, i: int) -> Accepted | Exception:
         first = self._first(i)
         result = self.results[first]
-        if first == i or isinstance(result, Exception):
+        if first == i:
+            return result
+        if first in self.stored:  # Of an earlier commit, which may be of this one or of the other.
+            return _duplicate(self.insertions[i], self.stored[first])
+        if isinstance(result, Exception):
             return result
         if not self.insertions[i].is_duplicate_of(self.insertions[first].digest):
             return _different(self.insertions[i])

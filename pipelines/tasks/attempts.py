@@ -111,7 +111,7 @@ def begin(clients: Clients, delivery: Delivery) -> int:
         row = _row(clients, delivery)
         failures = _failures(row, delivery)
         if delivery.number not in row.begun:
-            _check_due(clients, row)
+            _check_due(clients, row, failures)
             row.begun = [*row.begun, delivery.number]
             _back_off(clients, row, failures + 1)  # In case it ends without a word.
             row.put()
@@ -148,7 +148,7 @@ def fail(clients: Clients, delivery: Delivery) -> int:
             return _failures(row, delivery)  # Counted before; the commit's reply was lost.
         row.failures += 1
         row.counted_by = call_id
-        _back_off(clients, row, row.failures)
+        _back_off(clients, row, _failures(row, delivery))
         return _end(row, delivery)
 
     return _quietly(lambda: transact(count))
@@ -204,13 +204,13 @@ def _back_off(clients: Clients, row: TaskAttempts, failures: int) -> None:
     row.retry_at = naive_utc(clients.clock.now()) + pause if pause_s else None
 
 
-def _check_due(clients: Clients, row: TaskAttempts) -> None:
+def _check_due(clients: Clients, row: TaskAttempts, failures: int) -> None:
     """Check that a task may be tried; what a clock has written that is ahead does not count."""
     now = naive_utc(clients.clock.now())
     latest = now + datetime.timedelta(seconds=MAX_BACKOFF_S)
     if row.retry_at is not None and now < row.retry_at <= latest:
         raise RetryLaterError(
-            f"it has failed {row.failures} times; the next attempt is at {row.retry_at:%X} UTC"
+            f"it has failed {failures} times; the next attempt is at {row.retry_at:%X} UTC"
         )
 
 

@@ -267,6 +267,46 @@ def test_attempts_of_a_wrong_clock_mean_nothing(world: World) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("ends", ["failed", "killed", "failed killed"])
+def test_a_task_that_keeps_failing_is_tried_at_longer_intervals(world: World, ends: str) -> None:
+    """H3: whoever delivers it earlier is told how often it has failed, or died over its worker.
+
+    A death is not noted of the first deliveries.
+    """
+    pauses_s, failures = list[float](), 0
+    with world.context():
+        for number in range(attempts.NOTED_FROM + 14):
+            pauses_s.append(pause_s(world, delivery(number), failures))
+            has_failed = ends.split()[number % len(ends.split())] == "failed"
+            if has_failed:
+                attempts.fail(world.clients, delivery(number))
+            failures += has_failed or number >= attempts.NOTED_FROM
+
+    pauses_s = pauses_s[number + 1 - failures :]
+    assert pauses_s[: attempts.BACKOFF_FROM] == [0.0] * attempts.BACKOFF_FROM
+    assert pauses_s[attempts.BACKOFF_FROM :][:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+def pause_s(world: World, tried: Delivery, failures: int) -> float:
+    """Begin a delivery as soon as it may; return for how long it was sent away."""
+    waited_s = 0.0
+    while (refusal := refused(world, tried)) is not None:
+        assert f"it has failed {failures} times" in refusal
+        world.clock.sleep(1)
+        waited_s += 1
+    return waited_s
+
+
+def refused(world: World, tried: Delivery) -> str | None:
+    """Begin a delivery; return why it may not yet, if it may not."""
+    try:
+        attempts.begin(world.clients, tried)
+    except attempts.RetryLaterError as error:
+        return str(error)
+    return None
+
+
+@one_emulator
 def test_the_sweep_forgets_what_nobody_came_back_for(world: World) -> None:
     """Rows of tasks that were deleted by hand go after two days, and no others."""
     with world.context():

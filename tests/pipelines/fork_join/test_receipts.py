@@ -69,6 +69,25 @@ def test_one_idempotency_key_for_two_items_of_one_commit_is_an_error_for_the_sec
         assert tallied("t") == Counter("ac")
 
 
+def test_what_was_inserted_before_is_a_duplicate_behind_another_item_of_its_key(
+    world: World,
+) -> None:
+    """The other item, which came first in the commit, is the error, and not the repeat."""
+    (before,) = put(world, "t", "a", idempotency_key="r1")
+    with world.clients.context():
+        other, again = TALLIES.insert_each(
+            world.clients, [("t", Mark("b")), ("t", Mark("a"))], idempotency_keys=["r1", "r1"]
+        )
+    world.settle()
+
+    assert isinstance(other, DifferentItemError)
+    assert isinstance(again, Accepted)
+    assert again.is_duplicate
+    assert (again.pack, again.position) == (before.pack, before.position)
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
 @dataclass(frozen=True)
 class Short:
     label: Annotated[str, Field(max_length=5)]
