@@ -56,6 +56,7 @@ def merge_idle(
         if (
             slot is None
             or not pipeline.takes(name)
+            or pipeline.is_sink(name)
             or len(head.intervals[name]) <= pipeline.intervals
         ):
             continue

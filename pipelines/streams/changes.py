@@ -21,6 +21,7 @@ from pipelines.streams.errors import TopologyError, UnknownStreamError
 from pipelines.streams.injection import MAX_ATTEMPTS, read_head, with_intervals, with_sources
 from pipelines.streams.mail import ring
 from pipelines.streams.rows import Head
+from pipelines.streams.sink import Sink
 from pipelines.streams.topology import (
     ATTACHING,
     DISCARDING,
@@ -152,6 +153,11 @@ def _check_replaces(was: Computation, part: Part, code: Computation) -> None:
         raise TopologyError(
             f"version {code.version} of {code.name} is weak, or the one that runs: others would "
             "run it while it runs itself: attach it under another name"
+        )
+    if (part.sink or isinstance(was, Sink)) != isinstance(code, Sink):
+        raise TopologyError(
+            f"version {code.version} of {code.name} is a sink, or the one that runs is: attach it "
+            "under another name"
         )
     if not isinstance(was, Absent) and was.percentile != code.percentile:
         raise TopologyError(

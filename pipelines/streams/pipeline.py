@@ -149,7 +149,7 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: there is no such computation.
-            BadLayoutError: an interval begins there already, or there are 64.
+            BadLayoutError: an interval begins there already, there are 64, or it is a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)
@@ -163,7 +163,7 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: there is no such computation.
-            BadLayoutError: there are 64 intervals.
+            BadLayoutError: there are 64 intervals, or it is a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)
@@ -174,7 +174,7 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: there is no such computation.
-            BadLayoutError: no interval begins there, or it is the first one.
+            BadLayoutError: no interval begins there, it is the first one, or a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)

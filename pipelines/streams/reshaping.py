@@ -30,7 +30,6 @@ from pipelines.streams.mail import ring, ring_at
 from pipelines.streams.passing import added
 from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
 from pipelines.streams.shelf import summary
-from pipelines.streams.sink import Sink
 from pipelines.streams.topology import Plan
 
 COUNTS = (
@@ -43,7 +42,8 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
     Raises:
         UnknownStreamError: no such computation runs.
-        BadLayoutError: an interval begins there already, or there are too many.
+        BadLayoutError: an interval begins there already, there are too many, or records of this
+            computation keep their places.
         ChangedError: others were faster again and again; nothing was changed.
     """
     for _ in range(MAX_ATTEMPTS):
@@ -66,9 +66,8 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
 def _to_split(environment: Environment, head: Found, computation: str, slot: int) -> int:
     plan = environment.at(head.body)
-    if isinstance(plan.computation(computation), Sink):
-        raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
     _check_stays(plan, computation)
+    _check_keeps_places(plan, computation)
     los = head.body.intervals[computation]
     if not 0 < slot < SLOTS or slot in los:
         raise BadLayoutError(f"{computation} cannot be split at {slot}: an interval begins there")
@@ -81,6 +80,16 @@ def _check_stays(plan: Plan, computation: str) -> None:
     plan.computation(computation)
     if not plan.takes(computation):
         raise BadLayoutError(f"{computation} is being detached")
+
+
+def _check_keeps_places(plan: Plan, computation: str) -> None:
+    """Check that the ids of records do not follow from their places in an inbox.
+
+    Raises:
+        BadLayoutError: they do: a weak sink would act again under another id.
+    """
+    if plan.is_sink(computation):
+        raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
 
 
 def _split(
@@ -148,12 +157,15 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
     Raises:
         UnknownStreamError: no such computation runs.
-        BadLayoutError: no interval begins there, or none is before it.
+        BadLayoutError: no interval begins there, none is before it, or records of this
+            computation keep their places.
         ChangedError: others were faster again and again; nothing was changed.
     """
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
-        _check_stays(environment.at(head.body), computation)
+        plan = environment.at(head.body)
+        _check_stays(plan, computation)
+        _check_keeps_places(plan, computation)
         los = head.body.intervals[computation]
         if slot not in los[1:]:
             raise BadLayoutError(f"{computation} has no interval at {slot} that follows another")

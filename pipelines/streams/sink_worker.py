@@ -25,8 +25,10 @@ class SinkWorker(Worker):
     def step(self) -> Steps[bool]:
         """Write one batch; return False if there was nothing to do."""
         yield from self._refresh()
+        if (yield from self.forward()):
+            return True
         max_chunks = min(MAX_CHUNKS, self.pace.max_chunks)
-        chunks = yield self._scan(max_chunks)
+        chunks = self.ready((yield self._scan(max_chunks)))
         if not chunks:
             return False
         yield from self._know_ids(chunks)

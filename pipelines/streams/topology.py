@@ -19,6 +19,7 @@ from pipelines.streams.declaration import Declaration, Graph
 from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.keys import Target
 from pipelines.streams.rows import Head
+from pipelines.streams.sink import Sink
 from pipelines.streams.sources import PushSource
 
 # What becomes of a computation; RUNNING: nothing, it runs.
@@ -45,6 +46,7 @@ class Part(NamedTuple):
         kept: The versions whose states may be stored.
         weak: Whether those who write for it run it.
         records, timers, keys: How many were discarded so far, of one that leaves.
+        sink: Whether records leave the pipeline there: their ids follow from their places.
     """
 
     version: int
@@ -59,6 +61,7 @@ class Part(NamedTuple):
     timers: int = 0
     keys: int = 0
     weak: bool = False
+    sink: bool = False
 
     @property
     def is_leaving(self) -> bool:
@@ -90,7 +93,8 @@ def part_of(computation: Computation, phase: str = RUNNING, since: int = 0) -> P
     inputs, written = tuple(computation.inputs), computation.written
     version = computation.version
     return Part(
-        version, inputs, written, phase, since, kept=(version,), weak=computation.weak
+        version, inputs, written, phase, since, kept=(version,), weak=computation.weak,
+        sink=isinstance(computation, Sink),
     )  # fmt: skip
 
 
@@ -185,6 +189,11 @@ class Plan(Declaration):
         """Return whether a computation has something to do, if only until it has left."""
         part = self.parts.get(computation)
         return part is not None and part.phase != DISCARDING
+
+    def is_sink(self, computation: str) -> bool:
+        """Return whether records leave the pipeline there, in whatever code has it."""
+        part = self.parts.get(computation)
+        return part is not None and (part.sink or isinstance(self.computations[computation], Sink))
 
     def code(self, computation: str) -> Computation:
         """Return a computation that this code can run.
