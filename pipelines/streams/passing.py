@@ -36,25 +36,27 @@ from pipelines.streams.sink import Sink, SinkRecord
 
 
 class Parcel(NamedTuple):
-    """A record for a weak sink: it is handed on, or goes into the sink's inbox."""
+    """A record for a weak sink: it is handed on, or goes into the sink's inbox.
+
+    `id`: of the record at this sink, however it gets there.
+    """
 
     target: Target
     letter: Letter
-    version: int = 1  # Of the sink.
-
-    @property
-    def id(self) -> str:
-        """Return what the record is called at the sink, however it gets there."""
-        return sink_id(self.letter.stream, self.letter.id)
+    version: int  # Of the sink.
+    id: str
 
     def record(self) -> SinkRecord:
         each = self.letter
         return SinkRecord(self.id, each.key, json.loads(each.text), each.at, each.stream)
 
 
-def sink_id(stream: str, id_: str) -> str:
-    """Return the name of a record at a weak sink, if the record has an id."""
-    return derived_id(stream, id_)
+def sink_id(sink: Sink, stream: str, id_: str) -> str:
+    """Return the id at a weak sink of a record that has one: another id than at other sinks.
+
+    A payment service may get records of several sinks and pipelines, and drops what it knows.
+    """
+    return derived_id(stream, id_, sink.pipeline, sink.name)
 
 
 class Passage:
@@ -92,8 +94,8 @@ class Passage:
         name = target.computation
         if name not in self._weak or is_late or target.error:
             self._mail.send(target, letter, is_late=is_late)
-        elif isinstance(self._graph.computations[name], Sink):
-            self._hand(Parcel(target, letter, self._graph.computations[name].version))
+        elif isinstance(sink := self._graph.computations[name], Sink):
+            self._hand(sink, target, letter)
         else:
             self._waiting.setdefault(name, []).append(letter)
 
@@ -114,11 +116,12 @@ class Passage:
             else:
                 self._mail.send(each.target, each.letter, is_late=False)
 
-    def _hand(self, parcel: Parcel) -> None:
-        if parcel.letter.id:
-            self.parcels.append(parcel)
+    def _hand(self, sink: Sink, target: Target, letter: Letter) -> None:
+        if letter.id:
+            id_ = sink_id(sink, letter.stream, letter.id)
+            self.parcels.append(Parcel(target, letter, sink.version, id_))
         else:  # The other side could not tell a repetition.
-            self._mail.send(parcel.target, parcel.letter, is_late=False)
+            self._mail.send(target, letter, is_late=False)
 
     def _pass(self, name: str, letters: list[Letter]) -> None:
         part = letters[: self._left]

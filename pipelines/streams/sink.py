@@ -20,7 +20,7 @@ class SinkRecord:
     """A record that leaves the pipeline.
 
     Attributes:
-        id: Of this record at this sink; the same however often it is tried.
+        id: Of this record at this sink of this pipeline; the same however often it is tried.
         late: Whether it came too late, or follows from one that did.
     """
 

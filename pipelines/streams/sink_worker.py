@@ -59,7 +59,7 @@ class SinkWorker(Worker):
     def _made(self, batch: Batch) -> tuple[list[Any], Effects]:
         """Return what records became; those that become nothing have failed."""
         made, effects = list[Any](), Effects(taken=len(batch.inputs))
-        for record, each in zip(_records(batch, self.sink.weak), batch.inputs, strict=True):
+        for record, each in zip(_records(batch, self.sink), batch.inputs, strict=True):
             try:
                 made.append(self.sink.make(record))
             except Exception as error:
@@ -85,13 +85,13 @@ class SinkWorker(Worker):
         yield from self.commit(commit, interval)
 
 
-def _records(batch: Batch, is_weak: bool) -> list[SinkRecord]:
+def _records(batch: Batch, sink: Sink) -> list[SinkRecord]:
     """Return the records of a batch; their ids stay when a chunk loses its first letters."""
     records = []
     for (chunk, letter), each in zip(batch.places, batch.inputs, strict=True):
         name, found = batch.chunks[chunk]
-        if is_weak and each.id:  # It may have been handed on before, by this name.
-            id_ = sink_id(each.stream, each.id)
+        if sink.weak and each.id:  # It may have been handed on before, by this name.
+            id_ = sink_id(sink, each.stream, each.id)
         else:
             id_ = f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
         records.append(SinkRecord(id_, each.key, each.value, each.at, each.stream, each.is_late))

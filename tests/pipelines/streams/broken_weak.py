@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,7 +118,8 @@ def failed_are_dropped(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
 def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A record that a weak sink gets from its inbox is named by its place there."""
     real = sink_worker._records
-    patch.setattr(sink_worker, "_records", lambda batch, is_weak: real(batch, False))
+    strong = SimpleNamespace(weak=False)
+    patch.setattr(sink_worker, "_records", lambda batch, sink: real(batch, strong))
 
 
 VARIANTS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, leaving
+from pipelines.streams import batch, leaving, passing, sink_worker
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.keys import derived_id
 from pipelines.streams.passing import Parcel, Passage
@@ -33,8 +33,8 @@ def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """A record that one weak sink has acted on counts as done for all of them."""
 
     def post(self: Passage, handed: Collection[Parcel]) -> None:
-        done = {each.id for each in handed}
-        real(self, {each for each in self.parcels if each.id in done})
+        done = {each.letter for each in handed}
+        real(self, {each for each in self.parcels if each.letter in done})
 
     real = Passage.post
     patch.setattr(Passage, "post", post)
@@ -78,11 +78,18 @@ def code_says_what_passes(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
     patch.setattr(Passage, "__init__", begin)
 
 
+def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
+    """A record has the same id at all weak sinks."""
+    for module in (passing, sink_worker):
+        patch.setattr(module, "sink_id", lambda sink, stream, id_: derived_id(stream, id_))
+
+
 # Each with the seed from which on it is searched, for the time's sake.
 VARIANTS = (
     (discarded_at_once, 0),
     (handed_by_name, 0),
     (places_of_all_streams, 420),
     (horizon_of_what_runs, 50),
-    (code_says_what_passes, 40),
+    (code_says_what_passes, 140),
+    (one_id_at_all_sinks, 0),
 )

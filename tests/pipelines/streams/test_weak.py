@@ -12,16 +12,27 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PullSource, Record, StreamTest, Timer
+from pipelines.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    Pulled,
+    PullSource,
+    Record,
+    StreamTest,
+    Timer,
+)
 from pipelines.streams.calls import Commit, Found, HandOn, TooLargeError
 from pipelines.streams.errors import NotIdempotentError, WeakError
 from pipelines.streams.hands import MAX_HANDS, Hands
 from pipelines.streams.inbox import has_ids
 from pipelines.streams.injection import Offer, arrival, inject
+from pipelines.streams.pulling import pull
 from pipelines.streams.reading import replay
 from pipelines.streams.reshaping import split
 from pipelines.streams.rows import CHUNK, DEAD, Interval, Letter
-from pipelines.streams.sink import Sink
+from pipelines.streams.sink import Sink, SinkRecord
+from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.sinks import EffectSink
 from pipelines.streams.watermarks import tick
 from tests.pipelines.streams.desk import Came, Desk
@@ -380,6 +391,34 @@ def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
     call = HandOn(call.parcels, 60)
     assert hands.hand_on(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
     assert sink.begun == MAX_HANDS + 3
+
+
+@pytest.mark.parametrize("slow_sinks", [0.0, 2.0], ids=["handed on", "by its inbox"])
+def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks: float) -> None:
+    """G9: all may charge by one service, which drops what has an id that it knows.
+
+    Pulled records are numbered from 0 in each pipeline.
+    """
+
+    def read(clients: Any, position: Any, limit: int) -> Pulled:
+        return Pulled([({"k": "a"}, 1_000)], 1, is_over=True)
+
+    acted = list[SinkRecord]()
+    for name in ("shop", "archive"):
+        sinks = [EffectSink("in", nothing, name=each, weak=True) for each in ("charge", "notify")]
+        desk = Desk(Pipeline(name, intervals=1, sources=[PullSource("in", read)], sinks=sinks))
+        simulation = desk.simulation
+        simulation.slow_sinks, simulation.worker = slow_sinks, SinkWorker
+        simulation.store.on_commit = lambda commit, before: acted.extend(
+            commit.delivery.made if commit.delivery is not None else ()
+        )
+
+        desk.do(pull(desk.environment, "in"))
+        desk.run()
+
+        acted.extend(record for _, record in simulation.handed)
+
+    assert len(acted) == len({each.id for each in acted}) == 4
 
 
 def test_pulled_records_have_names_at_weak_sinks_and_need_no_ids_elsewhere() -> None:

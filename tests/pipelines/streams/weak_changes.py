@@ -216,3 +216,6 @@ class WeakChanges(Weak):
             all_names = [name for some in found.values() for name in some]
             if len(all_names) != len(found) or len({*all_names}) != len(found):
                 raise Violation(f"not one name each at {sink}: {dict(found)}")
+        by_sink = [{name for some in found.values() for name in some} for found in names.values()]
+        if both := set.intersection(*by_sink):
+            raise Violation(f"{both} are names at two sinks, which call one service, perhaps")
