@@ -20,14 +20,24 @@ def scan_left(names: Names, computation: str, left: Left, watermark: int, limit:
 
 
 def forwarded(
-    environment: Environment, head: Head, computation: str, chunks: list[tuple[str, Found]]
+    environment: Environment,
+    head: Head,
+    computation: str,
+    chunks: list[tuple[str, Found]],
+    *,
+    watermark: int = 0,
 ) -> tuple[Commit, Mail]:
-    """Return the commit that forwards chunks, each in the lane that it came in."""
+    """Return the commit that forwards chunks, each in the lane that it came in.
+
+    Args:
+        watermark: What is before it goes into the lane for late ones.
+    """
     commit, mail = Commit(), Mail(environment, head)
     for name, found in chunks:
         commit.deletes.append((Key(CHUNK, name), found.version))
         for letter in found.body:
-            mail.send(Target(computation, letter.key), letter, is_late=is_late(name))
+            late = is_late(name) or letter.at < watermark
+            mail.send(Target(computation, letter.key), letter, is_late=late)
     commit.inserts += mail.inserts()
     return commit, mail
 

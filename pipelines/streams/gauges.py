@@ -22,6 +22,8 @@ HELP = {
     "streams_dead_letters": f"Records and timers that wait for somebody; {_COUNTED}",
     "streams_waiting_timers": "Timers that have not fired: one for each open window.",
     "streams_owned_intervals": "Intervals that a worker has.",
+    "streams_recovered_records": "Records that lay where no worker looks, and came back as late; "
+    "above 0 a bug, or a wrong answer of the store.",
     "streams_dedup_missing_seconds": "How much less long ids are known than is declared.",
 }
 
@@ -54,6 +56,7 @@ def _values(
         "streams_dead_letters": count(DEAD),
         "streams_waiting_timers": sum(each.timers for each in intervals),
         "streams_owned_intervals": sum(each.is_held(now_ms) for each in intervals),
+        "streams_recovered_records": overview.head.recovered.get(name, 0),
         "streams_dedup_missing_seconds": _missing_ms(engine, overview, name) / 1000,
     }
 

@@ -72,7 +72,8 @@ class ComputationStatus:
     dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
     `produced` records. `late_inside`: of a fused one, how many records that one of its parts wrote
     another one dropped as late. `passed`: of a weak one, how many of its records those who write
-    for it have worked on.
+    for it have worked on. `recovered`: how many lay where no worker looks, and came back as
+    late ones: more than none means a bug, or a wrong answer of the store.
     """
 
     name: str
@@ -95,6 +96,7 @@ class ComputationStatus:
     phase: str = RUNNING
     intervals: tuple[IntervalStatus, ...] = ()
     passed: int = 0
+    recovered: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ def _computation_status(
         intervals=tuple(
             _interval_status(environment, lo, each) for lo, each in by_lo.items()
         ),
+        recovered=head.recovered.get(name, 0),
     )  # fmt: skip
     return status, by_lo
 

@@ -126,6 +126,7 @@ class Head(NamedTuple):
     processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of that.
+    recovered: Mapping[str, int] = {}  # By computation: records found where nobody looks.
 
 
 class SourceRow(NamedTuple):
@@ -244,7 +245,17 @@ class Names:
     ) -> tuple[str, str]:
         """Return where the names of an inbox begin and end: below the watermark is nothing."""
         inbox = self.inbox(computation, lo, born)
-        return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}", f"{inbox}{LATE + 1}"
+        return first_name(inbox, watermark), past_names(inbox)
+
+
+def first_name(inbox: str, watermark: int) -> str:
+    """Return where the names of an inbox begin that somebody looks at."""
+    return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}"
+
+
+def past_names(inbox: str) -> str:
+    """Return where the names of an inbox end."""
+    return f"{inbox}{LATE + 1}"
 
 
 def oldest(name: str) -> int:

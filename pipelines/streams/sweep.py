@@ -2,7 +2,7 @@
 
 Who commits a record wakes its reader afterwards. A process may die in between; then nobody works on
 the record until this, once a minute, looks at all inboxes and timers, as each tick does, and at the
-pull sources that nobody reads.
+pull sources that nobody reads. It also looks where no worker does (`stranded.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pipelines.streams.pulling import pull_wake
 from pipelines.streams.records import FOREVER
 from pipelines.streams.service import Engine
 from pipelines.streams.sources import PullSource
+from pipelines.streams.stranded import recover
 from pipelines.streams.watermarks import tick
 
 STALE_MS = 60_000
@@ -31,6 +32,7 @@ def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
 def sweep(environment: Environment) -> Steps[int]:
     """Do so, in steps."""
     woken = yield from tick(environment, *why_now(environment))
+    yield from recover(environment)
     return woken + (yield from wake_sources(environment))
 
 

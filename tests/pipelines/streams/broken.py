@@ -265,6 +265,12 @@ def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(watermarks, "_see_source", unmarked)
 
 
+def cut_answers(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """A part of the store's answer to a query is taken for the whole."""
+    store = schedule.simulation.store
+    patch.setattr(store, "first_names", lambda *query: store.ask(*query)[0])
+
+
 # Of what only `Mixed` has
 
 
@@ -353,5 +359,6 @@ OF_STAGES = (
     no_marks,
     late_first,
     free_return,
+    cut_answers,
 )
 OF_MIXED = (no_wall_hold, short_horizon, torn_pull, deaf_pull, torn_replay)

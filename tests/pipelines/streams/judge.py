@@ -147,8 +147,8 @@ class Judge:
         if any(taken[name] != said[name] for name in {*taken, *said}):
             raise Violation(f"the books are wrong: taken {taken}, worked on {said}")
 
-    def judge_rest(self) -> None:
-        """Check the end of all schedules: all is drained, all has fired, no row is left over."""
+    def judge_drained(self) -> None:
+        """Check that nothing waits, and that the watermarks have come to their end."""
         rows = self.simulation.store.rows
         if left := [key.name for key in rows if key.kind == CHUNK]:
             raise Violation(f"stuck: {left}")
@@ -157,8 +157,14 @@ class Judge:
         intervals = {key.name: row.body for key, row in rows.items() if key.kind == INTERVAL}
         if any(min(each.due, each.wall) < NEVER for each in intervals.values()):
             raise Violation("a timer has not fired")
+
+    def judge_rest(self) -> None:
+        """Check the end of all schedules: all is drained, all has fired, no row is left over."""
+        self.judge_drained()
+        rows = self.simulation.store.rows
         if bad := [each for _, state in self.states("") for each in state.get("bad", ())]:
             raise Violation(f"{bad}")
+        intervals = {key.name: row.body for key, row in rows.items() if key.kind == INTERVAL}
         ids = {_row_of(name, part) for name, each in intervals.items() for part in each.ids}
         if orphans := {key.name for key in rows if key.kind == IDS} ^ ids:
             raise Violation(f"rows of ids: {orphans}")

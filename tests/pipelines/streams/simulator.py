@@ -39,6 +39,7 @@ from pipelines.streams.owner import unknown
 from pipelines.streams.pulling import pull
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import CHUNK, INTERVAL, is_late
+from pipelines.streams.stranded import recover
 from pipelines.streams.sweep import wake_sources, why_now
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Worker
@@ -121,10 +122,10 @@ class Simulation:
         self.random = random.Random(seed)
         # Of its own: how often the code asks changes nothing else of a schedule.
         self.mistakes = random.Random(seed)
+        self.looks_below = random.Random(f"{seed}").random() < 0.3
         self.chances = chances or Chances()
         self.store = Store()
-        self.now_ms = 1_000_000
-        self.ids = 0
+        self.now_ms = self.swept_ms = 1_000_000
         self.wakes: list[tuple[int, Wake]] = []
         self.used: set[tuple[Any, ...]] = set()  # Names of tasks, which stay taken.
         self.done: set[tuple[Any, ...]] = set()
@@ -145,12 +146,10 @@ class Simulation:
         self.slow_sinks = 0.0
         self.tells = True  # A look into an inbox may find a part of what is there.
         self.gone: deque[tuple[str, Found]] = deque(maxlen=MAX_GONE)  # The last chunks taken out.
-        self.swept_ms = self.now_ms
-        self.steps = 0
+        self.steps = self.calls = self.ids = 0
         self.max_steps = MAX_STEPS
         self.has_rested = False  # A sweep has found nothing to do.
         self.counts: Counter[str] = Counter()
-        self.calls = 0
         self.broken: dict[int, str] = {}  # Faults that come at certain calls, by their numbers.
         skew = self.random.choice((0, 50, 1_000))
         self.machines = [Machine(n, self.random.randint(-skew, skew)) for n in range(MACHINES)]
@@ -282,6 +281,8 @@ class Simulation:
 
     def _sweep(self, environment: Environment) -> Steps:
         yield from self._tick(environment, *why_now(environment))
+        if self.looks_below:
+            yield from recover(environment)
         yield from wake_sources(environment)
 
     def do(self, steps: Steps) -> Any:
@@ -417,7 +418,7 @@ class Simulation:
         return moment, self.store.read(call.keys, moment)
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
-        names = self.store.names(call.kind, call.low, call.high)[: call.limit]
+        names = self.store.first_names(call.kind, call.low, call.high, call.limit)
         found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
         is_told = call.some and self.tells and self.random.random() < 0.5
         return self._some(call, found) if is_told else found
@@ -430,7 +431,7 @@ class Simulation:
         return sorted(each for each in some if not is_late(each[0])) or found
 
     def _peek(self, call: Peek) -> list[str]:
-        return self.store.names(call.kind, call.low, call.high, call.at)[: call.limit]
+        return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
 
     def _hand_on(self, call: HandOn) -> list[int]:
         done = []

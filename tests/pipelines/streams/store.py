@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -61,6 +62,7 @@ class Store:
     def __init__(self) -> None:
         self.rows: dict[Key, Found] = {}
         self.version = 0
+        self.parts = random.Random(0)  # Which answers are cut short; nothing else of a schedule.
         self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
         # Whether the service takes a commit, whatever its rows stand at.
         self.takes: Callable[[Commit], bool] = lambda commit: True
@@ -74,6 +76,27 @@ class Store:
     def names(self, kind: str, low: str, high: str, moment: Any = None) -> list[str]:
         rows = self.rows if moment is None else moment
         return sorted(key.name for key in rows if key.kind == kind and low <= key.name < high)
+
+    def first_names(
+        self, kind: str, low: str, high: str, limit: int, moment: Any = None
+    ) -> list[str]:
+        """Return the first names: answers that are cut short are followed to their end."""
+        found: list[str] = []
+        is_finished = False
+        while not is_finished and len(found) < limit:
+            part, is_finished = self.ask(kind, low, high, limit - len(found), moment)
+            found += part
+            low = f"{found[-1]}\0" if found else low
+        return found
+
+    def ask(
+        self, kind: str, low: str, high: str, limit: int, moment: Any = None
+    ) -> tuple[list[str], bool]:
+        """Return the first names, or some of them, or none, and whether these are all."""
+        names = self.names(kind, low, high, moment)[:limit]
+        if self.parts.random() < 0.5:
+            return names, True
+        return names[: self.parts.randrange(len(names) + 1)], False
 
     def commit(self, commit: Commit) -> list[int]:
         if not self.takes(commit):
