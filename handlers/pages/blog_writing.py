@@ -95,7 +95,8 @@ def save(number: str) -> ResponseReturnValue:
         posts.change_post(clients(), DEMO, post.number, _author_or_404(), draft)
     except UnknownPostError:
         abort(404)
-    invalidate(clients(), NEWEST)
+    finally:  # It may be changed although its commit was not answered.
+        invalidate(clients(), NEWEST)
     return redirect(address_of(post.number), 303)
 
 
@@ -107,7 +108,8 @@ def delete(number: str) -> ResponseReturnValue:
         posts.delete_post(clients(), DEMO, post.number, _author_or_404())
     except UnknownPostError:
         abort(404)
-    invalidate(clients(), NEWEST)
+    finally:  # It may be deleted although its commit was not answered.
+        invalidate(clients(), NEWEST)
     flash("The post is deleted. Its comments go in the background.")
     return redirect(url_for("blog.front"), 303)
 

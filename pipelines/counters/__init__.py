@@ -36,7 +36,7 @@ than a task may be delivered.
 Lost on failure: nothing that returned. In memory: what a killed process has taken since its last
 flush, a quarter of a second. memcached only holds totals that say how old they are.
 Cost of an exact increment, alone: 1 write, 2 with an idempotency key, whose receipt is deleted
-later; 1 round trip, or 3. Of a total: a read for each shard, and 1; 1 round trip.
+later; 1 round trip, or 2. Of a total: a read for each shard, and 1; 1 round trip.
 
 Routes: POST /tasks/counters/<name>/settle, POST /tasks/counters/delete-expired; GET
 /cron/counters/sweep.

@@ -115,7 +115,10 @@ class ExactIncrements:
     def _observe(
         self, group: _Group, layouts: Sequence[Layout], took_s: float, is_lost: bool
     ) -> None:
-        """Let the numbers of shards follow from how a commit went. Its errors are no caller's."""
+        """Let the numbers of shards follow from how a commit went.
+
+        Whatever it raises is no caller's: they would count again what was counted.
+        """
         contended = [layout.contention.record(took_s, is_lost=is_lost) for layout in layouts]
         if any(contended) and not is_lost:
             group.conflicts += 1
@@ -125,8 +128,8 @@ class ExactIncrements:
             try:
                 if self._follow(layout):
                     return  # One for each commit: callers wait for it.
-            except rpc_errors.GoogleAPIError as error:
-                log.warning("the shards of %s stay as they are: %s", layout.key, error)
+            except Exception as error:
+                log.warning("the shards of %s stay as they are: %r", layout.key, error)
 
     def _follow(self, layout: Layout) -> bool:
         """Change the number of a counter's shards, if it is time; return whether it was."""

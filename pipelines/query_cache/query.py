@@ -123,9 +123,10 @@ class CachedQuery(Generic[P, T]):
         return adapter_of(self._returns)
 
     def _asked(self, bound: inspect.BoundArguments) -> str:
-        """Return what was asked for as a text: equal for equal arguments and results of one shape.
+        """Return what was asked for as a text: equal for equal arguments of one function.
 
-        Versions of the code that differ in the type of the result read nothing of each other.
+        Versions of the code that differ in the type of the result read nothing of each other, nor
+        do two functions that were given one name by mistake.
         """
         _, *arguments = bound.arguments.items()
         for name, value in arguments:
@@ -135,7 +136,9 @@ class CachedQuery(Generic[P, T]):
                     f"{self.terms.name} is cached by its arguments: {name} must be a text, a "
                     f"number, a bool, None or a tuple of these, not {type(value).__name__}"
                 )
-        return json.dumps([self.terms.version, shape_of(self._returns), *arguments])
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        function = f"{named.__module__}.{named.__qualname__}"
+        return json.dumps([self.terms.version, function, shape_of(self._returns), *arguments])
 
 
 def cached(
@@ -153,7 +156,8 @@ def cached(
     stored as JSON: dataclasses, lists, dicts, texts, numbers. An entity of ndb is none of these.
 
     Args:
-        name: In memcached and in the statistics; one per function.
+        name: In memcached and in the statistics. Functions that share a name share no results, but
+            are invalidated and counted together.
         ttl_s: How long a result is served.
         stale_s: How much longer, while another caller refreshes it; None: as long again.
         lease_s: How long after the death of the process that computes another one begins, in whole

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
-from demos.blog import samples
+from demos.blog import posts, samples
 from demos.blog.comments import comment_by_order
 from demos.blog.posts import DEMO
 from models.demos.blog import Comment, Post, post_id, post_key
@@ -51,6 +52,27 @@ def test_a_post_is_published_once_shown_and_found(world: World, browser: Browser
     assert "On pages" in browser.get("/blog/feed.atom").text
     with world.context():
         assert len(Post.query().fetch(keys_only=True)) == 1
+
+
+@pytest.mark.parametrize("act", ["change_post", "delete_post"])
+def test_a_change_whose_commit_is_not_answered_leaves_no_old_front_page(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """J2: it may have been made all the same."""
+    where = publish(browser)
+    assert "On pages" in browser.get("/blog").text
+    really = getattr(posts, act)
+
+    def unanswered(*args: Any) -> None:
+        really(*args)
+        raise rpc_errors.ServiceUnavailable("the reply is lost")
+
+    monkeypatch.setattr(posts, act, unanswered)
+    path = {"change_post": "edit", "delete_post": "delete"}[act]
+    response = browser.post(f"{where}/{path}", {**POST, "title": "On other things"})
+
+    assert response.status_code == 503
+    assert "On pages" not in browser.get("/blog").text
 
 
 def test_a_form_sent_again_before_its_cookie_came_counts_once(

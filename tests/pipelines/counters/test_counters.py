@@ -200,6 +200,20 @@ def test_a_key_of_many_is_no_key_of_one(world: World) -> None:
     assert total(world, "a") == 2
 
 
+def test_an_increment_that_counted_says_so_whatever_its_shards_raise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: a caller who was told of an error would count again."""
+
+    def broken(*_: Any) -> bool:
+        raise RuntimeError("a bug beside the count")
+
+    monkeypatch.setattr(exact.ExactIncrements, "_follow", broken)
+
+    assert add(world, "a") == Counted()
+    assert total(world, "a") == 1
+
+
 def test_increments_of_one_process_share_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,27 @@ def test_different_arguments_are_different_results(world: World) -> None:
             echo(world.clients, ["a"])
 
 
+def test_two_functions_of_one_name_share_no_result(world: World) -> None:
+    """J1: nothing keeps two modules from taking one name; to invalidate it means both."""
+
+    @cached("top", ttl_s=60)
+    def top_posts(clients: Clients, tag: str) -> list[str]:
+        return [f"post of {tag}"]
+
+    @cached("top", ttl_s=60)
+    def top_authors(clients: Clients, tag: str) -> list[str]:
+        return [f"author of {tag}"]
+
+    with world.context():
+        for state in ("misses", "hits"):
+            posts = top_posts.read(world.clients, "python")
+            authors = top_authors.read(world.clients, "python")
+            assert (posts.value, authors.value) == (["post of python"], ["author of python"])
+            assert {posts.state, authors.state} == {state}
+        assert top_posts.invalidate(world.clients)
+        assert top_authors.read(world.clients, "python").state == "misses"
+
+
 def test_two_databases_share_nothing(world: World, services: Services) -> None:
     """J1: the same query over another namespace is another result."""
     room, elsewhere = Newsroom(), World(services)
