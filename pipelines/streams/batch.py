@@ -34,6 +34,7 @@ from pipelines.streams.keys import (
     derived_id,
 )
 from pipelines.streams.records import (
+    FOREVER,
     NEVER,
     Record,
     Timer,
@@ -179,6 +180,8 @@ class _Hands:
         if work is None:
             state = self.before.get(key, NOTHING)
             work = self.works[key] = _Work(state, self.computation)
+            if self.ttl is None:
+                work.expires = NEVER  # An earlier version may have had one.
         self._work = work
 
     def step(self, at: int, is_late: bool) -> None:
@@ -384,9 +387,20 @@ class _Batch(_Hands):
                 return False
             _, _, tag = min(due)
             self._fire_one(key, tag, work.timers.pop(tag))
-        if work.expires <= self.watermark:
-            work.put(NOTHING)
+        if self.ttl is not None and (work.expires <= self.watermark or self.watermark >= FOREVER):
+            self._forget(work)
         return True
+
+    def _forget(self, work: _Work) -> None:
+        """Forget a key whose time is over.
+
+        When no records come any more, that is behind its last timer of the clock: nothing else
+        can bring that forward, and whoever waits for the computation to leave waits for it.
+        """
+        if self.watermark >= FOREVER and work.timers:
+            work.expires = NEVER
+        else:
+            work.put(NOTHING)
 
     def _has_fired_enough(self) -> bool:
         fired = len(self.effects.fired)

@@ -51,7 +51,8 @@ class Computation:
         late_stream: Where late records go that are dropped, here or by `ctx.drop_late()`; None:
             they are only counted. It is written without a declaration in `outputs`.
         ttl: A key that has had no record for so long (by the watermark) is forgotten, with its
-            state and its timers. None: it is kept.
+            state and its timers; if no record can come any more, behind its last timer of the
+            clock. None: it is kept, also if an earlier version had a time for it.
         percentile: How much of what is expected its timers and `ctx.watermark` wait for: 100: all;
             99: all but about the slowest hundredth. What comes behind that is not `late`, but may
             find its window closed.
