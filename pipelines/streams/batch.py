@@ -43,8 +43,9 @@ from pipelines.streams.records import (
     check_time,
     value_text,
 )
-from pipelines.streams.state import State, check_size, check_timers
+from pipelines.streams.state import State
 from pipelines.streams.texts import decoded
+from pipelines.streams.work import Work
 
 # Of one batch, so that its commit stays below 10 MiB.
 MAX_FIRED = 1_000
@@ -102,45 +103,6 @@ class _HookError(Exception):
     """A hook raised, or left a state that cannot be written."""
 
 
-class _Work:
-    """A key in the course of a batch."""
-
-    __slots__ = ("before", "computation", "expires", "items", "state", "text", "timers", "version")
-
-    def __init__(self, before: KeyState, computation: Computation) -> None:
-        self.before, self.computation = before, computation
-        self.put(before)
-
-    def put(self, state: KeyState) -> None:
-        """Have the key as it was at some time, in the place of what hooks have left."""
-        self.text, timers, self.expires, self.version = state
-        self.timers = dict(timers)
-        self.items: dict[str, Any] | None = None  # Decoded when a hook asks for it.
-        self.state: State | None = None
-
-    def decoded(self) -> State:
-        if self.state is None:
-            self.items = self.computation.load(self.text, self.version) if self.text else {}
-            self.state = State(self.items)
-        return self.state
-
-    def freeze(self) -> KeyState:
-        """Return the key as it is now.
-
-        Raises:
-            Exception: its state cannot be written.
-        """
-        if self.items is not None:
-            self.text = self.computation.codec.dump(self.items) if self.items else ""
-            self.version = self.computation.version
-            check_size(self.text)
-        if not self.text and not self.timers:
-            return NOTHING
-        check_timers(self.timers)
-        now = KeyState(self.text, dict(self.timers), self.expires, self.version)
-        return self.before if now == self.before else now  # What follows from it is known then.
-
-
 class _Hands:
     """The hands behind the context of each hook of one batch."""
 
@@ -159,7 +121,7 @@ class _Hands:
         self.now = now
         self.route = route
         self.is_over, self.max_fired = limits
-        self.works: dict[str, _Work] = {}
+        self.works: dict[str, Work] = {}
         self.effects = Effects()
         self.bytes = 0
         self.ttl = _milliseconds(computation.ttl)
@@ -179,7 +141,7 @@ class _Hands:
         work = self.works.get(key)
         if work is None:
             state = self.before.get(key, NOTHING)
-            work = self.works[key] = _Work(state, self.computation)
+            work = self.works[key] = Work(state, self.computation)
             if self.ttl is None:
                 work.expires = NEVER  # An earlier version may have had one.
         self._work = work
@@ -391,7 +353,7 @@ class _Batch(_Hands):
             self._forget(work)
         return True
 
-    def _forget(self, work: _Work) -> None:
+    def _forget(self, work: Work) -> None:
         """Forget a key whose time is over.
 
         When no records come any more, that is behind its last timer of the clock: nothing else
