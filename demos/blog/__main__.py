@@ -12,10 +12,13 @@ import sys
 import time
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
 
 URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
+RETRIES = 5
 
 
 def main() -> int:
@@ -24,6 +27,9 @@ def main() -> int:
     parser.add_argument("--url", default=URL, help=f"where the app is ({URL})")
     url = parser.parse_args().url.rstrip("/")
     visitor = requests.Session()
+    # A worker may end before it answers, as when code is saved. To ask again changes nothing.
+    again = Retry(RETRIES, connect=0, allowed_methods=None, backoff_factor=0.2)
+    visitor.mount(url, HTTPAdapter(max_retries=again))
     try:
         return _fill(visitor, url)
     except requests.RequestException as error:

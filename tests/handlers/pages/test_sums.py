@@ -259,6 +259,13 @@ def test_the_command_on_the_page_is_one_that_the_api_takes(
     assert response.status_code == 202, response.text
 
 
+def test_the_command_asks_by_https_behind_a_front_end(world: World, visitors: str) -> None:
+    """The front end ends TLS and asks the app by http; a POST to that is turned into a GET."""
+    page = Browser(app_with(world, settings=on_cloud_run(world))).get(visitors).text
+
+    assert "curl 'https://" in html.unescape(page)
+
+
 def test_a_sum_is_under_one_load_at_a_time(
     world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any]
 ) -> None:
