@@ -123,6 +123,7 @@ class Head(NamedTuple):
     left: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
     held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
     held_ms: Mapping[str, int] = {}  # When it had to last.
+    heard: Mapping[str, Sequence[int]] = {}  # By stream, when: silence.py.
     processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of that.

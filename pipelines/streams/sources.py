@@ -22,7 +22,8 @@ class PushSource:
         disorder: How far behind the latest record others may come in time: the watermark follows
             the latest at this distance, unless a push states one itself.
         processes: The names of those that push. The watermark is that of the slowest of them.
-        idle: A process that was silent for so long is left out until it pushes again.
+        idle: A process that was silent for so long, while others were heard, is left out until it
+            pushes again. A pause in which nobody was heard is nobody's silence.
         dedup: For how long the id of a record is remembered at least; a record that is pushed again
             later than that is taken for a new one.
     """

@@ -39,13 +39,13 @@ from pipelines.streams.pressure import (
     Place,
     Waiting,
     held_back,
-    held_name,
     let_go,
     waiting_in,
 )
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 from pipelines.streams.shutting import Row, still_left, to_note
+from pipelines.streams.silence import Hearing, hear, silent_among
 from pipelines.streams.topology import Plan, processes_of
 
 MAX_ROUNDS = 5
@@ -72,6 +72,7 @@ class Cut:
     held: dict[str, str] = field(default_factory=dict)
     heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
     early: dict[str, int] = field(default_factory=dict)
+    hearings: dict[str, Hearing] = field(default_factory=dict)  # By stream.
 
     @property
     def has_moved(self) -> bool:
@@ -214,16 +215,9 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
-    idle_ms = cut.plan.idle_ms(stream)
-    since_ms = environment.now_ms() - idle_ms
-    silent = {
-        process: row
-        for process, row in inside.items()
-        if max(row.body.seen_ms, head.held_ms.get(held_name(stream, process), 0)) < since_ms
-        and row.body.watermark < FOREVER
-    }
-    if len(silent) == len(inside):
-        silent = {}  # The last ones keep their watermark: nobody is there who knows more.
+    idle_ms, now_ms = cut.plan.idle_ms(stream), environment.now_ms()
+    hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
+    silent = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
     for process, row in silent.items():
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))
@@ -302,6 +296,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         left=cut.left,
         waiting=cut.waiting,
         held=cut.held,
+        heard={**head.heard, **cut.hearings},
         held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
     )
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}

@@ -111,7 +111,10 @@ def is_attached_while_a_process_is_silent(desk: Desk) -> None:
     desk.push(Came("1", "a", 9), process="b", watermark=9)
     desk.push(Came("2", "a", 9), process="a", watermark=9)
     desk.run()
-    desk.wait(70)
+    desk.wait(35)
+    desk.push(process="a", watermark=9)
+    desk.run()
+    desk.wait(35)
     desk.push(Came("3", "a", 99), process="a", watermark=99)
     desk.do(attach(desk.environment, "second", None))
     assert desk.head.inputs["second"] > 9

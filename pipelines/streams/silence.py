@@ -1,0 +1,58 @@
+"""Which processes of a source are silent: its watermark waits for them no more.
+
+A process is silent when it was not heard for the source's `idle`. A pause in which nobody is heard,
+because the app is away or all shops are closed, says nothing of any of them: a process that was not
+silent before it has `idle` from its end on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pipelines.streams.calls import Found
+from pipelines.streams.pressure import held_name
+from pipelines.streams.records import FOREVER
+from pipelines.streams.rows import Head
+
+
+class Hearing(NamedTuple):
+    """When a stream was heard last, and when its latest pause of over `idle` began and ended."""
+
+    last_ms: int = 0
+    began_ms: int = 0
+    ended_ms: int = 0
+
+
+def hear(head: Head, stream: str, rows: Mapping[str, Found], idle_ms: int, now_ms: int) -> Hearing:
+    """Return when a stream was heard, as a tick finds it."""
+    last_ms = min(now_ms, max((row.body.seen_ms for row in rows.values()), default=0))
+    if stream not in head.heard:
+        return Hearing(last_ms)
+    was = Hearing(*head.heard[stream])
+    if last_ms - was.last_ms > idle_ms:
+        return Hearing(last_ms, was.last_ms, now_ms)
+    return was._replace(last_ms=max(last_ms, was.last_ms))
+
+
+def silent_among(
+    head: Head,
+    stream: str,
+    inside: Mapping[str, Found],
+    hearing: Hearing,
+    idle_ms: int,
+    now_ms: int,
+) -> dict[str, Found]:
+    """Return the processes to be left out, of those that the watermark waits for."""
+
+    def is_silent(process: str, row: Found) -> bool:
+        held_ms = head.held_ms.get(held_name(stream, process), 0)
+        heard_ms = max(row.body.seen_ms, held_ms)
+        if heard_ms >= hearing.began_ms - idle_ms:
+            heard_ms = max(heard_ms, hearing.ended_ms)
+        return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
+
+    silent = {process: row for process, row in inside.items() if is_silent(process, row)}
+    if len(silent) == len(inside):
+        return {}  # The last ones keep their watermark: nobody is there who knows more.
+    return silent

@@ -1,0 +1,86 @@
+"""Which processes of a source the watermark waits for, when some or all of them are silent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams.sweep import sweep
+from tests.pipelines.streams.desk import Came, Desk
+
+S = 1_000
+
+
+class Count(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("late" if ctx.late else "in time").add(1)
+
+
+def desk_of(*processes: str, idle_s: int = 60) -> Desk:
+    idle = timedelta(seconds=idle_s)
+    source = PushSource("in", processes=processes, idle=idle, disorder=timedelta(0))
+    desk = Desk(Pipeline("p", Count, sources=[source], intervals=1))
+    desk.simulation.sweeps = False
+    return desk
+
+
+def push(desk: Desk, process: str, at: int) -> int:
+    """Push a record of a process; return how many are late."""
+    late = desk.push(Came(f"{process}{at}", "k", at), process=process, watermark=at).late
+    desk.run()
+    return late
+
+
+def silent(desk: Desk) -> tuple[str, ...]:
+    return desk.status().sources["in"].silent
+
+
+def test_what_processes_have_kept_while_the_app_was_away_is_in_time() -> None:
+    """G3: a pause in which nobody is heard is nobody's silence, however long it is."""
+    desk = desk_of("a", "b", "c")
+    for process in "abc":
+        push(desk, process, 0)
+
+    desk.wait(90)
+    late = 0
+    for process in "abc":
+        for second in range(1, 90):
+            late += push(desk, process, second * S)
+        desk.wait(1)
+
+    assert (late, silent(desk)) == (0, ())
+    assert desk.state("count", "k") == {"in time": 270}
+
+
+def test_a_process_that_does_not_come_back_after_a_pause_is_left_out() -> None:
+    """G3: it has as much time as ever from the end of the pause on."""
+    desk = desk_of("a", "b", "c")
+    for process in "abc":
+        push(desk, process, 0)
+
+    desk.wait(90)
+    push(desk, "a", 90 * S)
+    desk.wait(30)
+    push(desk, "b", 120 * S)
+    assert silent(desk) == ()
+    desk.wait(31)
+    desk.do(sweep(desk.environment))
+
+    assert silent(desk) == ("a", "c")
+
+
+def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
+    """G3: where one is heard less often than each `idle`, another that is away holds nobody up."""
+    desk = desk_of("a", "b")
+    for process in "ab":
+        push(desk, process, 0)
+
+    for second in (70, 140):
+        desk.wait(70)
+        push(desk, "a", second * S)
+
+    assert silent(desk) == ("b",)
+    assert desk.head.sources["in"] == 140 * S
