@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import FINISHED, RUNNING, ContinuationPage, pages_of, run_key
+from models.continuations import (
+    FINISHED,
+    RUNNING,
+    ContinuationPage,
+    ContinuationSweep,
+    pages_of,
+    run_key,
+    sweep_key,
+)
 from models.dead_tasks import open_dead_tasks
 from pipelines import continuations
 from pipelines.continuations import runs, sweep
@@ -81,6 +89,27 @@ def test_each_run_has_its_turn_within_as_many_sweeps_as_there_are_lots(
         sweep_once(world)
 
     assert (state(world, "run-9"), state(world, "run-00")) == (FINISHED, FINISHED)
+
+
+def test_a_round_that_begins_anew_meets_no_run_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the last of the round before come the first ones again, once in a sweep each."""
+    monkeypatch.setattr(sweep, "SWEPT_RUNS", 3)
+    for number in range(4):
+        store_run(world, f"run-{number}")
+    monkeypatch.setattr(sweep, "SWEPT_RUNS", 5)
+    swept: list[list[str]] = []
+    monkeypatch.setattr(
+        sweep, "_wake", lambda clients, jobs, run, stale_s: swept[-1].append(run.key.id()) or 0
+    )
+    with world.context():
+        ContinuationSweep(key=sweep_key("running"), after="run-1").put()
+
+    swept.append([])
+    sweep_once(world)
+
+    assert swept == [["run-2", "run-3", "run-0", "run-1"]]
 
 
 def test_an_outage_does_not_begin_each_round_at_the_same_runs(
@@ -251,6 +280,25 @@ def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "NOTED_EVERY", 2)
     monkeypatch.setattr(sweep, "SWEPT_PAGES", 4)
+
+
+def test_a_page_that_is_missing_between_two_is_woken(world: World) -> None:
+    """A3: whoever deleted its row by hand, the page is walked again and the run ends."""
+    put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    for _ in range(3):
+        world.deliver(world.engine.due()[-1].task_name)
+    with world.context():
+        _, missing, last = pages_of("run")
+        _undo(missing)
+        missing.key.delete()
+    purge(world)
+    assert last.number == 2
+
+    sweep_once(world)
+
+    assert state(world, "run") == FINISHED
 
 
 @pytest.mark.usefixtures("small_steps")

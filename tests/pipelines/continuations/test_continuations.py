@@ -17,7 +17,7 @@ from pipelines import continuations
 from pipelines.continuations import runs
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
-from pipelines.continuations.jobs import ItemError, Job, RefusedItemError
+from pipelines.continuations.jobs import ItemError, Job, RefusedItemError, SkippedItemError
 from pipelines.continuations.progress import item_issues, progress, run_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.messages import Message
@@ -33,7 +33,7 @@ from tests.pipelines.jobs import (
     put_items,
     run_to_end,
 )
-from tests.world import Services, World
+from tests.world import Services, World, in_threads
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
@@ -206,6 +206,39 @@ def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World) -> None:
         assert progress("run").state == FINISHED
 
 
+def test_nothing_is_applied_after_a_cancel_is_known(world: World) -> None:
+    """A page that is halved on account of a poison item looks before each half."""
+    put_items(world, 4)
+    applied: list[int] = []
+
+    def cancel() -> None:
+        with world.context():
+            continuations.cancel("run")
+
+    def explode(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        applied.append(len(items))
+        if len(applied) == 1:
+            in_threads(cancel)
+            world.clock.sleep(2)  # An attempt looks once a second whether its run goes on.
+            raise RuntimeError("poison")
+        return count_items(clients, args, items)
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4)
+    world = World(world.services, [job])
+    names = put_items(world, 4)
+    run_to_end(world, job, "run")
+    assert (applied, ledger(world, "run")) == ([4], Counter())
+    with world.context():
+        [page] = pages_of("run")
+    assert (page.receipts, page.owner) == ("....", None)
+
+    with world.context():
+        continuations.resume(world.clients, {"apply": job}, "run")
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+
+
 def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
     """A poison item is found by halving; the others are applied once."""
     names = put_items(world, 4)
@@ -230,15 +263,25 @@ def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
 
 
 def test_failed_items_are_run_again_once(world: World) -> None:
-    """The failed items of an ended run make a run of their own, whoever asks how often."""
+    """The failed items of an ended run make a run of their own, whoever asks how often.
+
+    What was skipped has ended well: it is not asked for again.
+    """
     names = put_items(world, 6)
-    broken = set(names[:3])
+    broken, asked = set(names[:3]), Counter[str]()
 
     def pick(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        bad = [item.key.id() in broken for item in items]
-        good = [item for item, is_bad in zip(items, bad, strict=True) if not is_bad]
-        count_items(clients, args, good)
-        return [RefusedItemError("no") if is_bad else None for is_bad in bad]
+        asked.update(item.key.id() for item in items)
+        errors: list[ItemError | None] = [
+            RefusedItemError("no")
+            if item.key.id() in broken
+            else SkippedItemError("no need")
+            if item.key.id() == names[5]
+            else None
+            for item in items
+        ]
+        count_items(clients, args, [i for i, error in zip(items, errors, strict=True) if not error])
+        return errors
 
     job = Job("apply", "fan-out", Walk, items_of, apply=pick, page_size=2)
     world = World(world.services, [job])
@@ -254,7 +297,8 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     world.settle()
 
     assert len(children) == 1
-    assert ledger(world, "run") == Counter(names)
+    assert ledger(world, "run") == Counter(names[:5])
+    assert asked == Counter(names) + Counter(names[:3])
     with world.context():
         parent, [child_id] = run_of("run"), children
         child, page_size = progress(child_id), run_of(child_id).page_size

@@ -78,6 +78,27 @@ def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
     assert waits == pytest.approx([1, 4, 4, 4], abs=2)
 
 
+def test_a_delivery_before_its_time_tries_no_deferred_item(services: Services) -> None:
+    """A task that is delivered twice asks nobody earlier than the job wants."""
+    tried: list[float] = []
+    job = busy_once(tried, lambda: world)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    [task] = world.engine.due()
+    world.doubles = True
+    assert world.deliver(task.task_name) == 204
+    tried_at_first = len(tried)
+
+    world.settle()
+
+    assert (tried_at_first, len(tried)) == (1, 2)
+    assert tried[1] - tried[0] >= job.retry_delays_s[0]
+    with world.context():
+        assert progress("run").totals.done == 1
+
+
 def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Services) -> None:
     """A3: a crash after the last receipts costs a retry, not the time that items are deferred."""
     job = Job(

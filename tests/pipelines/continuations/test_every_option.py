@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from pipelines.continuations import closing
 from tests.explorer import NO_SWEEPS, Explorer
 from tests.faults import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from tests.leftovers import left_behind
@@ -17,7 +19,7 @@ from tests.pipelines.continuations.every_option import (
     apply_job,
     side_effect_job,
 )
-from tests.world import Services, World
+from tests.world import Services, World, in_threads
 
 
 @pytest.fixture(params=["apply", "deliver"])
@@ -85,3 +87,30 @@ def test_a_job_is_told_wherever_the_last_delivery_of_its_run_breaks(
         if not fired:
             break
     assert at > 8
+
+
+def test_a_chain_that_another_delivery_has_ended_tells_nobody_again(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: the second delivery runs to its end between the first one's last page and its chain."""
+    job = apply_job()
+    world = World(services, [job])
+    scenario = EveryScenario(world, job, Counter())
+    with world.context():
+        scenario.names["run"] = []
+        scenario._start("run", 0)
+    close_one, others = closing._close_one, [lambda: world.answer(world.current)]
+
+    def overtaken(run_id: str, chain: int, number: int) -> Any:
+        page = close_one(run_id, chain, number)
+        if chain == 1 and others:
+            in_threads(others.pop())
+        return page
+
+    monkeypatch.setattr(closing, "_close_one", overtaken)
+
+    world.settle()
+
+    assert others == []
+    with world.context():
+        assert FinishCall.get_by_id("run").count == 1

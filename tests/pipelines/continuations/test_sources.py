@@ -6,10 +6,10 @@ import pytest
 from google.cloud import ndb
 
 from pipelines.continuations import sources
-from pipelines.continuations.sources import EntitySource, Source, Span
+from pipelines.continuations.sources import EntitySource, NumberSource, Source, Span
 from tests.world import World
 
-pytestmark = pytest.mark.parametrize("services", ["datastore", "firestore"], indirect=True)
+on_both = pytest.mark.parametrize("services", ["datastore", "firestore"], indirect=True)
 
 
 class Thing(ndb.Model):
@@ -31,6 +31,7 @@ def walked(source: Source[Thing], spans: list[Span], size: int) -> list[ndb.Key]
     return met
 
 
+@on_both
 @pytest.mark.parametrize("max_spans", [2, 8])
 def test_a_kind_with_names_and_numbers_is_cut_into_chains(
     world: World, monkeypatch: pytest.MonkeyPatch, max_spans: int
@@ -54,6 +55,7 @@ def test_a_kind_with_names_and_numbers_is_cut_into_chains(
         assert set(met) == set(keys)
 
 
+@on_both
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("key_prefix", ["g:", ""])
 def test_only_root_entities_of_a_name_are_met(world: World, key_prefix: str, size: int) -> None:
@@ -70,3 +72,22 @@ def test_only_root_entities_of_a_name_are_met(world: World, key_prefix: str, siz
 
         assert walked(source, source.split(1), size) == keys
         assert walked(source, source.split(4), size) == keys
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", range(9))
+def test_each_number_is_met_once_on_any_chains(count: int, size: int) -> None:
+    """The last page of a chain may be full, or hold one number."""
+    source = NumberSource(count)
+    for max_spans in (1, 2, 3, 20):
+        met: list[str] = []
+        for span in source.split(max_spans):
+            position: str | None = span.after
+            while position is not None:
+                page = source.read(Span(position, span.until), size)
+                assert source.load(page.load_from, page.names) == list(page.items)
+                assert page.names or not count, "a page without numbers"
+                met += page.names
+                position = page.next
+
+        assert met == [str(number) for number in range(1, count + 1)]
