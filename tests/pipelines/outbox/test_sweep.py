@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,9 @@ from google.cloud import ndb
 from models.outbox import PARTITIONS, OutboxTask, RowId, lease_key
 from models.transactions import transact
 from pipelines import outbox
+from pipelines.outbox.relay import RelayResult
 from pipelines.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
-from pipelines.runtime import naive_utc
+from pipelines.runtime import Clients, naive_utc
 from tests.clocks import ahead
 from tests.pipelines.orders import Order, Settle, Step, dying, ran, rows_here, settle, step, waiting
 from tests.pipelines.outbox.rows import (
@@ -160,6 +162,28 @@ def test_two_walks_do_not_do_the_same_work(world: World) -> None:
     assert left_alone == 0
     assert by_its_owner >= 1
     assert [row for row in waiting(world) if row.key.id()[0] == partition] == []
+
+
+def test_a_walk_that_was_overtaken_gives_back_no_lease_but_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was held up until another one had taken its partition: that one keeps it."""
+    strand_in(world, "a")
+    world.clock.sleep(60)
+    relay = SWEEP.relay
+
+    def held_up(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
+        world.clock.sleep(LEASE_S)
+        assert transact(lambda: _take(clients, Drain("a", "second")))
+        return relay(clients, rows)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(SWEEP, "relay", held_up)
+
+    with world.context():
+        drain.work(world.clients, Drain("a", "first"))
+
+        lease = lease_key("a").get()
+    assert (lease.owner, waiting(world)) == ("second", [])
 
 
 def strand_in(world: World, partition: str) -> None:
