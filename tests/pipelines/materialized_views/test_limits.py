@@ -11,7 +11,7 @@ from demos.registry import APP
 from models.dead_tasks import DeadTask
 from models.materialized_views import SourceMarker
 from models.outbox import OutboxTask
-from pipelines.materialized_views import BadContributionError, ConsistencyToken
+from pipelines.materialized_views import BadContributionError, ConsistencyToken, fold
 from pipelines.materialized_views.rows import checked, row_text
 from pipelines.materialized_views.updates import Update, parts_of
 from pipelines.tasks.dead_tasks import Replay
@@ -152,6 +152,38 @@ def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
         assert (full, still_waits) == ({"all": 4}, True)
         assert counts(world, Numbers, views) == {"all": 4}
         assert differences(views) == []
+
+
+@one_emulator
+def test_a_row_above_its_limit_takes_what_does_not_make_it_larger(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: a version with a higher limit may have filled it; sources change and leave all the same.
+
+    Below the limit it has that for a limit again.
+    """
+
+    def waits() -> bool:
+        world.settle()
+        return views.is_waiting(Numbers)
+
+    with played(services, [Numbers]) as (world, views):
+        sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
+        monkeypatch.setattr(fold, "MAX_SUMS", 250)
+        views.save(world.clients, *sources)
+        assert not waits()
+        monkeypatch.setattr(fold, "MAX_SUMS", 200)
+
+        views.save(world.clients, number("s0", None, **{f"other_{i}": 1 for i in range(50)}))
+        changed = waits(), counts(world, Numbers, views), differences(views)
+        views.delete(world.clients, sources[1].key)
+        left = waits(), counts(world, Numbers, views), differences(views)
+        views.save(world.clients, number("one more", 7))
+        grown = waits(), counts(world, Numbers, views)
+
+    assert changed == (False, {"all": 5}, [])
+    assert left == (False, {"all": 4}, [])
+    assert grown == (True, {"all": 4})
 
 
 @one_emulator

@@ -14,6 +14,7 @@ from handlers.endpoints import recovery
 from models.materialized_views import ViewRow, row_key
 from models.transactions import transact
 from pipelines.continuations.jobs import RefusedItemError
+from pipelines.continuations.sources import EntitySource, Slice, Span
 from pipelines.materialized_views.reader import ViewReader
 from pipelines.materialized_views.rebuild import NOT_BUILT, BuildStatus, sweep_all
 from pipelines.materialized_views.walks import BACKFILL, Walk
@@ -212,6 +213,43 @@ def test_a_rebuild_goes_on_while_sources_come_move_and_go(world: World) -> None:
     with world.context():
         for view in SCHOOL.views.values():
             assert BUILDS.verification(world.clients, view, "v").differences == []
+
+
+@one_emulator
+@pytest.mark.parametrize("change", ["deleted", "moved"])
+def test_a_source_that_changes_while_its_page_is_built_is_built_as_it_is_then(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """C5: between the reading of a page and its transaction a source goes, or moves."""
+    with world.context():
+        SCHOOL.save(world.clients, *[pupil(f"p{n}", n % 3 + 1, n, "x") for n in range(6)])
+    world.settle()
+    read, changed = EntitySource.read, []
+
+    def save() -> None:
+        with world.context():
+            if change == "deleted":
+                SCHOOL.delete(world.clients, ndb.Key(Pupil, "p3"))
+            else:
+                SCHOOL.save(world.clients, pupil("p3", 9, 3, "x"))
+
+    def overtaken(source: EntitySource, span: Span, size: int) -> Slice[Any]:
+        page = read(source, span, size)
+        if "p3" in [item.key.id() for item in page.items] and not changed:
+            changed.append(page)
+            in_a_thread(save)
+        return page
+
+    monkeypatch.setattr(EntitySource, "read", overtaken)
+    with world.context():
+        table = BUILDS.rebuild(world.clients, ByGrade)
+    heal(world, BUILDS)
+
+    assert changed
+    with world.context():
+        rows = {1: 1, 2: 2, 3: 2} | ({9: 1} if change == "moved" else {})
+        assert (SCHOOL.catalog().live(ByGrade), counts(world)) == (table, rows)
+        assert differences() == []
 
 
 @one_emulator
