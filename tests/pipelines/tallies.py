@@ -14,9 +14,10 @@ from google.cloud import ndb
 
 from models.commits import read_versions
 from models.dead_tasks import open_dead_tasks
-from models.fork_join import EpochId, PackId, WorkPack, key_hash_of
+from models.fork_join import EpochId, PackId, WorkPack, key_hash_of, pack_key
 from pipelines.fork_join import Batch, ForkJoin, fork_join
 from pipelines.runtime import Clients
+from tests.pipelines.beside import elsewhere, untouched
 from tests.world import Services, World
 
 
@@ -89,25 +90,15 @@ def neighbours(world: World) -> Iterator[None]:
 
     They are of a queue whose name begins like that of the tallies, and of another namespace.
     """
+    opened = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001
+    epoch = EpochId("c0ffee012345", opened, key_hash_of(TALLIES.name, "t")).text
     with world.context():
-        opened = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001
-        epoch = EpochId("c0ffee012345", opened, key_hash_of(TALLIES.name, "t")).text
-        rows = [
-            WorkPack(
-                key=ndb.Key(WorkPack, place.text, namespace=namespace),
-                batch_key="t",
-                items='[{"label":"a"}]',
-            )
-            for name, namespace in ((NEIGHBOUR, None), (TALLIES.name, "beside"))
-            for pack in [PackId(name, epoch, 1, 0, "c0ffee")]
-            for place in (pack, pack.parked)
-        ]
-        keys = ndb.put_multi(rows)
-
-    yield
-
-    with world.context():
-        assert ndb.get_multi(keys) == rows, "a queue beside the tallies was touched"
+        here, there = (PackId(name, epoch, 1, 0, "c0ffee") for name in (NEIGHBOUR, TALLIES.name))
+        keys = [pack_key(pack.text) for pack in (here, here.parked)]
+        keys += [elsewhere(pack_key(pack.text)) for pack in (there, there.parked)]
+        rows = [WorkPack(key=key, batch_key="t", items='[{"label":"a"}]') for key in keys]
+    with untouched(world, rows):
+        yield
 
 
 def packs() -> list[WorkPack]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.pipelines.batches.harness import batch_world
+from tests.pipelines.batches.harness import batch_world, neighbours
 from tests.world import Services, World
 
 
 @pytest.fixture
-def world(services: Services) -> World:
-    return batch_world(services)
+def world(services: Services) -> Iterator[World]:
+    """A world with batches, and batches beside them that nobody touches."""
+    world = batch_world(services)
+    with neighbours(world):
+        yield world

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.cloud import ndb
 
-from models.batches import BatchPage, BatchResults, BatchState, BatchWork
+from models.batches import (
+    BatchPage,
+    BatchResults,
+    BatchState,
+    BatchWork,
+    page_id,
+    page_key,
+    results_key,
+    state_key,
+    work_key,
+)
 from models.fork_join import WorkPack
 from models.outbox import OutboxTask
 from pipelines.batches import Completed, Policy, TaskBatch, current_member
+from pipelines.batches.population import _addition_name
 from pipelines.runtime import Clients
 from pipelines.runtime.messages import Message, TaskQueue
 from pipelines.tasks import Reject, Task, task
+from tests.pipelines.beside import elsewhere, untouched
 from tests.world import Services, World
 
 
@@ -132,6 +146,60 @@ class Recorder:
         return getattr(self.queue, name)
 
 
+# Beside the batch "b" of the notes: their keys begin like its key, or are the same elsewhere.
+NEIGHBOURS = ("notes:b-2", "notes:b1", "note:b")
+
+
+@contextmanager
+def neighbours(world: World) -> Iterator[None]:
+    """Put batches beside those of a test, with the same pages; in the end they are as they were."""
+    with world.context():
+        rows = [row for batch in NEIGHBOURS for row in _beside(batch)]
+        for row in _beside("notes:b"):
+            row.key = elsewhere(row.key)
+            rows.append(row)
+    with untouched(world, rows):
+        yield
+
+
+def _beside(batch: str) -> list[Any]:
+    """Return the rows of a batch of which nothing is due.
+
+    One of its members waits, one is done, and one has failed.
+    """
+    late = datetime.datetime(2100, 1, 1)  # noqa: DTZ001  Datastore's are naive.
+    page = page_id(batch, _addition_name(""), 0, "")
+    return [
+        BatchState(
+            key=state_key(batch),
+            sealed=True,
+            members=3,
+            done=1,
+            failed=1,
+            policy=Policy.all().kind,
+            keep_s=3600.0,
+            created=late,
+            due=late,
+        ),
+        BatchWork(
+            key=work_key(page),
+            tasks=[["/tasks/batches/notes/note", "fan-out"]],
+            members=[[0, '{"label": "beside"}']] * 3,
+            first=0,
+            size=3,
+            digest="beside",
+        ),
+        BatchPage(key=page_key(page), letters=".df", results=1),
+        BatchResults(key=results_key(page, 0), results=[[2, 1, False, "fails beside"]]),
+    ]
+
+
+def rows_here(kind: type[ndb.Model]) -> list[Any]:
+    """Return the rows of a kind, neighbours left out."""
+    others = tuple(f"{batch}:" for batch in NEIGHBOURS)
+    return [row for row in kind.query() if not f"{row.key.id()}:".startswith(others)]
+
+
 def batch_world(services: Services) -> World:
     """A world with the batches above; its task queue remembers callbacks."""
     world = World(services, batches=ALL)
@@ -175,8 +243,8 @@ def rows_of(batch: str) -> Counter[str]:
     """Return how many rows there are of a batch, by kind."""
     counts: Counter[str] = Counter()
     for kind in (BatchState, BatchWork, BatchPage, BatchResults):
-        keys = kind.query().fetch(keys_only=True)
-        counts[kind._get_kind()] = sum(key.id().startswith(batch) for key in keys)
+        names = [row.key.id() for row in rows_here(kind)]
+        counts[kind._get_kind()] = sum(name.startswith(batch) for name in names)
     return counts
 
 

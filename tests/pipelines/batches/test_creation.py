@@ -28,6 +28,7 @@ from tests.pipelines.batches.harness import (
     note,
     notes,
     outcomes,
+    rows_here,
     rows_of,
     told,
 )
@@ -68,7 +69,7 @@ def test_pages_are_cut_by_members_and_by_bytes(
     some = notes(*"abcdefg", "x" * 100, "y" * 100, "z")
     with world.context():
         NOTES.populate(world.clients, "b", some, seal=True)
-        sizes = [len(page.letters) for page in BatchPage.query()]
+        sizes = [len(page.letters) for page in rows_here(BatchPage)]
     world.settle()
 
     assert sum(sizes) == 10
@@ -175,7 +176,7 @@ def test_the_arguments_travel_as_json(world: World) -> None:
     """A member is read by its own task, as it was written."""
     with world.context():
         NOTES.populate(world.clients, "b", [(note, Note('"ä\n'))])
-        [work] = BatchWork.query()
+        [work] = rows_here(BatchWork)
     assert json.loads(work.members[0][1]) == {"label": '"ä\n'}
     world.settle()
     assert RAN == {'b/"ä\n': 1}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.batches import state_key
-from pipelines.batches import beliefs, ending
+from models.batches import BatchPage, state_key
+from pipelines.batches import beliefs
 from pipelines.batches.ending import End, count_guarded, end_members
 from pipelines.fork_join import Batch
 from pipelines.fork_join import fold as fork_join_fold
@@ -19,6 +19,7 @@ from tests.pipelines.batches.harness import (
     deliver_next,
     notes,
     outcomes,
+    rows_here,
     told,
 )
 from tests.world import World
@@ -158,7 +159,7 @@ def test_a_guarded_commit_loses_against_another_writer(world: World) -> None:
     """F1: what was read is no longer so, and nothing is written."""
     populate(world, *LABELS)
     with world.context():
-        page = next(iter(ending.BatchPage.query())).key.id()
+        page = rows_here(BatchPage)[0].key.id()
         ends = [End(page, 0, 1, is_done=True)]
         batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
         puts = count_guarded(world.clients, batch, ends)
@@ -179,7 +180,7 @@ def test_a_second_end_of_a_member_needs_a_transaction(world: World) -> None:
     world.clock.sleep(1)
     deliver_all(world, "fork-join")
     with world.context():
-        page = next(iter(ending.BatchPage.query()))
+        page = rows_here(BatchPage)[0]
         end = End(page.key.id(), page.letters.index("d"), 1, is_done=True)
         batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
         assert count_guarded(world.clients, batch, [end]) is None

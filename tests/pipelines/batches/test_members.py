@@ -7,7 +7,7 @@ import json
 from models.batches import BatchWork
 from models.dead_tasks import DeadTask
 from pipelines.batches.ending import MAX_RESULT_BYTES
-from tests.pipelines.batches.harness import NOTES, RAN, deliver_all, deliver_next, notes
+from tests.pipelines.batches.harness import NOTES, RAN, deliver_all, deliver_next, notes, rows_here
 from tests.world import World
 
 
@@ -42,7 +42,7 @@ def write_as_the_next_version(world: World) -> None:
     """Store a member whose arguments this version cannot read."""
     with world.context():
         NOTES.populate(world.clients, "b", notes("a"), seal=True)
-        [work] = BatchWork.query().fetch()
+        [work] = rows_here(BatchWork)
         work.members = [[0, '{"label": {"text": "in two languages"}}']]
         work.put()
     deliver_next(world, "default")

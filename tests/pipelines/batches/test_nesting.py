@@ -18,6 +18,7 @@ from tests.pipelines.batches.harness import (
     deliver_next,
     mend,
     notes,
+    rows_here,
     told,
 )
 from tests.world import World
@@ -39,7 +40,7 @@ def test_a_tree_completes_once_at_each_level(world: World) -> None:
 
     batches = 1 + WIDTH + WIDTH**2
     with world.context():
-        states = BatchState.query().fetch()
+        states = rows_here(BatchState)
         assert told(TREES, "root")[0]["done"] == WIDTH
     assert [each.done for each in states] == [WIDTH] * batches
     assert all(each.outcome == "succeeded" for each in states)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.pipelines.counters.counts import counter_world
+from tests.pipelines.counters.counts import counter_world, neighbours
 from tests.world import Services, World
 
 
 @pytest.fixture
-def world(services: Services, way: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    return counter_world(services, way, monkeypatch)
+def world(services: Services, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world with counters, and counters beside them that nobody touches."""
+    world = counter_world(services, way, monkeypatch)
+    with neighbours(world):
+        yield world

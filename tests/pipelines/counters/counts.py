@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from models.counters import CounterReceipt, CounterShard, config_key
+from models.counters import (
+    CounterConfig,
+    CounterReceipt,
+    CounterShard,
+    CounterTotal,
+    config_key,
+    due_text,
+    shard_key,
+    total_key,
+)
 from pipelines.counters import Counted, Counter
 from pipelines.counters import commits as counter_commits
 from pipelines.runtime import Clients
 from pipelines.runtime.process_state import ProcessState
+from tests.pipelines.beside import elsewhere, untouched
 from tests.soak import IS_SOAK
 from tests.world import Services, World
 
@@ -29,6 +42,8 @@ PLAYED_WAYS = pytest.mark.parametrize(
     ("services", "way"), _ALL if IS_SOAK else _EACH, indirect=["services"]
 )
 COUNTERS = [LIKES, VOTES, HITS, VIEWS]
+# Declarations beside them.
+BESIDE = ("like", "likes-2", "votes-2", "hits-2")
 
 
 def counter_world(
@@ -38,6 +53,36 @@ def counter_world(
     if way == TWO_ROUND_TRIPS and monkeypatch is not None:
         monkeypatch.setattr(counter_commits, "supports_increments", lambda client: False)
     return World(services, counters=COUNTERS)
+
+
+@contextmanager
+def neighbours(world: World) -> Iterator[None]:
+    """Put counters beside those of a test; in the end they are as they were.
+
+    They are of declarations whose names begin alike, of keys that begin alike, and of another
+    namespace. Some of their shards are to be drained.
+    """
+    with world.context():
+        rows = [row for name in BESIDE for row in _beside(name, "a")]
+        rows += [row for counter in COUNTERS for row in _beside(counter.name, "a2")]
+        for counter in COUNTERS:
+            for row in _beside(counter.name, "a"):
+                row.key = elsewhere(row.key)
+                rows.append(row)
+    with untouched(world, rows):
+        yield
+
+
+def _beside(name: str, key: str) -> list[Any]:
+    """Return the rows of a counter, exact or gathered; of other declarations it is long due."""
+    due = due_text(name, datetime.datetime(2020, 1, 1)) if name in BESIDE else None  # noqa: DTZ001
+    return [
+        CounterConfig(
+            key=config_key(name, key), shards=2, read_shards=3, generation=7, calm_s=30.0, due=due
+        ),
+        *(CounterShard(key=shard_key(name, key, number), count=100) for number in range(3)),
+        CounterTotal(key=total_key(name, key), count=1_000, folds=3),
+    ]
 
 
 def another_process(world: World) -> Clients:
@@ -76,8 +121,12 @@ def config(world: World, key: str, counter: Counter = LIKES) -> Any:
 def stored(world: World, key: str) -> dict[int, int]:
     """Return what stands in the shards of a counter, by their numbers, whatever is read of it."""
     with world.context():
-        rows = [row for row in CounterShard.query() if row.key.id().split("|", 3)[3] == key]
-    return {int(row.key.id().split("|")[2]): row.count for row in rows}
+        names = [(row.key.id().split("|", 3), row.count) for row in CounterShard.query()]
+    return {
+        int(shard): count
+        for (_, name, shard, of), count in names
+        if of == key and name not in BESIDE
+    }
 
 
 def receipts(world: World) -> list[CounterReceipt]:

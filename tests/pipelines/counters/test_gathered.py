@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -13,13 +14,23 @@ from pipelines.counters import Counter, DifferentItemError, NotGatheredError
 from pipelines.fork_join import expiry
 from pipelines.fork_join.accumulator import BufferFullError
 from tests.faults import ERROR, REPLY_LOST
-from tests.pipelines.counters.counts import HITS, LIKES, VIEWS, add, counter_world, total
+from tests.pipelines.counters.counts import (
+    HITS,
+    LIKES,
+    VIEWS,
+    add,
+    counter_world,
+    neighbours,
+    total,
+)
 from tests.world import Services, World, in_threads
 
 
 @pytest.fixture
-def world(services: Services) -> World:
-    return counter_world(services)
+def world(services: Services) -> Iterator[World]:
+    world = counter_world(services)
+    with neighbours(world):
+        yield world
 
 
 def folds(world: World, name: str, key: str) -> int:
