@@ -69,6 +69,16 @@ def test_random_driver_delivers_each_task_once(engine):
     assert sorted(succeeded) == sorted(names)
 
 
+def test_a_driver_takes_no_more_than_it_asks_for(engine):
+    """The rest of each queue is ready for the next call."""
+    for number in range(5):
+        add(engine, f"t{number}")
+
+    taken = [ids(engine.begin_ready(limit=2)) for _ in range(4)]
+
+    assert taken == [["t0", "t1"], ["t2", "t3"], ["t4"], []]
+
+
 @pytest.mark.parametrize("kind", [FORCED, DUPLICATE, OVERLAP])
 def test_a_driver_begins_deliveries_of_each_kind(engine, kind):
     """What is due besides a task's own turn begins under its kind, once."""

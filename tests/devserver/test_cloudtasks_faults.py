@@ -48,6 +48,29 @@ def test_fault_overlap(engine):
     assert first.task.dispatch_count == 1
 
 
+@pytest.mark.parametrize("end", ["done", "deleted"])
+def test_a_task_that_has_ended_is_not_overlapped(engine, end):
+    """A copy that has not begun by then does not begin, and one that has changes nothing."""
+    engine.faults.add(kind="overlap")
+    for task_id in ("waits", "runs"):
+        add(engine, task_id)
+    first = [engine.begin_attempt(f"{QUEUE}/tasks/{task_id}") for task_id in ("waits", "runs")]
+    copy = engine.begin_attempt(first[1].task.name, OVERLAP)
+    engine.advance(5)
+    for attempt in first:
+        if end == "done":
+            engine.end_attempt(attempt.id, status=200)
+        else:
+            engine.tasks.delete(attempt.task.name)
+    ended_at = copy.task.ended_at
+    engine.advance(5)
+
+    engine.end_attempt(copy.id, status=200)
+
+    assert engine.begin_ready() == []
+    assert (copy.task.state, copy.task.ended_at) == (end, ended_at)
+
+
 def test_fault_delay(engine):
     """A delayed task goes param seconds late, once, and keeps its ETA."""
     engine.faults.add(kind="delay", param=30)

@@ -172,12 +172,14 @@ def test_reset_of_one_queue(engine):
     task.http_request.url = "http://handler.invalid"
     engine.tasks.create(other, task)
     add(engine, "a")
-    (attempt, *_) = engine.begin_ready(limit=1)
+    attempts = {attempt.task.queue: attempt for attempt in engine.begin_ready(limit=1)}
 
     engine.reset(QUEUE)
 
-    assert engine.end_attempt(attempt.id, status=500) is None
+    assert engine.end_attempt(attempts[QUEUE].id, status=500) is None
     assert engine.get_task(f"{other}/tasks/b").name == f"{other}/tasks/b"
+    assert engine.end_attempt(attempts[other].id, status=200) is attempts[other]
+    assert attempts[other].task.state == "done"
     add(engine, "a")
     assert ids(engine.begin_ready()) == ["a"]
 
@@ -221,6 +223,19 @@ def test_waiting_task_can_be_retried_now(engine):
     engine.tasks.retry(name)
 
     assert len(finish(engine)) == 1
+    assert engine.is_idle()
+
+
+def test_a_running_task_is_not_put_back_to_work(engine):
+    """Its attempt decides what becomes of it, once."""
+    name = add(engine, "a")
+    (attempt,) = engine.begin_ready()
+
+    engine.tasks.retry(name)
+
+    assert (engine.due(), engine.begin_ready()) == ([], [])
+    engine.end_attempt(attempt.id, status=200)
+    assert attempt.task.state == "done"
     assert engine.is_idle()
 
 
