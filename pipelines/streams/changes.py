@@ -159,7 +159,7 @@ def _check_replaces(was: Computation, part: Part, code: Computation) -> None:
             f"version {code.version} of {code.name} is a sink, or the one that runs is: attach it "
             "under another name"
         )
-    if not isinstance(was, Absent) and was.percentile != code.percentile:
+    if was.percentile != code.percentile:
         raise TopologyError(
             f"version {code.version} of {code.name} has another `percentile`: its watermark would "
             "go back"

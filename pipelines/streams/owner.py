@@ -126,7 +126,7 @@ class Owner:
     @property
     def reached(self) -> int:
         """The watermark that the hooks and their timers follow."""
-        return self.head.early.get(self.name, self.watermark)
+        return self.head.reached(self.name)
 
     def _refresh(self) -> Steps[None]:
         """Know the watermarks, as another worker of this process has read them, or read them.

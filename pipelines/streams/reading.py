@@ -183,7 +183,8 @@ def status(environment: Environment) -> Steps[Status]:
 def _computation_status(
     environment: Environment, head: Head, name: str, passed: Counter[str]
 ) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
-    part = environment.at(head).parts[name]
+    plan = environment.at(head)
+    part, asks = plan.parts[name], plan.computation(name).percentile < 100
     los = head.intervals.get(name, ())
     waiting = yield from _waiting(environment, head, name)
     by_lo = yield from read_intervals(environment, name, los)
@@ -202,8 +203,8 @@ def _computation_status(
         produced=sum(each.produced for each in found),
         late_inside=sum(each.late_inside for each in found),
         waiting_timers=sum(each.timers for each in found),
-        known_for_ms=known_for(environment, environment.at(head), name, found),
-        early=head.early.get(name),
+        known_for_ms=known_for(environment, plan, name, found),
+        early=head.early.get(name) if asks else None,
         version=part.version,
         phase=part.phase,
         intervals=tuple(

@@ -115,7 +115,8 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
-    early: Mapping[str, int] = {}  # Of computations that ask for a percentile: that watermark.
+    # Of computations that ask for a percentile, or did: that watermark. It stays, for none falls.
+    early: Mapping[str, int] = {}
     still: int = 0  # How many ticks in a row have moved nothing.
     waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
     layout: int = 0  # How often intervals were split or merged; layout.py has what follows of it.
@@ -128,6 +129,10 @@ class Head(NamedTuple):
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of that.
     recovered: Mapping[str, int] = {}  # By computation: records found where nobody looks.
+
+    def reached(self, computation: str) -> int:
+        """Return the watermark that the hooks and the timers of a computation follow."""
+        return max(self.inputs.get(computation, 0), self.early.get(computation, 0))
 
 
 class SourceRow(NamedTuple):

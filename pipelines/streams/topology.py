@@ -47,6 +47,7 @@ class Part(NamedTuple):
         weak: Whether those who write for it run it.
         records, timers, keys: How many were discarded so far, of one that leaves.
         sink: Whether records leave the pipeline there: their ids follow from their places.
+        percentile: How much of what is expected its timers wait for.
     """
 
     version: int
@@ -62,6 +63,7 @@ class Part(NamedTuple):
     keys: int = 0
     weak: bool = False
     sink: bool = False
+    percentile: float = 100
 
     @property
     def is_leaving(self) -> bool:
@@ -94,7 +96,7 @@ def part_of(computation: Computation, phase: str = RUNNING, since: int = 0) -> P
     version = computation.version
     return Part(
         version, inputs, written, phase, since, kept=(version,), weak=computation.weak,
-        sink=isinstance(computation, Sink),
+        sink=isinstance(computation, Sink), percentile=computation.percentile,
     )  # fmt: skip
 
 
@@ -149,13 +151,16 @@ def with_change(head: Head, change: Change) -> Head:
 
 
 class Absent(Computation):
-    """A computation that runs and that this code does not have: only who sends to whom is known."""
+    """A computation that runs and that this code does not have.
+
+    Who sends to whom is known, and which watermarks are asked for: ticks of any code move them.
+    """
 
     def __init__(self, name: str, part: Part) -> None:
         self.name, self.version = name, part.version
         self.inputs = dict.fromkeys(part.inputs, str)
         self.outputs = tuple(part.written)
-        self.weak = part.weak
+        self.weak, self.percentile = part.weak, part.percentile
 
 
 class Plan(Declaration):

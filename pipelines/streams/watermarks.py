@@ -79,7 +79,7 @@ class Cut:
         head = self.head.body
         return bool(
             self.silent
-            or self.early != head.early
+            or {**head.early, **self.early} != head.early
             or {**head.inputs, **self.inputs} != head.inputs
             or {**head.sources, **self.sources} != head.sources
         )
@@ -99,7 +99,7 @@ class Cut:
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
         interval = self.intervals[name, lo]
-        reached = self.early.get(name, self.inputs[name])
+        reached = max(self.inputs[name], self.early.get(name, 0), self.head.body.reached(name))
         is_due = interval.due <= reached or interval.wall <= now_ms
         return is_due or (name, lo) in self.pending
 

@@ -9,9 +9,10 @@ import pytest
 
 from pipelines.streams import mail, owner, reshaping, watermarks
 from pipelines.streams.layout import Inbox, inboxes_of, left_of
-from pipelines.streams.rows import Interval
+from pipelines.streams.rows import Head, Interval
 from tests.pipelines.streams import broken
 from tests.pipelines.streams.growing import Reshaped
+from tests.pipelines.streams.schedules import Schedule
 
 
 def calm(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
@@ -79,3 +80,12 @@ def newest_inbox_first(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads the inboxes that were born last first."""
     schedule.simulation.has_snapshots = False
     patch.setattr(watermarks, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])
+
+
+def percentile_stays(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Timers follow the watermark of a percentile that nobody asks for any more."""
+
+    def reached(head: Head, computation: str) -> int:
+        return head.early.get(computation, head.inputs.get(computation, 0))
+
+    patch.setattr(Head, "reached", reached)

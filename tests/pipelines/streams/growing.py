@@ -180,3 +180,22 @@ class Early(Other):
     def _judge_counts(self) -> None:
         self.judge.lanes = dict.fromkeys(self.judge.lanes, "1")
         super()._judge_counts()
+
+
+class ExactWindows(EarlyWindows):
+    """The same, edited: they wait for all."""
+
+    name = "windows"
+    percentile = 100
+
+
+class EarlyNoMore(Early):
+    """The percentile is taken away, and instances of before, or that lack the windows, serve on."""
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(seed, chances)
+        simulation = self.simulation
+        before, simulation.pipeline = simulation.pipeline, pipeline_of(Rekey, ExactWindows, Collect)
+        lacking = pipeline_of(Rekey, Collect)
+        simulation.machines[0].pipeline = before
+        simulation.machines[1].pipeline = (before, lacking, None)[seed % 3]

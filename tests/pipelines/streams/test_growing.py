@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.streams.rows import CHUNK, is_late
 from tests.pipelines.streams import broken_growth
-from tests.pipelines.streams.growing import Early, Held, Reshaped
+from tests.pipelines.streams.growing import Early, EarlyNoMore, Held, Reshaped
 from tests.pipelines.streams.schedules import Schedule, found
 from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
@@ -27,7 +27,9 @@ VARIANTS: list[tuple[Variant, int]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Reshaped, Held, Early], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Reshaped, Held, Early, EarlyNoMore], ids=lambda kind: kind.__name__
+)
 def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
     """G1, G2, G3, G4, G5, G10, G11, G12, G13."""
     for seed in BUDGET.drawn(range(SCHEDULES)):
@@ -69,3 +71,9 @@ def _waits_for_a_tick(schedule: Reshaped) -> bool:
 def test_a_broken_split_is_noticed(variant: Variant, first: int) -> None:
     """G10: what a part of the protocol is for: without it some schedule breaks an invariant."""
     assert found(Reshaped, variant, range(first, first + MAX_SEARCHED)) is not None
+
+
+def test_a_percentile_that_is_followed_for_ever_is_noticed() -> None:
+    """G12: timers that wait for a watermark which nobody moves any more."""
+    variant = broken_growth.percentile_stays
+    assert found(EarlyNoMore, variant, range(MAX_SEARCHED)) is not None

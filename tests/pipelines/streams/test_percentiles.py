@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Pipeline, PushSource
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from pipelines.streams.changes import replace
+from pipelines.streams.errors import TopologyError
 from pipelines.streams.percentiles import (
     BUCKETS,
     MAX_DELAYS,
@@ -17,6 +20,8 @@ from pipelines.streams.percentiles import (
 )
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import SourceRow
+from pipelines.streams.watermarks import read_cut, tick
+from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.harness import Hits, Minutes, hits, stream_world, windows
 from tests.world import Services
 
@@ -109,3 +114,94 @@ def test_what_is_forgotten_waits_for_all_records() -> None:
 
     with pytest.raises(TypeError, match="ttl"):
         Pipeline("forgetful", Forgetful)
+
+
+class Fires(Computation):
+    """Notes which of its timers have fired."""
+
+    name = "fires"
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+    percentile = 99
+
+    def record(self, ctx: Context, record: Record) -> None:
+        end = record.at // 1_000 * 1_000 + 1_000
+        ctx.set_timer(str(end), end)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        ctx.state.list("fired").append(timer.at)
+
+
+class Exact(Fires):
+    name = "fires"
+    percentile = 100
+
+
+class Exact2(Exact):
+    name = "fires"
+    version = 2
+    reads = (1,)
+
+
+class Neighbour(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+
+EXACT_IN_TIME = PushSource("in", disorder=timedelta(0))
+
+
+def _pipeline(*computations: type[Computation], **more: Any) -> Pipeline:
+    return Pipeline("p", Neighbour, *computations, sources=[EXACT_IN_TIME], intervals=1, **more)
+
+
+def _begun() -> Desk:
+    """Return a desk at which a watermark of most records is ahead of that of all."""
+    desk = Desk(_pipeline(Fires))
+    desk.simulation.max_steps = 3_000
+    desk.push(Came("a", "k", 500), watermark=500)
+    desk.push(Came("b", "k", 3_000), watermark=3_000)
+    desk.run()
+    return desk
+
+
+def _deploy(desk: Desk, pipeline: Pipeline) -> None:
+    desk.simulation.pipeline = desk.pipeline = pipeline
+    for machine in desk.simulation.machines:
+        machine.memories.clear()
+
+
+def test_timers_go_by_all_records_when_a_percentile_is_taken_away() -> None:
+    """G12, G4: by an edit of the same version; and the ticks come to rest."""
+    desk = _begun()
+    _deploy(desk, _pipeline(Exact))
+
+    for at in (5_000, 20_000):
+        desk.push(Came(f"x{at}", "k", at), watermark=at)
+        desk.run()
+
+    assert desk.state("fires", "k")["fired"] == [1_000, 4_000, 6_000]
+    status = desk.status().computations["fires"]
+    assert (status.watermark, status.early) == (20_000, None)
+
+
+def test_a_tick_of_code_that_lacks_a_computation_moves_its_percentile_and_rests() -> None:
+    """G12, G15: an older instance of a rolling deployment."""
+    desk = _begun()
+    older = desk.simulation.machines[1]
+    older.pipeline = _pipeline()
+    desk.push(Came("c", "k", 9_000), watermark=9_000)
+
+    desk.do(desk.worker("fires"))
+    desk.do(tick(desk.simulation.environment(older)))
+
+    assert desk.head.early["fires"] == 9_000
+    cut = desk.do(read_cut(desk.simulation.environment(older)))
+    assert not cut.has_moved
+
+
+def test_a_version_with_another_percentile_is_refused_by_whatever_code() -> None:
+    """G15: also if the code of the version that runs is gone."""
+    desk = _begun()
+    _deploy(desk, _pipeline(Exact2))
+
+    with pytest.raises(TopologyError, match="another `percentile`"):
+        desk.do(replace(desk.environment, "fires", 2))
