@@ -20,6 +20,10 @@ class ChangedError(Exception):
     """A row is not as the commit expected, or a race was lost; nothing was written."""
 
 
+class RepeatedError(Exception):
+    """An earlier delivery of the task has let the records in; nothing was written."""
+
+
 class OutcomeUnknownError(Exception):
     """The commit may have been applied, or may still be."""
 

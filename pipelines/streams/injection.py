@@ -20,6 +20,7 @@ from pipelines.streams.calls import (
     Key,
     OutcomeUnknownError,
     Read,
+    RepeatedError,
     Steps,
     UnworkableError,
 )
@@ -72,6 +73,7 @@ class Offer:
     Attributes:
         watermark: As the source states it; None: it follows the latest record.
         position: Where the source goes on; only of a `PullSource`.
+        receipt: A row that is there until this was let in: the commit deletes it.
     """
 
     stream: str
@@ -79,6 +81,7 @@ class Offer:
     arrivals: Sequence[Arrival]
     watermark: int | None = None
     position: Any = None
+    receipt: Key | None = None
 
 
 class Injected(NamedTuple):
@@ -167,6 +170,7 @@ def let_in(
     Raises:
         ChangedError: the row is not the expected one, or too many others were faster.
         HeldBackError: the source has to wait; nothing was let in.
+        RepeatedError: the offer's receipt is gone.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
@@ -189,11 +193,17 @@ def let_in(
             return plan.injected(found)  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
+        receipt = yield from _receipt(offer)
+        if offer.receipt is not None and not receipt:
+            if plan is not None and found is not None:
+                return plan.injected(found)  # By an earlier attempt, it may be.
+            raise RepeatedError
         # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
         is_first = expected is not None and not expected.body.seq
         if plan is None and offer.arrivals and not is_first:
             _check_not_held(head.body, offer)
         plan = _Plan(environment, offer, head, found, id_, passes=passes)
+        plan.commit.deletes += receipt
         if handed is None:  # Once, however often the commit is tried.
             handed = yield from hand_on(environment, plan.passage)
         try:
@@ -210,6 +220,14 @@ def let_in(
             environment.memories[key] = head, found, read_ms
         return plan.injected(found)
     raise ChangedError
+
+
+def _receipt(offer: Offer) -> Steps[list[tuple[Key, int]]]:
+    """Return the row that the commit of an offer deletes, with its version, if it is there."""
+    if offer.receipt is None:
+        return []
+    [row] = yield Read([offer.receipt])
+    return [(offer.receipt, row.version)] if row is not None else []
 
 
 def _check_not_held(head: Head, offer: Offer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from models.transactions import current_transaction
 from pipelines import outbox
 from pipelines.runtime.clients import Clients
 from pipelines.streams import changes, lookup, progress, reading
-from pipelines.streams.calls import Create, Steps
+from pipelines.streams.calls import Create, Key, RepeatedError, Steps
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadRecordError, HeldBackError
@@ -24,11 +25,13 @@ from pipelines.streams.pulling import pull_wake
 from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER, check_time, encoded_bytes, value_text
 from pipelines.streams.reshaping import halve, merge, split
-from pipelines.streams.rows import SLOTS
+from pipelines.streams.rows import OUTBOX, SLOTS
 from pipelines.streams.service import Engine, tasks_of
 from pipelines.streams.sources import PullSource, PushSource
 from pipelines.tasks.declaration import Task
 from pipelines.tasks.errors import Retry
+
+log = logging.getLogger(__name__)
 
 MAX_PUSHED = 500
 MAX_PUSHED_BYTES = 2_000_000
@@ -83,7 +86,7 @@ class Pipeline(Declaration):
             HeldBackError: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
-        self._check_push(stream, process)
+        _check_push(self, stream, process)
         _check_pushed(records)
         engine = Engine(clients, self)
         arrivals = [
@@ -102,22 +105,24 @@ class Pipeline(Declaration):
     ) -> None:
         """Let a record in if, and only if, the transaction that this code runs in is committed.
 
+        It comes in once, whenever and however often its task is delivered: a row of the outbox is
+        its receipt, and goes with the commit that lets it in.
+
         Raises:
             NoTransactionError: this is not the body of `transact`.
             UnknownStreamError, BadRecordError: nothing was let in.
         """
-        self._check_push(stream, process)
+        _check_push(self, stream, process)
         value_text(value)
         check_time(at)
         transaction = current_transaction()
-        number = transaction.count(f"streams {self.name}")
-        args = PushLater(stream, process, f"{transaction.id}.{number}", value, at)
-        outbox.enqueue(clients, push_task(self), args)
-
-    def _check_push(self, stream: str, process: str) -> None:
-        if not isinstance(self.source(stream), PushSource):
-            raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
-        self.check_process(stream, process)
+        id_ = f"{transaction.id}.{transaction.count(f'streams {self.name}')}"
+        outbox.enqueue_with_ack(
+            clients,
+            push_task(self),
+            lambda unacked: PushLater(stream, process, id_, value, at, unacked),
+            tag=f"streams/{self.name}/{stream}",
+        )
 
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
         """Say that no further record comes from a source: all timers fire.
@@ -320,6 +325,7 @@ class PushLater:
     id: Annotated[str, pydantic.Field(max_length=MAX_ID_CHARS)]
     value: Any
     at: int
+    unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
 
 
 @functools.cache
@@ -327,11 +333,17 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
     """Return the task that lets in what transactions have pushed, always the same."""
 
     def push(clients: Clients, args: PushLater) -> None:
-        record = Pushed(args.id, args.value, args.at)
+        _check_push(pipeline, args.stream, args.process)
+        engine = Engine(clients, pipeline)
+        record = arrival(engine.environment, args.stream, args.value, args.at, args.id)
+        receipt = Key(OUTBOX, args.unacked) if args.unacked else None
+        offer = Offer(args.stream, args.process, [record], receipt=receipt)
         try:
-            pipeline.push(clients, args.stream, [record], process=args.process)
+            engine.run(inject(engine.environment, offer))
         except HeldBackError as error:
             raise Retry(str(error)) from error
+        except RepeatedError:
+            log.info("%s was let in before", args.id)
 
     path = f"/tasks/streams/{pipeline.name}/push"
     return Task(path, tasks_of(pipeline).work.queue, PushLater, push)
@@ -341,6 +353,12 @@ def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
     found = yield from reading.source_row(environment, stream)
     yield Create([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
+
+
+def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
+    if not isinstance(pipeline.source(stream), PushSource):
+        raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+    pipeline.check_process(stream, process)
 
 
 def _check_pushed(records: Sequence[Pushed]) -> None:

@@ -24,6 +24,7 @@ HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
     "StreamSource",
     "StreamDead",
 )
+OUTBOX = "OutboxTask"  # A row of the outbox, of which nothing matters here but that it is there.
 SLOTS = 2**16
 ON_TIME, LATE = 0, 1
 MAX_LEASE_MS = 60_000
