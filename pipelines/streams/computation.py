@@ -109,6 +109,13 @@ class Computation:
         """
         return state
 
+    def check_tag(self, tag: str) -> None:
+        """Check that this version can act on a timer that an earlier one has set.
+
+        Raises:
+            BadRecordError: it cannot.
+        """
+
     def load(self, text: str, version: int) -> dict[str, Any]:
         """Return a state from the text that a version has left.
 

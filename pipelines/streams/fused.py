@@ -65,6 +65,7 @@ class Fused(Computation):
         outputs: Sequence[str] | None = None,
         version: int = 1,
         reads: Sequence[int] = (),
+        forgets: Sequence[str] = (),
     ) -> None:
         """Declare a computation.
 
@@ -72,15 +73,17 @@ class Fused(Computation):
             parts: At least two. Streams that none of them writes come from outside.
             outputs: The streams that leave; by default those that no part reads.
             version: Of all parts: one more when one of them is replaced. A part's `upgrade` gets
-                versions of these. What a part has left that is not there any more is forgotten.
+                versions of these.
             reads: The earlier versions whose states all parts can read.
+            forgets: Parts of earlier versions, whose states and timers are forgotten. States and
+                timers of others are refused: those of a computation that was not fused are.
 
         Raises:
             TypeError: these cannot run as one; the text says why.
         """
         known = list(map(as_computation, parts))
         self.name = name
-        self.version, self.reads = version, reads
+        self.version, self.reads, self.forgets = version, reads, frozenset(forgets)
         self.parts = {part.name: part for part in known}
         self.max_attempts = max((part.max_attempts for part in known), default=1)
         self.ttl = max((part.ttl for part in known if part.ttl is not None), default=None)
@@ -114,11 +117,27 @@ class Fused(Computation):
         cast(_Fusion, ctx).steps.fire(timer)
 
     def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
-        return {
-            name: self.parts[name].upgrade(items, version)
-            for name, items in state.items()
-            if name in self.parts
-        }
+        kept = {name: items for name, items in state.items() if name not in self.forgets}
+        for name, items in kept.items():
+            self._check_part(name, is_one=isinstance(items, dict))
+        return {name: self.parts[name].upgrade(items, version) for name, items in kept.items()}
+
+    def check_tag(self, tag: str) -> None:
+        name = tag.partition(_BETWEEN)[0]
+        if name not in self.forgets:
+            self._check_part(name)
+
+    def _check_part(self, name: str, *, is_one: bool = True) -> None:
+        """Check that a state or a timer is that of a part.
+
+        Raises:
+            BadRecordError: it is not; it would be lost.
+        """
+        if name not in self.parts or not is_one:
+            raise BadRecordError(
+                f"{name} is no part of {self.name}: name it in `forgets` if an earlier version had "
+                "it; parts do not go on with what ran without them"
+            )
 
     def check(self) -> None:
         super().check()
@@ -217,10 +236,11 @@ class _Steps:
 
     def fire(self, timer: Timer) -> None:
         """Have a part act on its timer, and the others work on what that leads to."""
+        self._fused.check_tag(timer.tag)
         name, _, tag = timer.tag.partition(_BETWEEN)
         part, set_timer = self._fused.parts.get(name), self._hands.firing
         if part is None or set_timer is None:
-            return  # It is a part of an earlier version.
+            return  # It is a part of an earlier version, and forgotten.
         self._begin((name, NEVER if set_timer.is_late else set_timer.hold))
         self._part = part
         part.timer(self._context, Timer(self.key, tag, timer.at, timer.is_wall))

@@ -44,9 +44,11 @@ def try_states(
             yield from shelf.load(interval, of_slabs, ())
             for key in of_slabs:
                 state = shelf.state(interval, key)
-                if state.text and not shelf.is_torn(interval, key):
+                if shelf.is_torn(interval, key):
+                    continue
+                if state.text:
                     versions.add(state.version)
-                    _try(code, key, state)
+                _try(code, key, state)
             shelf.clear()
     return sorted(versions)
 
@@ -68,7 +70,10 @@ def _check_reads(code: Computation, versions: set[int]) -> None:
 
 def _try(code: Computation, key: str, state: KeyState) -> None:
     try:
-        code.codec.dump(code.load(state.text, state.version))
+        if state.text:
+            code.codec.dump(code.load(state.text, state.version))
+        for tag in state.timers:
+            code.check_tag(tag)
     except Exception as error:
         raise UnreadableStateError(
             f"version {code.version} of {code.name} cannot read the state of {key!r}, left by "

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
+from pipelines.streams.changes import replace
+from pipelines.streams.errors import UnreadableStateError
 from pipelines.streams.fused import Fused
 from pipelines.streams.state import JsonCodec
+from pipelines.streams.topology import parts_of
+from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.test_fused import (
     COUNT,
     Follow,
@@ -50,8 +55,8 @@ def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
     assert test.state("fused", "a") == {"tally": {"count": 102}, "follow": {"mid": [1, 2]}}
 
 
-def test_a_timer_of_a_part_that_is_not_there_any_more_does_nothing() -> None:
-    later = Fused("fused", Tally, Watch, version=2, reads=[1])
+def test_what_a_part_that_is_not_there_any_more_has_left_is_forgotten_if_that_is_said() -> None:
+    later = Fused("fused", Tally, Watch, version=2, reads=[1], forgets=["spread"])
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
     test.push("in", {"k": "a", "waits": [300]}, at=1)
     test.replace("fused", 2)
@@ -59,6 +64,58 @@ def test_a_timer_of_a_part_that_is_not_there_any_more_does_nothing() -> None:
 
     assert test.read("seen") == []
     assert not test.dead
+
+
+def test_a_timer_of_no_part_is_a_dead_letter() -> None:
+    """G16: nothing that was set is dropped in silence."""
+    later = Fused("fused", Tally, Watch, version=2, reads=[1])
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
+    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.replace("fused", 2)
+    test.close()
+
+    [(_, failure)] = test.dead
+    assert "spread is no part of fused" in failure.error
+
+
+class Alone(Tally):
+    """What is to be fused runs apart, and has timers, or a state as well."""
+
+    name = "fused"
+    has_state = True
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if self.has_state:
+            super().record(ctx, record)
+        ctx.set_timer("end", 9_000)
+
+
+class Last(Computation):
+    inputs: ClassVar = {"mid": key_of}
+
+
+class AloneWithTimers(Alone):
+    name = "fused"
+    has_state = False
+
+
+@pytest.mark.parametrize(
+    ("alone", "why"), [(Alone, "count is no part"), (AloneWithTimers, "end is no part")]
+)
+def test_parts_do_not_take_the_place_of_what_was_not_fused(
+    alone: type[Computation], why: str
+) -> None:
+    """G16: its states and timers would be lost; the trial finds them, and nothing is changed."""
+    later = Fused("fused", Tally, Last, outputs=["mid"], version=2, reads=[1])
+    sources = [PushSource("in", disorder=timedelta(0))]
+    desk = Desk(Pipeline("p", alone, standby=[later], sources=sources, intervals=1))
+    desk.push(Came("1", "a", 1_000), watermark=2_000)
+    desk.run()
+
+    with pytest.raises(UnreadableStateError, match=why):
+        desk.do(replace(desk.environment, "fused", 2))
+
+    assert parts_of(desk.head)["fused"].version == 1
 
 
 # What cannot be fused
