@@ -1,4 +1,10 @@
-"""The bodies of rows, as JSON and back."""
+"""The bodies of rows, as JSON and back.
+
+Versions of the app that serve side by side write the same rows. A field that only later code knows
+is in `rest` for code that does not, and is written back as it was. What stands in a row by its
+place (a slab, a timer, a column of a chunk) cannot be kept so: code that meets more than it knows
+leaves the row to other instances (`MissingCodeError`), and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +34,12 @@ from pipelines.streams.rows import (
     Slab,
     SlabBody,
     SourceRow,
+    later_code,
+    part_of_row,
 )
 from pipelines.streams.texts import encoder, quoted
 
+_COLUMNS = frozenset(Letter._fields)
 _encode = encoder(allow_nan=True)
 # The service takes 1,048,487 bytes of a property.
 MAX_ROW_BYTES = 1_000_000
@@ -50,7 +59,8 @@ def dump(kind: str, body: Any) -> bytes:
     if kind == CHUNK:
         body = _columns(body)
     elif kind in (HEAD, INTERVAL, SOURCE, DEAD):
-        body = body._asdict()
+        fields = body._asdict()
+        body = {**fields.pop("rest"), **fields}
     return _encode(body).encode()
 
 
@@ -118,6 +128,8 @@ def _columns(letters: Sequence[Letter]) -> dict[str, Any]:
 def _letters(body: Any) -> tuple[Letter, ...]:
     if isinstance(body, list):  # As they were written before they stood in columns.
         return tuple(Letter(*each) for each in body)
+    if not _COLUMNS.issuperset(body):
+        raise later_code("a chunk")
     columns = [body.get(name, ()) for name in Letter._fields]
     same = [[each] * len(columns[0]) if isinstance(each, str) else each for each in columns]
     return tuple(made(Letter, zip(*same, strict=True)))
@@ -131,10 +143,14 @@ def _slab(items: list[Any]) -> SlabBody:
     keys, large = {}, set()
     for key, *more in items:
         stored: list[Any] = [*more, *("", [], None, False, 1)[len(more) :]]
-        text, timers, expires, is_large, version = stored
-        set_timers = {
-            tag: SetTimer(at, bool(wall), hold, bool(late)) for tag, at, wall, hold, late in timers
-        }
+        try:
+            text, timers, expires, is_large, version = stored
+            set_timers = {
+                tag: SetTimer(at, bool(wall), hold, bool(late))
+                for tag, at, wall, hold, late in timers
+            }
+        except ValueError as error:
+            raise later_code("a slab") from error
         expires = NEVER if expires is None else expires
         keys[key] = KeyState(text, set_timers, expires, version)
         if is_large:
@@ -143,29 +159,32 @@ def _slab(items: list[Any]) -> SlabBody:
 
 
 def _interval(body: dict[str, Any]) -> Interval:
-    slabs = tuple(Slab(*each) for each in body.pop("slabs"))
-    ids = tuple(IdsPart(*each) for each in body.pop("ids"))
-    load = Load(*body.pop("load", ()))
-    return Interval(**_known(Interval, body), slabs=slabs, ids=ids, load=load)
+    slabs = tuple(part_of_row(Slab, each) for each in body.pop("slabs"))
+    ids = tuple(part_of_row(IdsPart, each) for each in body.pop("ids"))
+    load = part_of_row(Load, body.pop("load", ()))
+    return Interval(**_fields(Interval, body), slabs=slabs, ids=ids, load=load)
 
 
 def _source(body: dict[str, Any]) -> SourceRow:
     lists = {name: tuple(body.get(name, ())) for name in ("last", "delays")}
-    return SourceRow(**_known(SourceRow, {**body, **lists}))
+    return SourceRow(**_fields(SourceRow, {**body, **lists}))
 
 
 def _dead(body: dict[str, Any]) -> DeadRow:
     letter = body.pop("letter")
-    return DeadRow(**_known(DeadRow, body), letter=Letter(*letter) if letter else None)
+    return DeadRow(**_fields(DeadRow, body), letter=part_of_row(Letter, letter) if letter else None)
 
 
-def _known(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version of the code knows."""
-    return {name: value for name, value in body.items() if name in kind._fields}
+def _fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row; those that only later code knows are its `rest`."""
+    known = {name: value for name, value in body.items() if name in kind._fields}
+    if len(known) < len(body):
+        known["rest"] = {name: value for name, value in body.items() if name not in known}
+    return known
 
 
 _LOADERS: dict[str, Callable[[Any], Any]] = {
-    HEAD: lambda body: Head(**_known(Head, body)),
+    HEAD: lambda body: Head(**_fields(Head, body)),
     INTERVAL: _interval,
     SLAB: _slab,
     LARGE: lambda body: body,

@@ -314,10 +314,11 @@ class _Plan:
         reached = latest - self.pipeline.disorder_ms(offer.stream)
         if offer.watermark is not None:
             reached = min(offer.watermark, FOREVER)
-        return SourceRow(
+        return was._replace(
             watermark=max(floor, reached),
             latest=latest,
             seen_ms=now_ms,
+            is_out=False,
             last=(*was.last[1 - REMEMBERED :], id_),
             seq=was.seq + 1,
             records=was.records + len(offer.arrivals),

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipelines.streams.rows import Head, slot_of
+from pipelines.streams.rows import Head, part_of_row, slot_of
 
 
 class Left(NamedTuple):
@@ -56,10 +56,7 @@ def birth_of(head: Head, computation: str, lo: int) -> int:
 
 def left_of(head: Head, computation: str) -> list[Left]:
     """Return the inboxes of a computation that intervals have left behind."""
-    return [
-        Left(lo, born, died, bool(is_shut))
-        for lo, born, died, is_shut in head.left.get(computation, ())
-    ]
+    return [part_of_row(Left, left) for left in head.left.get(computation, ())]
 
 
 def left_within(head: Head, computation: str, lo: int, hi: int) -> list[Left]:

@@ -30,7 +30,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, chunk_size
+from pipelines.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, chunk_size, part_of_row
 from pipelines.streams.shutting import Row, noted_by_all
 from pipelines.streams.topology import (
     ATTACHING,
@@ -214,6 +214,6 @@ def _cleaned(head: Head, name: str, part: Part | None, now_ms: int) -> Head:
     if part is not None:
         return head._replace(topology={**head.topology, name: part})
     topology = dict(head.topology)
-    gone = Part(*topology.pop(name))
+    gone = part_of_row(Part, topology.pop(name))
     change = Change(name, "detached", gone.version, 0, now_ms, gone.records, gone.timers, gone.keys)
     return with_change(head._replace(topology=topology), change)

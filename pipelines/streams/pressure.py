@@ -48,7 +48,7 @@ def held_back(
 ) -> dict[str, str]:
     """Return which processes of sources have to wait, and why."""
     held: dict[str, str] = {}
-    for place, why in [*_ahead(pipeline, head, rows), *_crowded(pipeline, head, waiting)]:
+    for place, why in [*_ahead(pipeline, head, rows), *_crowded(pipeline, head, waiting, rows)]:
         held[held_name(*place)] = why
     return held
 
@@ -59,13 +59,17 @@ def held_name(stream: str, process: str) -> str:
 
 
 def _crowded(
-    pipeline: Declaration, head: Head, waiting: Mapping[str, Waiting]
+    pipeline: Declaration,
+    head: Head,
+    waiting: Mapping[str, Waiting],
+    rows: Mapping[Place, SourceRow],
 ) -> Iterator[tuple[Place, str]]:
     """Yield the processes that a computation cannot keep up with."""
     limits = pipeline.limits
     for name, found in waiting.items():
         for stream in pipeline.graph.sources_of[name]:
-            for process in pipeline.sources[stream].processes:
+            declared = pipeline.sources[stream].processes
+            for process in {*declared, *(each for of, each in rows if of == stream)}:
                 part = 2 if held_name(stream, process) in head.held else 1
                 if found.rows * part > limits.waiting_rows:
                     yield (stream, process), f"{name} has over {limits.waiting_rows} rows waiting"

@@ -33,7 +33,7 @@ from pipelines.streams.rows import (
     Load,
     SourceRow,
 )
-from pipelines.streams.topology import RUNNING, Plan
+from pipelines.streams.topology import RUNNING, Plan, processes_of
 
 MAX_BACKLOG = 200
 
@@ -152,11 +152,13 @@ def status(environment: Environment) -> Steps[Status]:
         computations[name], by_lo = yield from _computation_status(environment, head, name, passed)
         intervals |= {(name, lo): interval for lo, interval in by_lo.items()}
     sources = {}
-    for stream, source in plan.sources.items():
-        found = yield Read([environment.names.source(stream, each) for each in source.processes])
+    places = processes_of(plan, head.processes)
+    for stream in plan.sources:
+        processes = [each for of, each in places if of == stream]
+        found = yield Read([environment.names.source(stream, each) for each in processes])
         known = {
             process: row.body
-            for process, row in zip(source.processes, found, strict=True)
+            for process, row in zip(processes, found, strict=True)
             if row is not None
         }
         for row in known.values():
@@ -170,7 +172,7 @@ def status(environment: Environment) -> Steps[Status]:
             known[""].position if "" in known else None,
             {
                 process: head.held[held_name(stream, process)]
-                for process in source.processes
+                for process in processes
                 if held_name(stream, process) in head.held
             },
         )
@@ -270,13 +272,8 @@ def overview(environment: Environment) -> Steps[Overview]:
         if row is None:
             continue
         intervals.setdefault(name, []).append(row.body)
-    sources = yield Read(
-        [
-            names.source(stream, process)
-            for stream, source in pipeline.sources.items()
-            for process in source.processes
-        ]
-    )
+    processes = processes_of(pipeline, head.processes)
+    sources = yield Read([names.source(*each) for each in processes if each[0] in pipeline.sources])
     latest = max((row.body.latest for row in sources if row is not None), default=0)
     return Overview(head, intervals, latest)
 

@@ -113,6 +113,7 @@ def _split(
 
 def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
     """Return an interval and what is cut off it: both know the ids, one keeps the counts."""
+    _check_known(was)
     ids = tuple(_placed(part, lo) for part in was.ids)
     both = was._replace(seq=was.seq + 1, gen=was.gen + 1, born=layout, layout=layout, ids=ids)
     lower = both._replace(hi=slot, slabs=tuple(each for each in was.slabs if each.lo < slot))
@@ -123,6 +124,11 @@ def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, I
         passed={}, late_inside=0,
     )  # fmt: skip
     return lower, upper
+
+
+def _check_known(*intervals: Interval) -> None:
+    if fields := sorted({name for interval in intervals for name in interval.rest}):
+        raise BadLayoutError(f"later code has written {fields}: it has to split or merge this")
 
 
 def _placed(part: IdsPart, lo: int) -> IdsPart:
@@ -207,6 +213,7 @@ def _merged(
 
 def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) -> Interval:
     """Return two intervals as one. The worker of the first goes on with it."""
+    _check_known(lower, upper)
     placed = [_placed(part, los[0]) for part in lower.ids]
     placed += [_placed(part, los[1]) for part in upper.ids]
     youngest = {(part.lo, part.number): part for part in sorted(placed, key=_age)}

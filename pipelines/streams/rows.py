@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pipelines.streams.calls import Key
+from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.keys import KeyState
 from pipelines.streams.records import FOREVER, NEVER
 
@@ -25,6 +26,7 @@ HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
     "StreamDead",
 )
 OUTBOX = "OutboxTask"  # A row of the outbox, of which nothing matters here but that it is there.
+Part = TypeVar("Part", bound=tuple[Any, ...])
 SLOTS = 2**16
 ON_TIME, LATE = 0, 1
 MAX_LEASE_MS = 60_000
@@ -87,6 +89,7 @@ class Interval(NamedTuple):
     load: Load = Load()
     passed: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
     late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
+    rest: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property
     def hold(self) -> int:
@@ -126,10 +129,12 @@ class Head(NamedTuple):
     held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
     held_ms: Mapping[str, int] = {}  # When it had to last.
     heard: Mapping[str, Sequence[int]] = {}  # By stream, when: silence.py.
+    idle: Mapping[str, int] = {}  # By stream, in ms: for code that does not know the source.
     processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of that.
     recovered: Mapping[str, int] = {}  # By computation: records found where nobody looks.
+    rest: Mapping[str, Any] = {}
 
     def reached(self, computation: str) -> int:
         """Return the watermark that the hooks and the timers of a computation follow."""
@@ -152,6 +157,7 @@ class SourceRow(NamedTuple):
     layout: int = 0  # The latest one that it has written under.
     delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
     passed: Mapping[str, int] = {}  # By weak computation or sink, how many records it has passed.
+    rest: Mapping[str, Any] = {}
 
 
 class Letter(NamedTuple):
@@ -176,6 +182,7 @@ class DeadRow(NamedTuple):
     at: int = 0
     is_wall: bool = False
     hold: int = 0
+    rest: Mapping[str, Any] = {}
 
 
 class SlabBody(NamedTuple):
@@ -183,6 +190,22 @@ class SlabBody(NamedTuple):
 
     keys: Mapping[str, KeyState]
     large: frozenset[str] = frozenset()
+
+
+def part_of_row(kind: type[Part], items: Sequence[Any]) -> Part:
+    """Return a part of a row, whose fields stand in it by their places.
+
+    Raises:
+        MissingCodeError: later code has written it, with more of them.
+    """
+    if len(items) > len(kind._fields):  # type: ignore[attr-defined]
+        raise later_code(f"a {kind.__name__}")
+    return kind(*items)
+
+
+def later_code(what: str) -> MissingCodeError:
+    """Return what says that this code must not write a row, because it would drop something."""
+    return MissingCodeError(f"later code has written {what}: it is left to instances that have it")
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -18,7 +18,7 @@ from pipelines.streams.computation import Computation
 from pipelines.streams.declaration import Declaration, Graph
 from pipelines.streams.errors import MissingCodeError
 from pipelines.streams.keys import Target
-from pipelines.streams.rows import Head
+from pipelines.streams.rows import Head, part_of_row
 from pipelines.streams.sink import Sink
 from pipelines.streams.sources import PushSource
 
@@ -102,7 +102,7 @@ def part_of(computation: Computation, phase: str = RUNNING, since: int = 0) -> P
 
 def parts_of(head: Head) -> dict[str, Part]:
     """Return the topology of a head, by computation."""
-    return {name: Part(*part) for name, part in head.topology.items()}
+    return {name: part_of_row(Part, part) for name, part in head.topology.items()}
 
 
 def first_parts(pipeline: Declaration) -> dict[str, Part]:
@@ -127,6 +127,19 @@ def _declared(pipeline: Declaration, stream: str) -> Sequence[str]:
     return source.processes if source is not None else ()
 
 
+def idle_of(plan: Plan, head: Head, stream: str) -> int:
+    """Return after which silence a process of a source is left out, also of one of other code."""
+    if stream not in plan.known_sources and stream in head.idle:
+        return head.idle[stream]
+    return plan.idle_ms(stream)
+
+
+def with_idle(plan: Plan, head: Head) -> Head:
+    """Return a head that has, for other code, what this code knows of sources."""
+    known = {each: plan.idle_ms(each) for each in plan.sources if each in plan.known_sources}
+    return head._replace(idle={**head.idle, **known})
+
+
 def with_process(head: Head, stream: str, process: str) -> Head:
     """Return a head that knows of a process of a source."""
     known = head.processes.get(stream, ())
@@ -142,7 +155,7 @@ def under_way(head: Head) -> bool:
 
 def history_of(head: Head) -> list[Change]:
     """Return the last changes, the latest first."""
-    return [Change(*each) for each in reversed(head.history)]
+    return [part_of_row(Change, each) for each in reversed(head.history)]
 
 
 def with_change(head: Head, change: Change) -> Head:

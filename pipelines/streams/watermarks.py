@@ -46,7 +46,7 @@ from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 from pipelines.streams.shutting import Row, still_left, to_note
 from pipelines.streams.silence import Hearing, hear, silent_among
-from pipelines.streams.topology import Plan, processes_of
+from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
 
 MAX_ROUNDS = 5
 
@@ -215,7 +215,7 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
-    idle_ms, now_ms = cut.plan.idle_ms(stream), environment.now_ms()
+    idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
     hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
     silent = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
     for process, row in silent.items():
@@ -299,6 +299,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         heard={**head.heard, **cut.hearings},
         held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
     )
+    new = with_idle(cut.plan, new)
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
     return Commit(puts=[*puts.values()]), new
 

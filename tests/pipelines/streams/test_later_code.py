@@ -1,0 +1,144 @@
+"""Rows that later code has written, and sources that only it knows, in a rolling deployment."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams.calls import Found
+from pipelines.streams.changes import attach
+from pipelines.streams.encoding import dump, load
+from pipelines.streams.errors import BadLayoutError, MissingCodeError
+from pipelines.streams.layout import left_of
+from pipelines.streams.reshaping import split
+from pipelines.streams.rows import (
+    CHUNK,
+    DEAD,
+    HEAD,
+    INTERVAL,
+    SLAB,
+    SOURCE,
+    DeadRow,
+    Head,
+    Interval,
+    SourceRow,
+)
+from pipelines.streams.topology import history_of, parts_of
+from pipelines.streams.watermarks import tick
+from tests.pipelines.streams.desk import Came, Desk
+
+LATER = {"later": {"in": [1, 2]}}
+
+
+class Old(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("n").add(1)
+        ctx.set_timer("t", record.at + 10)
+
+
+class New(Computation):
+    inputs: ClassVar = {"meters": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("late" if ctx.late else "in time").add(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (HEAD, Head(gen=7)),
+        (INTERVAL, Interval(9)),
+        (SOURCE, SourceRow(seq=3)),
+        (DEAD, DeadRow("c", "k", "ValueError", 1)),
+    ],
+)
+def test_fields_of_later_code_are_written_back(kind: str, row: Any) -> None:
+    """G15: whoever does not know a field of a row loses nothing of it."""
+    stored = {**json.loads(dump(kind, row)), **LATER}
+
+    again = load(kind, json.dumps(stored).encode())
+
+    assert json.loads(dump(kind, again)) == stored
+    assert load(kind, dump(kind, row)).rest == {}
+
+
+def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
+    """G15: nobody makes a row anew that exists."""
+    desk = Desk(Pipeline("p", Old, intervals=1))
+    desk.push(Came("1", "a", 1))
+    rows = desk.simulation.store.rows
+    for key in [key for key in rows if key.kind in (HEAD, INTERVAL, SOURCE)]:
+        rows[key] = Found(rows[key].body._replace(rest=LATER), rows[key].version)
+    for machine in desk.simulation.machines:
+        machine.memories.clear()
+
+    desk.push(Came("2", "a", 30_000))
+    desk.run()
+
+    assert desk.state("old", "a")["n"] == 2
+    kinds = [key.kind for key, row in rows.items() if getattr(row.body, "rest", {}) == LATER]
+    assert sorted(kinds) == [HEAD, INTERVAL, SOURCE]
+    with pytest.raises(BadLayoutError, match="later"):
+        desk.do(split(desk.environment, "old", 2**15))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (SLAB, [["k", "{}", [], None, False, 1, "later"]]),
+        (SLAB, [["k", "{}", [["tag", 1, False, 1, False, "later"]]]]),
+        (CHUNK, {"key": ["k"], "at": [1], "stream": "s", "id": "", "text": ["1"], "later": [1]}),
+        (INTERVAL, {"hi": 9, "slabs": [[0, 1, 1, 1, 0, "later"]], "ids": []}),
+        (INTERVAL, {"hi": 9, "slabs": [], "ids": [[1, 2, 3, None, "later"]]}),
+        (INTERVAL, {"hi": 9, "slabs": [], "ids": [], "load": [0, 0, 0, 0, "", 0, "later"]}),
+        (DEAD, {"computation": "c", "key": "", "error": "", "since_ms": 1, "letter": [1] * 6}),
+    ],
+)
+def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
+    kind: str, stored: Any
+) -> None:
+    """G15: what stands in a row by its place is not kept by who does not know it."""
+    with pytest.raises(MissingCodeError, match="later code"):
+        load(kind, json.dumps(stored).encode())
+
+
+def test_a_head_of_which_something_would_be_dropped_is_left_to_later_code() -> None:
+    """G15: computations, changes and inboxes that were left stand in it by their places."""
+    head = Head(topology={"c": [1] * 20}, history=[[1] * 20], left={"c": [[1] * 20]})
+    for look in (parts_of, history_of, lambda of: left_of(of, "c")):
+        with pytest.raises(MissingCodeError, match="later code"):
+            look(head)
+
+
+OLD = Pipeline("p", Old, intervals=1)
+METERS = PushSource("meters", processes=("a", "b"), idle=timedelta(hours=6), disorder=timedelta(0))
+NEW = Pipeline("p", Old, standby=[New], intervals=1, sources=[METERS])
+
+
+def test_a_tick_of_old_code_waits_for_processes_as_long_as_new_code_says() -> None:
+    """G15, G3: a source that it does not know has its `idle` in the head, and not the default."""
+    desk = Desk(NEW)
+    desk.simulation.sweeps = False
+    desk.push(Came("o", "k", 1))
+    desk.do(attach(desk.environment, "new", None))
+    desk.run()
+    for process in "ab":
+        desk.push(Came(f"{process}0", "k", 1_000), stream="meters", process=process)
+    desk.run()
+    for number in range(3):
+        desk.wait(50)
+        desk.push(Came(f"a{number + 1}", "k", 9_000), stream="meters", process="a")
+        desk.run()
+
+    machine = desk.simulation.machines[1]
+    machine.pipeline = OLD
+    desk.do(tick(desk.simulation.environment(machine)))
+
+    assert desk.status().sources["meters"].silent == ()
+    assert desk.push(Came("b1", "k", 5_000), stream="meters", process="b").late == 0
