@@ -18,7 +18,7 @@ PERIOD_MS = 1_000
 SPLIT_BUSY = 0.8
 MERGE_BUSY = 0.3  # Of both together: far from what two halves have after a split.
 HOT_SHARE = 0.5
-# What was measured longer ago says nothing any more; nor is anything merged sooner after a split.
+# What was measured longer ago says nothing any more. Nor is anything merged sooner after a split.
 STALE_MS = 60_000
 
 
@@ -50,6 +50,10 @@ class LoadMeter:
         self._rounds += 1
         self._is_behind = self._is_behind and behind
         self._keys.update(keys)
+
+    def load_after(self, before: Load) -> Load:
+        """Return the load of an interval, given the one that runs before this one have left."""
+        return self.load._replace(split_ms=before.split_ms) if self.load.at_ms else before
 
     def end_period(self, now_ms: int) -> bool:
         """Sum up, if a period is over; return whether one was."""
@@ -89,8 +93,8 @@ def middle(keys: Mapping[str, int]) -> int | None:
 
 
 def halved(load: Load, now_ms: int) -> Load:
-    """Return what each half of an interval is expected to have to do: enough not to be merged."""
-    return Load(at_ms=now_ms, busy=max(load.busy, MERGE_BUSY) / 2)
+    """Return what each half of an interval is expected to have to do."""
+    return Load(at_ms=now_ms, busy=load.busy / 2, split_ms=now_ms)
 
 
 def to_merge(los: Sequence[int], loads: Mapping[int, Load], now_ms: int) -> int | None:
@@ -101,7 +105,10 @@ def to_merge(los: Sequence[int], loads: Mapping[int, Load], now_ms: int) -> int 
         loads: What those that rest have had to do.
     """
     busy = {lo: load.busy if load.at_ms > now_ms - STALE_MS else 0.0 for lo, load in loads.items()}
+    young = {lo for lo, load in loads.items() if load.split_ms > now_ms - STALE_MS}
     for lo, slot in pairwise(los):
-        if lo in busy and slot in busy and busy[lo] + busy[slot] < MERGE_BUSY:
+        if not {lo, slot} <= busy.keys() - young:
+            continue
+        if busy[lo] + busy[slot] < MERGE_BUSY:
             return slot
     return None

@@ -55,7 +55,7 @@ class Load(NamedTuple):
     """What an interval had to do lately, as its owner has measured it.
 
     `busy`: the share of the time in which it worked. `hot_key`: the most frequent key, if it has a
-    large share.
+    large share. `split_ms`: when it was cut off, or something off it.
     """
 
     at_ms: int = 0
@@ -64,6 +64,7 @@ class Load(NamedTuple):
     commit_ms: float = 0
     hot_key: str = ""
     hot_share: float = 0
+    split_ms: int = 0
 
 
 class Interval(NamedTuple):

@@ -290,7 +290,7 @@ class Worker(Owner):
         return was._replace(
             lease_ms=now_ms + self.pace.lease_ms,
             layout=self.head.layout,
-            load=self.meter.load,
+            load=self.meter.load_after(was.load),
             deaths=0,
             slabs=slabs,
             ids=ids,

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from models.streams import StreamHead, StreamInterval
-from pipelines.streams import Pipeline, StreamTest, load
+from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, load
 from pipelines.streams.balancing import split_if_full
 from pipelines.streams.combine import top
 from pipelines.streams.errors import BadLayoutError
 from pipelines.streams.limits import Limits
 from pipelines.streams.load import LoadMeter, middle, to_merge
-from pipelines.streams.rows import Head, Load, slot_of
+from pipelines.streams.reshaping import split
+from pipelines.streams.rows import SLOTS, Head, Load, slot_of
 from pipelines.streams.two_phase import two_phase
+from pipelines.streams.watermarks import tick
 from pipelines.streams.windows import Session, Tumbling, Windowed
-from tests.pipelines.streams.desk import Desk
+from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.harness import (
     PACE,
     WEBLOG,
@@ -158,6 +160,52 @@ def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
     half = load.halved(Load(1, busy=0), now_ms)
     assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS - 1) is None
     assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS) == 100
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("n").add(1)
+
+
+@pytest.mark.parametrize("period_ms", [load.PERIOD_MS, 0], ids=["short runs", "measured runs"])
+def test_what_was_split_is_not_merged_within_a_minute(
+    period_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: whatever its workers do meanwhile, so that bursts do not split and merge by turns."""
+    monkeypatch.setattr(load, "PERIOD_MS", period_ms)
+    pipeline = Pipeline("p", Counted, intervals=1, limits=Limits(intervals=3))
+    desk = Desk(pipeline)
+    desk.simulation.sweeps = False
+    _push(desk, "a")
+    desk.do(split(desk.environment, "counted", SLOTS // 2))
+
+    for n in range(5):
+        _push(desk, f"b{n}")
+        desk.wait(10)
+        _push(desk, f"c{n}")
+    assert len(desk.head.intervals["counted"]) == 2
+
+    desk.wait(load.STALE_MS / 1000)
+    desk.do(tick(desk.environment))
+    assert len(desk.head.intervals["counted"]) == 1
+
+
+def _push(desk: Desk, label: str) -> None:
+    """Have the workers of all intervals do something."""
+    records = [Came(f"{label}.{n}", f"k{n}", 1) for n in range(8)]
+    desk.push(*records)
+    desk.run()
+
+
+def test_a_run_that_has_measured_nothing_leaves_what_the_one_before_it_has() -> None:
+    """G10: what the status shows, and a merge goes by, is of the last whole period."""
+    meter, before = LoadMeter(lambda: 0.0), Load(5, busy=0.7, split_ms=3)
+    assert meter.load_after(before) == before
+
+    meter.load = Load(9, busy=0.1)
+    assert meter.load_after(before) == Load(9, busy=0.1, split_ms=3)
 
 
 def test_a_worker_measures_itself_period_by_period() -> None:
