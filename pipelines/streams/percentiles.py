@@ -72,7 +72,9 @@ def of_source(rows: Sequence[SourceRow], watermark: int, percentile: float) -> i
         rows: Its processes that are waited for.
         watermark: That of all of them.
     """
-    reached = sorted((_of_process(row, percentile), row.records) for row in rows)
+    reached = sorted(
+        (_of_process(row, percentile), row.records) for row in rows if row.watermark < FOREVER
+    )
     left_out = sum(records for _, records in reached) * (100 - percentile) / 100
     for at, records in reached:
         if records > left_out:
@@ -83,7 +85,7 @@ def of_source(rows: Sequence[SourceRow], watermark: int, percentile: float) -> i
 
 def _of_process(row: SourceRow, percentile: float) -> int:
     delay = delay_of(row.delays, percentile)
-    if delay is None or row.watermark >= FOREVER:
+    if delay is None:
         return row.watermark
     return max(row.watermark, min(row.latest - delay, FOREVER - 1))
 

@@ -125,7 +125,9 @@ class Pipeline(Declaration):
         )
 
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
-        """Say that no further record comes from a source: all timers fire.
+        """Say that no further record comes from a process of a source.
+
+        All timers fire when all processes have closed.
 
         Raises:
             UnknownStreamError: there is no such source.

@@ -7,13 +7,13 @@ silent before it has `idle` from its end on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pipelines.streams.calls import Found
 from pipelines.streams.pressure import held_name
 from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import Head
+from pipelines.streams.rows import Head, SourceRow
 
 
 class Hearing(NamedTuple):
@@ -53,6 +53,19 @@ def silent_among(
         return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
 
     silent = {process: row for process, row in inside.items() if is_silent(process, row)}
-    if len(silent) == len(inside):
+    if len(silent) == sum(row.body.watermark < FOREVER for row in inside.values()):
         return {}  # The last ones keep their watermark: nobody is there who knows more.
     return silent
+
+
+def watermark_of(published: int, rows: Iterable[SourceRow], heard: Iterable[SourceRow]) -> int:
+    """Return the watermark of a source: that of the slowest process that it waits for.
+
+    It ends when all processes have ended. Where some have, and others are silent, it stands still:
+    they may come back, and after its end all that they bring would be late.
+    """
+    waited_for = [row.watermark for row in heard if row.watermark < FOREVER]
+    if waited_for:
+        return max(published, min(waited_for))
+    ends = {row.watermark >= FOREVER for row in rows}
+    return FOREVER if ends == {True} else published

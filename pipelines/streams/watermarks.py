@@ -45,7 +45,7 @@ from pipelines.streams.pressure import (
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 from pipelines.streams.shutting import Row, still_left, to_note
-from pipelines.streams.silence import Hearing, hear, silent_among
+from pipelines.streams.silence import Hearing, hear, silent_among, watermark_of
 from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
 
 MAX_ROUNDS = 5
@@ -222,8 +222,8 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))
     cut.heard[stream] = [row.body for process, row in inside.items() if process not in silent]
-    heard = [row.watermark for row in cut.heard[stream]]
-    cut.sources[stream] = max(published, min(heard, default=published))
+    known = [row.body for row in rows.values()]
+    cut.sources[stream] = watermark_of(published, known, cut.heard[stream])
 
 
 def _see_computation(

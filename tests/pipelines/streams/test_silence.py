@@ -5,7 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
+import pytest
+
+from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams.percentiles import of_source
+from pipelines.streams.rows import SourceRow
 from pipelines.streams.sweep import sweep
 from tests.pipelines.streams.desk import Came, Desk
 
@@ -84,3 +88,38 @@ def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
 
     assert silent(desk) == ("b",)
     assert desk.head.sources["in"] == 140 * S
+
+
+@pytest.mark.parametrize("closes_first", [True, False])
+def test_a_process_that_closes_ends_no_stream_that_another_one_may_come_back_to(
+    closes_first: bool,
+) -> None:
+    """G3: the watermark stands, whether the other one is left out before or after that."""
+    desk = desk_of("eu", "us")
+    for process in ("eu", "us"):
+        push(desk, process, 100 * S)
+
+    for second in (35, 70):
+        if closes_first and second == 35:
+            desk.push(process="eu", watermark=FOREVER)
+        desk.wait(35)
+        if not closes_first:
+            desk.push(process="eu", watermark=100 * S)
+        desk.do(sweep(desk.environment))
+    desk.push(process="eu", watermark=FOREVER)
+    desk.run()
+
+    assert silent(desk) == (() if closes_first else ("us",))
+    assert desk.head.sources["in"] == 100 * S
+    assert push(desk, "us", 101 * S) == 0
+    desk.push(process="us", watermark=FOREVER)
+    desk.run()
+    assert desk.head.sources["in"] == FOREVER
+
+
+def test_a_percentile_of_a_stream_does_not_end_before_it() -> None:
+    """G12: a process that has closed says nothing of how far the others are."""
+    closed = SourceRow(watermark=FOREVER, latest=100, records=999)
+    slow = SourceRow(watermark=50, latest=60, records=1)
+    assert of_source([closed, slow], 50, 90) == 50
+    assert of_source([closed], 50, 90) == 50
