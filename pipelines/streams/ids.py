@@ -32,6 +32,16 @@ def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
     return min(horizon_ms, max(0, now_ms - 1000 * (interval.ids[0].last_s + 1)))
 
 
+def parted(parts: Sequence[IdsPart]) -> tuple[Sequence[IdsPart], tuple[IdsPart, ...]]:
+    """Return rows of ids, the oldest first, as those for which there is no room and the others."""
+    return parts[:-MAX_PARTS], tuple(parts[-MAX_PARTS:])
+
+
+def key_of(names: Names, computation: str, lo: int, part: IdsPart) -> Key:
+    """Return the key of a row of ids of the interval that begins at a slot."""
+    return names.ids(computation, lo if part.lo is None else part.lo, part.number)
+
+
 @dataclass
 class KnownIds:
     """The ids that one interval has accepted."""
@@ -87,11 +97,12 @@ class KnownIds:
             new, number = tuple(accepted[start : start + MAX_PART]), number + 1
             parts.append(IdsPart(number, now_s, len(new)))
             commit.inserts.append((self._key(parts[-1]), new))
-        kept = {self._key(part) for part in parts[-MAX_PARTS:]}
+        _, youngest = parted(parts)
+        kept = {self._key(part) for part in youngest}
         for part in interval.ids:
             if self._key(part) not in kept:
                 commit.deletes.append((self._key(part), None))
-        return tuple(parts[-MAX_PARTS:])
+        return youngest
 
     def _last(self, interval: Interval) -> IdsPart | None:
         """Return the part that can be added to: of this interval, since it is as it is.
@@ -115,6 +126,4 @@ class KnownIds:
             self.seen.difference_update(self.parts.pop(key).body)
 
     def _key(self, part: IdsPart) -> Key:
-        return self.names.ids(
-            self.computation, self.lo if part.lo is None else part.lo, part.number
-        )
+        return key_of(self.names, self.computation, self.lo, part)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from pipelines.streams import ids
 from pipelines.streams.calls import (
     ChangedError,
     Commit,
@@ -114,8 +115,8 @@ def _split(
 def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
     """Return an interval and what is cut off it: both know the ids, one keeps the counts."""
     _check_known(was)
-    ids = tuple(_placed(part, lo) for part in was.ids)
-    both = was._replace(seq=was.seq + 1, gen=was.gen + 1, born=layout, layout=layout, ids=ids)
+    known = tuple(_placed(part, lo) for part in was.ids)
+    both = was._replace(seq=was.seq + 1, gen=was.gen + 1, born=layout, layout=layout, ids=known)
     lower = both._replace(hi=slot, slabs=tuple(each for each in was.slabs if each.lo < slot))
     upper = both._replace(
         owner="", lease_ms=0, deaths=0,
@@ -198,16 +199,17 @@ def _merged(
     names, (lower, upper) = environment.names, (row.body for row in found)
     before = [Inbox(birth_of(head.body, computation, lo), lo) for lo in los]
     after = with_layout(head.body, computation, before, [los[0]])
+    union = _union(los, lower, upper, after.layout)
+    older, kept = ids.parted(union.ids)
     return Commit(
         puts=[
-            (
-                names.interval(computation, los[0]),
-                _union(los, lower, upper, after.layout),
-                found[0].version,
-            ),
+            (names.interval(computation, los[0]), union._replace(ids=kept), found[0].version),
             (names.head, after, head.version),
         ],
-        deletes=[(names.interval(computation, los[1]), found[1].version)],
+        deletes=[
+            (names.interval(computation, los[1]), found[1].version),
+            *((ids.key_of(names, computation, los[0], part), None) for part in older),
+        ],
     )
 
 

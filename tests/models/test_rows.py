@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models import rows
+from models import calls, rows
 from models.rows import Name
 from models.streams import StreamSlab
 from tests.world import World
@@ -78,3 +80,24 @@ def test_ndb_reads_what_is_written_here(world: World) -> None:
         assert StreamSlab.get_by_id("p:a").body == {"a": [1]}
         StreamSlab(id="p:b", body=[2]).put()
     assert bodies(world)[1] == b"[2]"
+
+
+def test_more_rows_are_read_than_one_lookup_takes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datastore takes 1,000 keys; the emulators take more."""
+    sizes = list[int]()
+    call = calls.call_stub
+
+    def counted(method: Any, request: Any) -> Any:
+        sizes.append(len(request.keys))
+        return call(method, request)
+
+    monkeypatch.setattr(calls, "call_stub", counted)
+    names = [Name("StreamSlab", f"many:{n:04d}") for n in range(2 * calls.MAX_KEYS + 1)]
+    rows.commit(client_of(world), inserts=[(names[-1], b"last")])
+    found, _ = rows.read(client_of(world), names)
+
+    assert [row.body for row in found if row is not None] == [b"last"]
+    assert found[-1] is not None
+    assert (max(sizes), len(sizes)) == (calls.MAX_KEYS, 3)

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from models.streams import StreamHead, StreamInterval
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, load
+from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load
 from pipelines.streams.balancing import split_if_full
 from pipelines.streams.combine import top
 from pipelines.streams.errors import BadLayoutError
 from pipelines.streams.limits import Limits
 from pipelines.streams.load import LoadMeter, middle, to_merge
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import SLOTS, Head, Load, slot_of
+from pipelines.streams.reshaping import merge, split
+from pipelines.streams.rows import IDS, SLOTS, Head, Load, slot_of
 from pipelines.streams.two_phase import two_phase
 from pipelines.streams.watermarks import tick
 from pipelines.streams.windows import Session, Tumbling, Windowed
@@ -251,3 +251,25 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
     assert len(found[0]) == 4
     with pytest.raises(TypeError):
         two_phase("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
+
+
+def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G6: the youngest; no row of the others stays behind, and the time that is left is said."""
+    monkeypatch.setattr(ids, "MAX_PART", 2)
+    monkeypatch.setattr(ids, "MAX_PARTS", 3)
+    desk = Desk(Pipeline("p", Counted, intervals=2))
+    desk.simulation.sweeps = False
+    for label in "abc":
+        _push(desk, label)
+        desk.wait(60)
+
+    desk.do(merge(desk.environment, "counted", MIDDLE))
+    known = desk.interval("counted").ids
+    assert len(known) == len(desk.rows(IDS)) == 3
+    assert min(part.last_s for part in known) > desk.simulation.now_ms // 1000 - 100
+    assert desk.status().computations["counted"].known_for_ms < 100_000
+
+    _push(desk, "c")  # The youngest.
+    assert desk.status().computations["counted"].repeated >= 4
