@@ -278,9 +278,9 @@ class Declaration:
         return self.source(stream).disorder // timedelta(milliseconds=1)
 
     def idle_ms(self, stream: str) -> int:
-        """Return after which silence a process of a source is left out."""
+        """Return after which silence a process of a source is waited for no more."""
         source = self.sources[stream]
-        return source.idle // timedelta(milliseconds=1) if isinstance(source, PushSource) else 0
+        return source.idle // timedelta(milliseconds=1)
 
     def _check(self, made: Sequence[Computation], waiting: Sequence[Computation]) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):

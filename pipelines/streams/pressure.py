@@ -7,7 +7,7 @@ itself, so that it does not come and go with each record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -45,10 +45,16 @@ def held_back(
     head: Head,
     waiting: Mapping[str, Waiting],
     rows: Mapping[Place, SourceRow],
+    quiet: Collection[Place] = (),
 ) -> dict[str, str]:
-    """Return which processes of sources have to wait, and why."""
+    """Return which processes of sources have to wait, and why.
+
+    Args:
+        quiet: Those that were not heard for long: nobody waits for them.
+    """
     held: dict[str, str] = {}
-    for place, why in [*_ahead(pipeline, head, rows), *_crowded(pipeline, head, waiting, rows)]:
+    heard = {place: row for place, row in rows.items() if place not in quiet}
+    for place, why in [*_ahead(pipeline, head, heard), *_crowded(pipeline, head, waiting, rows)]:
         held[held_name(*place)] = why
     return held
 

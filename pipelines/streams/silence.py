@@ -43,7 +43,7 @@ def silent_among(
     idle_ms: int,
     now_ms: int,
 ) -> dict[str, Found]:
-    """Return the processes to be left out, of those that the watermark waits for."""
+    """Return the silent ones of the processes that the watermark waits for."""
 
     def is_silent(process: str, row: Found) -> bool:
         held_ms = head.held_ms.get(held_name(stream, process), 0)
@@ -52,10 +52,16 @@ def silent_among(
             heard_ms = max(heard_ms, hearing.ended_ms)
         return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
 
-    silent = {process: row for process, row in inside.items() if is_silent(process, row)}
-    if len(silent) == sum(row.body.watermark < FOREVER for row in inside.values()):
-        return {}  # The last ones keep their watermark: nobody is there who knows more.
-    return silent
+    return {process: row for process, row in inside.items() if is_silent(process, row)}
+
+
+def left_out(inside: Mapping[str, Found], silent: Mapping[str, Found]) -> Mapping[str, Found]:
+    """Return the silent processes that the watermark does not wait for any more.
+
+    If they are the last ones, it does: nobody is there who knows more.
+    """
+    is_last = len(silent) == sum(row.body.watermark < FOREVER for row in inside.values())
+    return {} if is_last else silent
 
 
 def watermark_of(published: int, rows: Iterable[SourceRow], heard: Iterable[SourceRow]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.runtime.clients import Clients
 
 MAX_PROCESSES = 100
+IDLE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class PushSource:
     stream: str
     disorder: timedelta = timedelta(seconds=2)
     processes: Sequence[str] = ("",)
-    idle: timedelta = timedelta(seconds=60)
+    idle: timedelta = IDLE
     dedup: timedelta = timedelta(hours=1)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,11 @@ class PullSource:
     disorder: timedelta = timedelta(seconds=2)
     poll: timedelta | None = None
     processes: Sequence[str] = field(default=("",), init=False)
+
+    @property
+    def idle(self) -> timedelta:
+        """After so long without a read it is no measure for others (`skew`)."""
+        return max(IDLE, 2 * (self.poll or timedelta(0)))
 
 
 Source = PushSource | PullSource

@@ -45,7 +45,7 @@ from pipelines.streams.pressure import (
 from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import CHUNK, Head, Interval, oldest
 from pipelines.streams.shutting import Row, still_left, to_note
-from pipelines.streams.silence import Hearing, hear, silent_among, watermark_of
+from pipelines.streams.silence import Hearing, hear, left_out, silent_among, watermark_of
 from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
 
 MAX_ROUNDS = 5
@@ -72,6 +72,7 @@ class Cut:
     held: dict[str, str] = field(default_factory=dict)
     heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
     early: dict[str, int] = field(default_factory=dict)
+    quiet: set[Place] = field(default_factory=set)  # Processes that were not heard for long.
     hearings: dict[str, Hearing] = field(default_factory=dict)  # By stream.
 
     @property
@@ -190,7 +191,7 @@ def read_cut(
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
     cut.early = early.inputs
     cut.left = still_left(pipeline, cut.head.body, cut.versions, cut.filled)
-    cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows)
+    cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows, cut.quiet)
     return cut
 
 
@@ -217,7 +218,9 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     inside = {process: row for process, row in rows.items() if not row.body.is_out}
     idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
     hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
-    silent = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
+    quiet = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
+    cut.quiet |= {(stream, process) for process in quiet}
+    silent = left_out(inside, quiet)
     for process, row in silent.items():
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))

@@ -8,6 +8,8 @@ from typing import ClassVar
 import pytest
 
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams.errors import HeldBackError
+from pipelines.streams.limits import Limits
 from pipelines.streams.percentiles import of_source
 from pipelines.streams.rows import SourceRow
 from pipelines.streams.sweep import sweep
@@ -123,3 +125,28 @@ def test_a_percentile_of_a_stream_does_not_end_before_it() -> None:
     slow = SourceRow(watermark=50, latest=60, records=1)
     assert of_source([closed, slow], 50, 90) == 50
     assert of_source([closed], 50, 90) == 50
+
+
+class Join(Count):
+    inputs: ClassVar = {"in": lambda value: value["k"], "other": lambda value: value["k"]}
+
+
+def test_a_stream_that_has_fallen_silent_holds_no_other_back() -> None:
+    """G11: also the last process of a stream, which the watermark still waits for."""
+    limits = Limits(skew=timedelta(minutes=1))
+    desk = Desk(Pipeline("p", Join, intervals=1, limits=limits))
+    desk.simulation.sweeps = False
+    desk.push(Came("b", "k", 1_000), stream="other", watermark=1_000)
+    desk.push(Came("a", "k", 1_000 * S), watermark=1_000 * S)
+    desk.run()
+    with pytest.raises(HeldBackError, match="ahead of other"):
+        desk.push(Came("a2", "k", 1_001 * S))
+
+    desk.wait(61)
+    desk.do(sweep(desk.environment))
+
+    assert desk.push(Came("a2", "k", 1_001 * S)).records == 1
+    assert desk.head.inputs["join"] == 1_000
+    desk.push(Came("b2", "k", 2_000), stream="other", watermark=2_000)
+    desk.run()
+    assert list(desk.head.held) == ["in:"]
