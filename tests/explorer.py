@@ -57,7 +57,10 @@ _known_calls: dict[str, list[str]] = {}
 
 
 class Scenario(Protocol):
-    """Something to do, and what must be true in the end. `tag` sets its runs apart."""
+    """Something to do, and what must be true in the end. `tag` sets its runs apart.
+
+    One that leaves rows on purpose has `leaves`, parts of their names (`leftovers.py`).
+    """
 
     def begin(self, tag: str) -> None:
         """Do what a user does; called again when it failed, as a user would try again."""
@@ -205,9 +208,7 @@ class Explorer:
 
     def _look_around(self) -> None:
         """Check that nothing is left that has served, after one sweep more at most."""
-        leaves: Collection[str] | None = getattr(self.scenario, "leaves", None)
-        if leaves is None:
-            return
+        leaves: Collection[str] = getattr(self.scenario, "leaves", ())
         left: list[str] = []
 
         def is_clean() -> bool:

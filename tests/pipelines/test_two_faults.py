@@ -71,6 +71,8 @@ class BadItemScenario(WalkScenario):
 class BadPackScenario:
     """Insert items in packs of several, of which one cannot be joined."""
 
+    leaves = ("'DeadTask'", "'parked:")
+
     def __init__(self, world: World, size: int) -> None:
         self.world = world
         self.queue = TALLIES if size % 2 else AT_ONCE
@@ -104,6 +106,8 @@ def lost(clients: Clients, args: Step) -> None:
 
 class BadRowScenario:
     """Place an order with its tasks and one more, which Cloud Tasks refuses."""
+
+    leaves = ("'OutboxTask'",)
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -132,8 +132,6 @@ def side_effect_job(outside: Counter[str]) -> Job[Walk, Item]:
 class EveryScenario:
     """A run with chains, a rate and every hook, beside a small one of the same job."""
 
-    leaves = ()
-
     def __init__(self, world: World, job: Job[Walk, Item], outside: Counter[str]) -> None:
         self.world = world
         self.job = job

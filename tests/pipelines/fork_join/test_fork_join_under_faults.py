@@ -92,6 +92,8 @@ class InsertScenario:
 class BadItemScenario(InsertScenario):
     """One of the items cannot be folded."""
 
+    leaves = ("'DeadTask'", "'parked:")
+
     def begin(self, tag: str) -> None:
         super().begin(tag)
         self.insert(tag, "bad")
