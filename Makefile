@@ -44,7 +44,7 @@ soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; 
 	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills or any_schedule" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
-	$(VENV)/mutants/bin/python tests/mutants.py $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
+	$(VENV)/mutants/bin/python -m tests.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
 
 check: lint types test ## All that CI runs: lint, types, tests
 

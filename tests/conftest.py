@@ -160,9 +160,10 @@ def tells_workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def datastore_address() -> Iterator[Callable[[str], str]]:
     """Either emulator, in memory, started when a test first asks for it.
 
-    A Datastore emulator that runs already, for tests, is named by TEST_DATASTORE_EMULATOR.
+    One that runs already, for tests, is named by TEST_DATASTORE_EMULATOR or
+    TEST_FIRESTORE_EMULATOR.
     """
-    running_already = {"datastore": os.environ.get("TEST_DATASTORE_EMULATOR")}
+    running_already = {kind: os.environ.get(f"TEST_{kind.upper()}_EMULATOR") for kind in EMULATORS}
     with contextlib.ExitStack() as stack:
 
         @functools.cache

@@ -5,8 +5,9 @@
 
 cosmic-ray makes the bugs; this picks which, in a copy of the tree, and runs those tests of the
 package that reach the planted line, the quickest first, until one fails. A bug that no test reaches
-survives at once. What survived is shown as a diff when it happens, and noted in .dev/mutants; with
-`--again` only that is planted.
+survives at once. The packages are in `planted.py`. Tests on the Firestore emulator, which is
+slower, run for lines that no other test reaches. What survived is shown as a diff when it happens,
+and noted in .dev/mutants; with `--again` only that is planted.
 
 A sample has one bug a place. Not planted is what is no bug, or one that nobody could miss: what
 does not compile, an operator of another kind (a time is not shifted), other types in annotations,
@@ -42,8 +43,11 @@ from typing import Any
 import cosmic_ray.plugins
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_code, use_mutation
+from cosmic_ray.operators.exception_replacer import ExceptionReplacer
 from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec
+
+from tests.planted import PACKAGES, named
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -64,111 +68,6 @@ ALIKE = (
     {"Is", "IsNot"},
     {"In", "NotIn"},  # codespell:ignore notin
 )
-
-
-@dataclass(frozen=True)
-class Package:
-    """Modules, and the quick ones of the tests that belong to them.
-
-    Left out are the plays with a fault at each call and the searches of all interleavings: a bug
-    that only they could find survives here. So what is found is the least.
-    """
-
-    modules: Sequence[str]
-    tests: Sequence[str]
-    slow: Sequence[str] = ()  # Of the tests, those that take too long.
-
-
-TESTS = "tests/pipelines"
-OUTBOX_TESTS = [
-    f"{TESTS}/outbox/test_{name}.py"
-    for name in (
-        *("enqueue", "relay", "background_relay", "refused_rows", "sweep", "unacked_rows", "depth"),
-    )
-]
-PACKAGES = {
-    "runtime": Package(["pipelines/runtime/*.py"], [f"{TESTS}/runtime"]),
-    "models": Package(
-        ["models/*.py"],
-        ["tests/models", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
-    ),
-    "paging": Package(
-        ["pipelines/paging/*.py"],
-        [
-            f"{TESTS}/paging/{name}.py"
-            for name in ("test_paging", "test_page_tokens", "test_paging_histories")
-        ],
-    ),
-    "outbox": Package(
-        ["pipelines/outbox/*.py", "pipelines/tasks/*.py"],
-        [f"{TESTS}/tasks/test_*", *OUTBOX_TESTS],
-    ),
-    "continuations": Package(
-        [
-            f"pipelines/continuations/{name}.py"
-            for name in (
-                "attempt",
-                "lease",
-                "receipts",
-                "closing",
-                "runs",
-                "sweep",
-                "progress",
-                "jobs",
-            )
-        ],
-        [
-            f"{TESTS}/continuations/test_{name}.py"
-            for name in (
-                "continuations",
-                "deferred_items",
-                "progress",
-                "continuation_sweeps",
-                "expired_runs",
-                "page_leases",
-            )
-        ],
-    ),
-    "counters": Package(["pipelines/counters/*.py"], [f"{TESTS}/counters/test_*.py"]),
-    "fork_join": Package(
-        ["pipelines/fork_join/*.py"],
-        [
-            f"{TESTS}/fork_join/test_{name}.py"
-            for name in (
-                "group_commit",
-                "fork_join",
-                "inserts",
-                "receipts",
-                "outcomes",
-                "parking",
-                "epochs",
-                "sweep",
-                "transactional",
-                "adaptive",
-                "accumulator",
-            )
-        ],
-    ),
-    "views": Package(
-        ["pipelines/materialized_views/*.py"],
-        [
-            f"{TESTS}/materialized_views/test_{name}.py"
-            for name in (
-                *("saves", "saves_in_transactions", "rows", "views_of_views", "limits"),
-                *("declarations", "tokens", "tokens_and_swaps", "freshness", "pacing"),
-                *("rebuilds", "verify", "changed_views", "views_beside_another_version"),
-                *("retired_views", "fan_in_views", "memory"),
-            )
-        ],
-    ),
-    "engine": Package(
-        [
-            f"devserver/cloudtasks/{name}.py"
-            for name in ("engine", "engine_state", "queues", "tasks", "attempts", "outcomes")
-        ],
-        ["tests/devserver/test_cloudtasks_*", "tests/contracts"],
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -203,9 +102,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="bugs at a time, each in its own tree")
     parser.add_argument("--again", action="store_true", help="only what survived the last time")
     args = parser.parse_args()
+    ExceptionReplacer._name_nodes = staticmethod(_caught)
     for name in args.names:
-        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, _emulator() as address:
-            os.environ["TEST_DATASTORE_EMULATOR"] = address
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, _emulators():
             trees = [Path(folder) / f"tree{i}" for i in range(args.jobs)]
             for tree in trees:
                 shutil.copytree(ROOT, tree, ignore=NOT_COPIED)
@@ -214,11 +113,18 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _emulator() -> Iterator[str]:
-    """Run one Datastore emulator for all bugs: its start takes longer than most tests."""
+def _emulators() -> Iterator[None]:
+    """Run one emulator of each kind for all bugs: its start takes longer than most tests."""
+    with _emulator("datastore") as address, _emulator("firestore") as locking:
+        os.environ.update(TEST_DATASTORE_EMULATOR=address, TEST_FIRESTORE_EMULATOR=locking)
+        yield
+
+
+@contextlib.contextmanager
+def _emulator(kind: str) -> Iterator[str]:
     run = (
         "from devserver.services import datastore_emulator as emulator\n"
-        "with emulator() as address: print(address, flush=True), input()"
+        f"with emulator({kind!r}) as address: print(address, flush=True), input()"
     )
     with subprocess.Popen(
         [PYTHON, "-c", run], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -230,7 +136,7 @@ def _emulator() -> Iterator[str]:
 
 def _plant_some(name: str, trees: Sequence[Path], args: argparse.Namespace) -> None:
     notes = NOTES / f"{name}.json"
-    modules = _found(trees[0], PACKAGES[name].modules)
+    modules = named(trees[0], PACKAGES[name].modules)
     reached = _reached(name, trees[0], modules)
     bugs = _pick(trees[0], modules, reached, args.most, args.seed)
     if args.again:
@@ -248,24 +154,18 @@ def _plant_some(name: str, trees: Sequence[Path], args: argparse.Namespace) -> N
     print(f"\n{name}: {len(seen) - len(left)} of {len(seen)} planted bugs found, {share:.0%}")
 
 
-def _found(tree: Path, patterns: Sequence[str]) -> list[str]:
-    found = [path for pattern in patterns for path in sorted(tree.glob(pattern))]
-    kept = [path for path in found if path.name != "__init__.py" and "__pycache__" not in path.name]
-    return list(dict.fromkeys(str(path.relative_to(tree)) for path in kept))
-
-
 def _reached(name: str, tree: Path, modules: Sequence[str]) -> dict[str, Any]:
     """Return what each test of a package reaches (`reached.py`), by a run without a bug.
 
     What an earlier run has told is good as long as modules and tests are the same.
     """
-    tests = _found(tree, PACKAGES[name].tests)
+    tests = named(tree, PACKAGES[name].tests)
     texts = b"".join(file.read_bytes() for file in _files(tree, [*modules, *tests]))
     answer = NOTES / f"{name}.{hashlib.sha256(texts).hexdigest()[:12]}.json"
     if not answer.exists():
         NOTES.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, "REACHED": str(answer), "REACHED_MODULES": ":".join(modules)}
-        picked = " and ".join(f"not {test}" for test in ("firestore", *PACKAGES[name].slow))
+        picked = " and ".join(f"not {test}" for test in PACKAGES[name].slow)
         options = [*OPTIONS, "-p", "tests.reached", "--timeout=0", "-k", picked]
         began_s = time.monotonic()
         command = [PYTHON, "-m", "pytest", *options, *tests]
@@ -318,7 +218,9 @@ def _bug(mutation: MutationSpec, source: _Source, reached: dict[str, Any]) -> Bu
         for test, told in reached.items()
         if test and (is_imported or not lines.isdisjoint(told["lines"].get(module, ())))
     }
-    tests = sorted(took_s, key=lambda test: took_s[test])
+    # One emulator is enough, and the one that locks is slower; but some tests run on no other.
+    elsewhere = [test for test in took_s if "firestore" not in test]
+    tests = sorted(elsewhere or took_s, key=lambda test: took_s[test])
     spent_s = itertools.accumulate(took_s[test] for test in tests)
     quick = [test for test, until_s in zip(tests, spent_s, strict=True) if until_s <= MAX_S]
     return Bug(mutation, {test: START_S + PATIENCE * took_s[test] for test in quick or tests[:1]})
@@ -370,6 +272,15 @@ def _is_alike(operator: str) -> bool:
     """Return whether an operator is replaced by one of its kind; `|` is of annotations, mostly."""
     match = re.fullmatch(r"core/Replace(?:Binary|Comparison)Operator_(\w+)_(\w+)", operator)
     return match is None or any(kind.issuperset(match.groups()) for kind in ALIKE)
+
+
+def _caught(clause: Any) -> list[Any]:
+    """Return the plain names of an `except`: over a sum of tuples cosmic-ray itself breaks."""
+    caught = clause.children[1]
+    if caught.type == "atom":
+        caught = caught.children[1]
+    parts = caught.children[::2] if caught.type == "testlist_comp" else [caught]
+    return [part for part in parts if part.type == "name"]
 
 
 def _operator(mutation: MutationSpec) -> Any:
