@@ -81,6 +81,20 @@ def test_each_field_of_each_form_has_a_limit(
 
 
 @one_emulator
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_each_of_several_values_of_a_field_is_measured(browser: Browser, method: str) -> None:
+    """S23: not the first one alone."""
+    values = ["x", "x" * (fields.MAX_CHARS + 1)]
+
+    if method == "POST":
+        response = browser.post("/sums", {**FORM, "name": values})
+    else:
+        response = browser.get("/sums?name=" + "&name=".join(values))
+
+    assert response.status_code == 413
+
+
+@one_emulator
 def test_each_field_of_each_address_has_a_limit(world: World, browser: Browser) -> None:
     """S23: a query string is measured like a form."""
     for address, declared in routes(world.app, "GET"):

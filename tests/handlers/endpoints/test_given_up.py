@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from models.attempts import TaskAttempts
 from pipelines.tasks import Reject, Retry, Unavailable
 from pipelines.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
@@ -58,6 +59,8 @@ def test_what_failed_too_often_is_told_of(queue: Queue, work: Work, carer: Carer
     [(_, reason)] = carer.told
     assert reason.strip().splitlines()[-1] == "KeyError: 'bug'"
     assert queue.dead_tasks() == []
+    with queue.world.context():
+        assert TaskAttempts.query().fetch() == []
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), Retry("a race")])

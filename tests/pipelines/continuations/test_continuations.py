@@ -7,17 +7,24 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.continuations import CANCELLED, FINISHED, PAGES_KEPT_FOR, pages_of
+from models.continuations import CANCELLED, FINISHED, PAGES_KEPT_FOR, RUNNING, pages_of
 from pipelines import continuations
 from pipelines.continuations import runs
 from pipelines.continuations.attempt import page_task
 from pipelines.continuations.errors import NotEndedError
-from pipelines.continuations.jobs import ItemError, Job, RefusedItemError, SkippedItemError
+from pipelines.continuations.jobs import (
+    DeferredItemError,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
 from pipelines.continuations.progress import item_issues, progress, run_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.messages import Message
@@ -141,6 +148,51 @@ def test_starting_twice_starts_once(world: World) -> None:
     assert set(ledger(world, "run").values()) == {1}
 
 
+def test_a_start_that_cloud_tasks_did_not_answer_begins_without_a_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: the caller is told, and this process creates the tasks once Cloud Tasks is back."""
+    names = put_items(world, 3)
+    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+
+    def away_once(messages: Any) -> Any:
+        return [answers.pop() for _ in messages] if answers else sound(messages)
+
+    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    with world.context(), pytest.raises(rpc_errors.ServiceUnavailable):
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+    world.settle()
+
+    assert answers == []
+    assert ledger(world, "run") == Counter(names)
+
+
+def test_a_run_does_not_end_before_all_its_pages(services: Services) -> None:
+    """A3: the last page is done while an item of the first one waits for its next attempt."""
+    tried: list[str] = []
+
+    def busy_once(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        is_busy = not tried
+        tried.extend(item.key.id() for item in items)
+        return [DeferredItemError("busy") if is_busy else None for _ in items]
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=busy_once, page_size=2)
+    world = World(services, [job])
+    put_items(world, 6)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    world.deliver_due()
+    with world.context():
+        before = [(page.done, page.closed) for page in pages_of("run")], progress("run").state
+
+    world.settle()
+
+    assert before == ([(False, False), (True, False), (True, False)], RUNNING)
+    with world.context():
+        after, kept = progress("run"), run_of("run").totals
+    assert (after.state, after.totals.done, kept["done"]) == (FINISHED, 6, 6)
+
+
 @pytest.mark.parametrize("step", range(1, 8))
 def test_rows_that_come_and_go_during_a_run_double_nothing(world: World, step: int) -> None:
     """A1: rows inserted and deleted ahead of and behind the cursor; those there throughout once."""
@@ -183,11 +235,12 @@ def test_a_retry_sees_the_page_that_was_pinned(world: World) -> None:
     assert "g:00000000a" not in ledger(world, "run")
 
 
-def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World) -> None:
-    """Cancelling leaves what is left; resuming does it, once."""
+@pytest.mark.parametrize("chains", [1, 3])
+def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World, chains: int) -> None:
+    """Cancelling leaves what is left; resuming does it, once, on every chain."""
     names = put_items(world, 10)
     with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=chains)
     world.deliver(world.engine.due()[0].task_name)
     with world.context():
         continuations.cancel("run")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import PackId
+from models.fork_join import PackId, WorkPack, pack_key
 from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.tallies import TALLIES, batches, packs, put, tallied, tasks
@@ -52,6 +52,39 @@ def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
 
     assert world.clock.time_s == before
     assert others[0].epoch != entry.epoch
+
+
+def test_one_writer_is_told_that_a_batch_is_full(world: World) -> None:
+    """The one whose items fill it, and nobody who comes behind."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    epochs = TALLIES._joiners.epochs(clients)
+
+    entries = [epochs.enter(clients, slot, items) for items in (12, 7, 1, 1)]
+    assert [entry.is_full for entry in entries] == [False, False, True, False]
+    assert len({entry.epoch for entry in entries}) == 1
+
+
+def test_each_writer_that_was_missed_has_a_joiner_of_its_own(world: World) -> None:
+    """Two are held up until their batch was folded without them, one for longer: no sweep helps."""
+    joiners, held = TALLIES._joiners, []
+    for label in ("a", "b"):
+        admission = joiners.enter(world.clients, "t", 1)
+        joiners.start(world.clients, [admission])
+        pack = PackId(TALLIES.name, admission.epoch, 1, 0, label * 16)
+        held.append((admission, pack))
+    world.settle()
+
+    for admission, pack in held:
+        with world.context():
+            WorkPack(
+                key=pack_key(pack.text), batch_key="t", items=f'[{{"label": "{pack.id[0]}"}}]'
+            ).put()
+        joiners.leave(world.clients, [(admission, pack)])
+        world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+        assert packs() == []
 
 
 def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World) -> None:

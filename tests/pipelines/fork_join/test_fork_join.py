@@ -9,7 +9,7 @@ import pytest
 
 from models.fork_join import PackId
 from models.transactions import transact
-from pipelines.fork_join import ForkJoin
+from pipelines.fork_join import ForkJoin, fork_join
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.fork_join.insert import insert_group
 from tests.pipelines.tallies import (
@@ -24,7 +24,7 @@ from tests.pipelines.tallies import (
     tally,
     tasks,
 )
-from tests.world import World
+from tests.world import Services, World
 
 
 def test_a_period_of_items_is_folded_together(world: World) -> None:
@@ -64,12 +64,34 @@ def test_without_a_period_an_item_is_folded_at_once(world: World) -> None:
         assert tallied("t") == Counter("a")
 
 
+@pytest.mark.parametrize("count", [19, 20])
+def test_a_batch_that_one_commit_fills_does_not_wait(world: World, count: int) -> None:
+    """One item less does."""
+    with world.clients.context():
+        TALLIES.insert_each(world.clients, [("t", Mark(f"i{i}")) for i in range(count)])
+    world.deliver_due()
+
+    with world.context():
+        assert batches("t") == ([20] if count == 20 else [])
+
+
+def test_a_full_batch_without_a_period_has_one_joiner(services: Services) -> None:
+    """Its own is due already: another one would find nothing."""
+    small = fork_join("tallies-small", queue="fork-join", period_s=0, max_batch_size=2)(tally)
+    world = World(services, fork_joins=[small])
+    with world.clients.context():
+        small.insert_each(world.clients, [("t", Mark("a")), ("t", Mark("b"))])
+
+    assert len(tasks(world)) == 1
+
+
 def test_a_full_batch_does_not_wait_for_its_period(world: World) -> None:
     """Early fire: at 20 items the batch starts; its own task finds nothing left."""
     put(world, "t", *[f"i{i}" for i in range(25)])
     world.deliver_due()
     with world.context():
         assert batches("t") == [20]
+    assert len(tasks(world)) == 2  # Its own joiner, and that of the rest.
 
     world.settle()
 

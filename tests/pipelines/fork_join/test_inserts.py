@@ -192,6 +192,32 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
         assert tallied("t") == Counter("a")
 
 
+def test_each_of_two_commits_that_land_late_is_folded_without_a_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: of one batch; the second one lands when the look at the first has been."""
+    sound, late = fork_join_insert.insert_all, list[Any]()
+
+    def unheard(client: Any, entities: Any) -> None:
+        late.append(entities)
+        raise rpc_errors.DeadlineExceeded("made by a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fork_join_insert, "insert_all", unheard)
+        for label in "ab":
+            with pytest.raises(OutcomeUnknownError):
+                put(world, "t", label)
+            world.clock.sleep(0.9)
+    for entities in late:
+        with world.context():
+            sound(world.clients.datastore, entities)
+        world.clock.sleep(1.5)
+        world.deliver_due()
+
+    with world.context():
+        assert tallied("t") == Counter("ab")
+
+
 def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

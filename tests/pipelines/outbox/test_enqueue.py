@@ -197,6 +197,28 @@ def test_rows_in_doubt_are_relayed_at_once(here: World) -> None:
     assert rows_here() == []
 
 
+def test_rows_of_a_try_in_doubt_are_relayed_at_once_although_the_last_one_failed(
+    here: World,
+) -> None:
+    """B1: the first try was committed without a reply; the second one, of another mind, was not."""
+    break_call(here, "Commit", REPLY_LOST)
+    steps = iter(["pack", "send"])
+
+    def body() -> None:
+        what = next(steps)
+        Order(id=what).put()
+        outbox.enqueue(here.clients, step, Step("o", what))
+        if what == "send":
+            raise rpc_errors.Aborted("made by a test")
+
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        transact(body, attempts=2, sleep=no_pause)
+
+    assert here.plan.fired
+    assert steps_sent(here) == ["pack"]
+    assert rows_here() == []
+
+
 ASKED = {
     "name": [(step, ("one",)), (step, ("two",))],
     "queue": [(step, None), (replace(step, queue="fan-out"), None)],
