@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from models.fork_join import PackId, WorkPack, pack_key
-from pipelines.fork_join.epochs import CLOSED, Epochs, OpenEpoch, Slot, close, look
+from pipelines.fork_join.epochs import (
+    CLOSED,
+    WAIT_FOR_WRITERS_S,
+    Epochs,
+    OpenEpoch,
+    Slot,
+    close,
+    look,
+)
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.tallies import TALLIES, batches, packs, put, tallied, tasks
 from tests.world import World
@@ -85,6 +93,61 @@ def test_each_writer_that_was_missed_has_a_joiner_of_its_own(world: World) -> No
     with world.context():
         assert tallied("t") == Counter("ab")
         assert packs() == []
+
+
+def test_a_writer_whose_lock_was_forgotten_takes_itself_for_missed(world: World) -> None:
+    """Nothing says that its joiner went ahead: another one folds what it left, without a sweep."""
+    joiners = TALLIES._joiners
+    admission = joiners.enter(world.clients, "t", 1)
+    joiners.start(world.clients, [admission])
+    world.settle()
+    world.flush()
+
+    pack = PackId(TALLIES.name, admission.epoch, 1, 0, "a" * 16)
+    with world.context():
+        WorkPack(key=pack_key(pack.text), batch_key="t", items='[{"label": "a"}]').put()
+    joiners.leave(world.clients, [(admission, pack)])
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def test_a_batch_is_closed_once_however_many_joiners_it_has(world: World) -> None:
+    """D3: the second one finds it closed, and waits for the same writer as the first."""
+    clients, slot = world.clients, Slot(TALLIES.name, "t")
+    epochs = TALLIES._joiners.epochs(clients)
+    entry = epochs.enter(clients, slot, 1)
+    seen: list[bool] = []
+
+    def second() -> None:
+        cache.on_close = lambda: None
+        seen.append(close(clients, slot, entry.epoch))
+
+    cache = Hooked(clients.cache, second)
+    object.__setattr__(clients, "cache", cache)
+    before_s = world.clock.time_s
+
+    close(clients, slot, entry.epoch)
+
+    assert seen == [True]
+    assert world.clock.time_s - before_s >= WAIT_FOR_WRITERS_S
+    assert epochs.leave(clients, entry)
+
+
+def test_an_epoch_of_one_process_takes_no_item_once_its_joiner_is_due(world: World) -> None:
+    """D2: without memcached it cannot be told that it was joined."""
+    object.__setattr__(world.clients, "cache", NoCache())
+    epochs, slot = TALLIES._joiners.epochs(world.clients), Slot(TALLIES.name, "t")
+    entries = []
+    for pause_s in (0.0, 0.9, 0.2, 0.0):
+        world.clock.sleep(pause_s)
+        entries.append(epochs.enter(world.clients, slot, 1))
+
+    first, same, second, again = [entry.epoch for entry in entries]
+    assert (same, again) == (first, second)
+    assert second != first
+    assert [entry.is_new for entry in entries] == [True, False, True, False]
 
 
 def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World) -> None:

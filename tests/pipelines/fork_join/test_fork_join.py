@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from models.fork_join import PackId
+from models.fork_join import PackId, WorkPack, pack_key
 from models.transactions import transact
 from pipelines.fork_join import ForkJoin, fork_join
 from pipelines.fork_join import fold as fork_join_fold
 from pipelines.fork_join.insert import insert_group
 from tests.pipelines.tallies import (
     AT_ONCE,
+    GUARDED,
     SHARDED,
     TALLIES,
     Mark,
@@ -190,6 +192,22 @@ def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> 
 
     with world.context():
         assert batches("t") == [15, 15, 15]
+
+
+@pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=lambda queue: queue.name)
+def test_two_keys_in_one_epoch_are_folded_each_for_itself(
+    world: World, queue: ForkJoin[Mark]
+) -> None:
+    """Their hashes are equal, once in four thousand million."""
+    put(world, "t", "a", queue=queue)
+    with world.context():
+        [mine] = packs()
+        pack = replace(PackId.parse(mine.key.id()), id="b" * 16)
+        WorkPack(key=pack_key(pack.text), batch_key="u", items='[{"label": "b"}]').put()
+    world.settle()
+
+    with world.context():
+        assert (tallied("t"), tallied("u")) == (Counter("a"), Counter("b"))
 
 
 def test_a_hot_key_may_have_several_batches_open(world: World) -> None:
