@@ -67,8 +67,8 @@ PACKAGES = {
         [
             *_in(
                 f"{TESTS}/continuations",
-                *("continuations", "deferred_items", "progress", "continuation_sweeps"),
-                *("expired_runs", "page_leases", "pace", "sources"),
+                *("continuations", "run_states", "deferred_items", "progress"),
+                *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
                 start="test_",
             ),
             "tests/handlers/endpoints/test_runs.py",

@@ -7,19 +7,16 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.continuations import CANCELLED, FINISHED, PAGES_KEPT_FOR, RUNNING, pages_of
+from models.continuations import FINISHED, PAGES_KEPT_FOR, pages_of
 from pipelines import continuations
 from pipelines.continuations import runs
 from pipelines.continuations.attempt import page_task
-from pipelines.continuations.errors import NotEndedError
 from pipelines.continuations.jobs import (
-    DeferredItemError,
     ItemError,
     Job,
     RefusedItemError,
@@ -40,7 +37,7 @@ from tests.pipelines.jobs import (
     put_items,
     run_to_end,
 )
-from tests.world import Services, World, in_threads
+from tests.world import Services, World
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
@@ -148,51 +145,6 @@ def test_starting_twice_starts_once(world: World) -> None:
     assert set(ledger(world, "run").values()) == {1}
 
 
-def test_a_start_that_cloud_tasks_did_not_answer_begins_without_a_sweep(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A3: the caller is told, and this process creates the tasks once Cloud Tasks is back."""
-    names = put_items(world, 3)
-    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
-
-    def away_once(messages: Any) -> Any:
-        return [answers.pop() for _ in messages] if answers else sound(messages)
-
-    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
-    with world.context(), pytest.raises(rpc_errors.ServiceUnavailable):
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    world.settle()
-
-    assert answers == []
-    assert ledger(world, "run") == Counter(names)
-
-
-def test_a_run_does_not_end_before_all_its_pages(services: Services) -> None:
-    """A3: the last page is done while an item of the first one waits for its next attempt."""
-    tried: list[str] = []
-
-    def busy_once(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        is_busy = not tried
-        tried.extend(item.key.id() for item in items)
-        return [DeferredItemError("busy") if is_busy else None for _ in items]
-
-    job = Job("apply", "fan-out", Walk, items_of, apply=busy_once, page_size=2)
-    world = World(services, [job])
-    put_items(world, 6)
-    with world.context():
-        continuations.start(world.clients, job, Walk("run"), run_id="run")
-    world.deliver_due()
-    with world.context():
-        before = [(page.done, page.closed) for page in pages_of("run")], progress("run").state
-
-    world.settle()
-
-    assert before == ([(False, False), (True, False), (True, False)], RUNNING)
-    with world.context():
-        after, kept = progress("run"), run_of("run").totals
-    assert (after.state, after.totals.done, kept["done"]) == (FINISHED, 6, 6)
-
-
 @pytest.mark.parametrize("step", range(1, 8))
 def test_rows_that_come_and_go_during_a_run_double_nothing(world: World, step: int) -> None:
     """A1: rows inserted and deleted ahead of and behind the cursor; those there throughout once."""
@@ -233,63 +185,6 @@ def test_a_retry_sees_the_page_that_was_pinned(world: World) -> None:
     with world.context():
         assert [page.items for page in pages_of("run")][: len(before)] == before
     assert "g:00000000a" not in ledger(world, "run")
-
-
-@pytest.mark.parametrize("chains", [1, 3])
-def test_a_cancelled_run_stops_and_a_resumed_one_ends(world: World, chains: int) -> None:
-    """Cancelling leaves what is left; resuming does it, once, on every chain."""
-    names = put_items(world, 10)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=chains)
-    world.deliver(world.engine.due()[0].task_name)
-    with world.context():
-        continuations.cancel("run")
-    world.settle()
-    with world.context():
-        stopped = progress("run")
-    assert stopped.state == CANCELLED
-    assert stopped.totals.done < 10
-
-    with world.context():
-        continuations.resume(world.clients, {"apply": APPLY}, "run")
-    world.settle()
-
-    assert ledger(world, "run") == Counter(names)
-    with world.context():
-        assert progress("run").state == FINISHED
-
-
-def test_nothing_is_applied_after_a_cancel_is_known(world: World) -> None:
-    """A page that is halved on account of a poison item looks before each half."""
-    put_items(world, 4)
-    applied: list[int] = []
-
-    def cancel() -> None:
-        with world.context():
-            continuations.cancel("run")
-
-    def explode(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
-        applied.append(len(items))
-        if len(applied) == 1:
-            in_threads(cancel)
-            world.clock.sleep(2)  # An attempt looks once a second whether its run goes on.
-            raise RuntimeError("poison")
-        return count_items(clients, args, items)
-
-    job = Job("apply", "fan-out", Walk, items_of, apply=explode, page_size=4)
-    world = World(world.services, [job])
-    names = put_items(world, 4)
-    run_to_end(world, job, "run")
-    assert (applied, ledger(world, "run")) == ([4], Counter())
-    with world.context():
-        [page] = pages_of("run")
-    assert (page.receipts, page.owner) == ("....", None)
-
-    with world.context():
-        continuations.resume(world.clients, {"apply": job}, "run")
-    world.settle()
-
-    assert ledger(world, "run") == Counter(names)
 
 
 def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
@@ -358,30 +253,6 @@ def test_failed_items_are_run_again_once(world: World) -> None:
     assert (parent.retried_by, page_size) == (child_id, 3)
     assert parent.pages_until >= parent.ended + PAGES_KEPT_FOR + datetime.timedelta(hours=1)
     assert (child.state, child.totals.done, child.totals.failed) == (FINISHED, 3, 0)
-
-
-def test_a_cancelled_run_is_resumed_and_not_retried(world: World) -> None:
-    """Its open items are its own: a retry beside a resume would work on them twice."""
-    put_items(world, 3)
-    with world.context():
-        continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-        continuations.cancel("run")
-
-        with pytest.raises(NotEndedError):
-            continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
-
-
-def test_a_finished_run_can_be_neither_cancelled_nor_resumed(world: World) -> None:
-    """It has told its job that all is done: it stays so."""
-    put_items(world, 3)
-    run_to_end(world, APPLY, "run")
-
-    with world.context():
-        continuations.cancel("run")
-        cancelled = progress("run").state
-        continuations.resume(world.clients, {"apply": APPLY}, "run")
-        assert (cancelled, progress("run").state) == (FINISHED, FINISHED)
-    assert world.engine.due() == []
 
 
 @pytest.mark.parametrize(
