@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from pipelines.streams.calls import ChangedError, OutcomeUnknownError, Steps
 from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadLayoutError
+from pipelines.streams.errors import BadLayoutError, UnknownStreamError
 from pipelines.streams.load import LoadMeter, to_merge
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import Head, Interval
 
-# Others were faster; if it is still needed, it is tried again.
-FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError)
+# Others were faster, or have detached it; if it is still needed, it is tried again.
+FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError, UnknownStreamError)
 
 
 def split_if_full(

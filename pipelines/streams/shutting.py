@@ -10,17 +10,20 @@ stays empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from pipelines.streams.calls import Key
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.environment import Environment
 from pipelines.streams.layout import Inbox, Left, left_of
-from pipelines.streams.rows import Head, Interval, SourceRow
+from pipelines.streams.rows import MAX_LEASE_MS, Head, Interval, SourceRow
 from pipelines.streams.topology import under_way
 
 # Of senders at rest, by one tick.
-MAX_NOTED = 50
+MAX_NOTED, MAX_NOTED_BYTES = 200, 1_000_000
+# About so many has a row, and each slab in it, and each row of ids.
+ROW_BYTES, SLAB_BYTES, IDS_BYTES = 1_000, 70, 60
 # A source that has written within this time will again, and notes the layout itself.
 BUSY_MS = 1_000
 
@@ -68,7 +71,21 @@ def to_note(
             if row.layout < head.layout and _rests(row, now_ms):
                 key = _key(environment, sender)
                 found[key] = (key, row._replace(layout=head.layout), version)
-    return list(found.values())[:MAX_NOTED]
+    return _some([*found.values()][:MAX_NOTED])
+
+
+def _some(notes: list[tuple[Key, Any, int]]) -> list[tuple[Key, Any, int]]:
+    """Return as many as one commit has room for, and one at least."""
+    sums = accumulate(_bytes(row) for _, row, _ in notes)
+    count = sum(size <= MAX_NOTED_BYTES for size in sums)
+    return notes[: max(1, count)]
+
+
+def _bytes(row: Interval | SourceRow) -> int:
+    """Return about how many bytes a row has."""
+    if isinstance(row, SourceRow):
+        return ROW_BYTES
+    return ROW_BYTES + SLAB_BYTES * len(row.slabs) + IDS_BYTES * len(row.ids)
 
 
 def _senders(
@@ -84,7 +101,8 @@ def _senders(
 def _rests(row: Interval | SourceRow, now_ms: int) -> bool:
     if isinstance(row, Interval):
         return not row.is_held(now_ms)
-    return row.seen_ms < now_ms - BUSY_MS
+    # If that seems to be still to come, it was by a wrong clock.
+    return not now_ms - BUSY_MS <= row.seen_ms < now_ms + MAX_LEASE_MS
 
 
 def _key(environment: Environment, sender: Sender) -> Key:
