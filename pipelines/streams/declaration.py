@@ -277,6 +277,11 @@ class Declaration:
         """Return how far the watermark of a source lags behind its latest record."""
         return self.source(stream).disorder // timedelta(milliseconds=1)
 
+    def advance_ms(self, stream: str) -> int | None:
+        """Return how far the watermark of a source that is silent is behind the clock."""
+        distance = self.sources[stream].advance_when_idle
+        return None if distance is None else distance // timedelta(milliseconds=1)
+
     def idle_ms(self, stream: str) -> int:
         """Return after which silence a process of a source is waited for no more."""
         source = self.sources[stream]

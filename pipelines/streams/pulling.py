@@ -62,6 +62,8 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         is_idle = not gathered.has_more
         if is_idle and source.poll is None:
             break
+        if is_idle:
+            gathered.advance(environment.pipeline.advance_ms(stream))
         try:
             injected = yield from _let_in(environment, gathered, limit)
         except UnworkableError:
@@ -178,6 +180,14 @@ class _Gathered:
             or len(self.arrivals) + len(arrivals) > self.limit
             or self._bytes + size > MAX_GATHERED_BYTES
         )
+
+    def advance(self, distance_ms: int | None) -> None:
+        """Let the watermark follow the clock, if the source says so and its reader states none."""
+        if distance_ms is None or self.watermark is not None:
+            return
+        environment, latest = self.environment, self.found.body.latest
+        reached = latest - environment.pipeline.disorder_ms(self.stream)
+        self.watermark = max(reached, environment.now_ms() - distance_ms)
 
     def offer(self) -> Offer:
         """Return what one commit lets in."""

@@ -15,6 +15,9 @@ from pipelines.streams.pressure import held_name
 from pipelines.streams.records import FOREVER
 from pipelines.streams.rows import Head, SourceRow
 
+# While a watermark follows the clock, ticks come to rest between two of its steps.
+STEP_MS = 10_000
+
 
 class Hearing(NamedTuple):
     """When a stream was heard last, and when its latest pause of over `idle` began and ended."""
@@ -55,23 +58,36 @@ def silent_among(
     return {process: row for process, row in inside.items() if is_silent(process, row)}
 
 
-def left_out(inside: Mapping[str, Found], silent: Mapping[str, Found]) -> Mapping[str, Found]:
+def left_out(
+    inside: Mapping[str, Found], silent: Mapping[str, Found], *, advances: bool
+) -> Mapping[str, Found]:
     """Return the silent processes that the watermark does not wait for any more.
 
     If they are the last ones, it does: nobody is there who knows more.
+
+    Args:
+        advances: The watermark follows the clock when all are silent.
     """
-    is_last = len(silent) == sum(row.body.watermark < FOREVER for row in inside.values())
-    return {} if is_last else silent
+    are_last = len(silent) == sum(row.body.watermark < FOREVER for row in inside.values())
+    return {} if are_last and not advances else silent
 
 
-def watermark_of(published: int, rows: Iterable[SourceRow], heard: Iterable[SourceRow]) -> int:
+def watermark_of(
+    published: int, rows: Iterable[SourceRow], heard: Iterable[SourceRow], clock_ms: int | None
+) -> int:
     """Return the watermark of a source: that of the slowest process that it waits for.
 
     It ends when all processes have ended. Where some have, and others are silent, it stands still:
     they may come back, and after its end all that they bring would be late.
+
+    Args:
+        clock_ms: What it follows when all are silent, in steps; None: nothing.
     """
     waited_for = [row.watermark for row in heard if row.watermark < FOREVER]
     if waited_for:
         return max(published, min(waited_for))
     ends = {row.watermark >= FOREVER for row in rows}
-    return FOREVER if ends == {True} else published
+    if ends == {True}:
+        return FOREVER
+    is_due = False in ends and clock_ms is not None and clock_ms >= published + STEP_MS
+    return clock_ms if is_due and clock_ms is not None else published

@@ -25,6 +25,9 @@ class PushSource:
         processes: The names of those that push. The watermark is that of the slowest of them.
         idle: A process that was silent for so long, while others were heard, is left out until it
             pushes again. A pause in which nobody was heard is nobody's silence.
+        advance_when_idle: When all processes were silent for `idle`, the watermark follows the
+            clock at this distance, so that windows close; what comes later than that is late.
+            None: it stands until somebody pushes.
         dedup: For how long the id of a record is remembered at least; a record that is pushed again
             later than that is taken for a new one.
     """
@@ -34,6 +37,7 @@ class PushSource:
     processes: Sequence[str] = ("",)
     idle: timedelta = IDLE
     dedup: timedelta = timedelta(hours=1)
+    advance_when_idle: timedelta | None = None
 
     def __post_init__(self) -> None:
         names = list(self.processes)
@@ -41,7 +45,8 @@ class PushSource:
             raise TypeError(f"{self.stream}: 1 to {MAX_PROCESSES} processes, of different names")
         if not all(re.fullmatch(r"[a-z0-9-]{0,60}", name) for name in names):
             raise TypeError(f"{self.stream}: a process has a name of a-z, 0-9 and -")
-        if min(self.disorder, self.dedup) < timedelta(0) or self.idle <= timedelta(0):
+        spans = self.disorder, self.dedup, self.advance_when_idle or timedelta(0)
+        if min(spans) < timedelta(0) or self.idle <= timedelta(0):
             raise TypeError(f"{self.stream}: no span of time is below zero")
 
 
@@ -78,13 +83,20 @@ class PullSource:
             what is there, and does not wait for more: what was read before may wait for it.
         disorder: As of `PushSource`.
         poll: How long a reader that found nothing waits; None: somebody calls `pull` again.
+        advance_when_idle: When a reader finds nothing, and states no watermark, that follows the
+            clock at this distance. It takes a `poll`. None: it stands until there is a record.
     """
 
     stream: str
     read: Callable[[Clients, Any, int], Pulled]
     disorder: timedelta = timedelta(seconds=2)
     poll: timedelta | None = None
+    advance_when_idle: timedelta | None = None
     processes: Sequence[str] = field(default=("",), init=False)
+
+    def __post_init__(self) -> None:
+        if self.advance_when_idle is not None and self.poll is None:
+            raise TypeError(f"{self.stream}: advance_when_idle takes a poll: nobody looks without")
 
     @property
     def idle(self) -> timedelta:

@@ -220,13 +220,15 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
     quiet = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
     cut.quiet |= {(stream, process) for process in quiet}
-    silent = left_out(inside, quiet)
+    advance_ms = cut.plan.advance_ms(stream)
+    silent = left_out(inside, quiet, advances=advance_ms is not None)
     for process, row in silent.items():
         key = environment.names.source(stream, process)
         cut.silent.append((key, row.body._replace(is_out=True), row.version))
     cut.heard[stream] = [row.body for process, row in inside.items() if process not in silent]
     known = [row.body for row in rows.values()]
-    cut.sources[stream] = watermark_of(published, known, cut.heard[stream])
+    clock_ms = None if advance_ms is None else now_ms - advance_ms
+    cut.sources[stream] = watermark_of(published, known, cut.heard[stream], clock_ms)
 
 
 def _see_computation(

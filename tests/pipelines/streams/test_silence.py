@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from operator import itemgetter
+from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record
+from pipelines.streams import (
+    FOREVER,
+    Computation,
+    Context,
+    Pipeline,
+    Pulled,
+    PullSource,
+    PushSource,
+    Record,
+)
 from pipelines.streams.errors import HeldBackError
 from pipelines.streams.limits import Limits
 from pipelines.streams.percentiles import of_source
+from pipelines.streams.pulling import pull
 from pipelines.streams.rows import SourceRow
 from pipelines.streams.sweep import sweep
+from pipelines.streams.watermarks import tick
+from pipelines.streams.windows import Tumbling, Windowed
 from tests.pipelines.streams.desk import Came, Desk
 
 S = 1_000
@@ -150,3 +163,81 @@ def test_a_stream_that_has_fallen_silent_holds_no_other_back() -> None:
     desk.push(Came("b2", "k", 2_000), stream="other", watermark=2_000)
     desk.run()
     assert list(desk.head.held) == ["in:"]
+
+
+def hits(*streams: str) -> Windowed:
+    inputs = dict.fromkeys(streams, itemgetter("k"))
+    return Windowed("hits", Tumbling(timedelta(seconds=10)), inputs=inputs, output="out")
+
+
+def minutes_of(desk: Desk, count: int) -> None:
+    """Let minutes pass, each with its sweep."""
+    for _ in range(count):
+        desk.wait(60)
+        desk.do(sweep(desk.environment))
+        desk.run()
+
+
+@pytest.mark.parametrize("advances", [True, False])
+def test_windows_of_a_stream_that_falls_silent_close_if_it_says_so(advances: bool) -> None:
+    """G3: with `advance_when_idle` the watermark follows the clock; without it stands."""
+    distance = timedelta(seconds=30) if advances else None
+    source = PushSource("in", processes=("a", "b"), advance_when_idle=distance)
+    desk = Desk(Pipeline("p", hits("in"), sources=[source], intervals=1))
+    desk.simulation.sweeps = False
+    now = desk.simulation.now_ms
+    push(desk, "a", now)
+    push(desk, "b", now)
+
+    desk.wait(50)
+    desk.do(sweep(desk.environment))
+    assert (desk.head.sources["in"], silent(desk)) == (now, ())
+    minutes_of(desk, 2)
+
+    assert desk.status().computations["hits"].timers == int(advances)
+    assert silent(desk) == (("a", "b") if advances else ())
+    reached = desk.head.sources["in"]
+    assert (reached > now) == advances
+    assert push(desk, "a", reached - 1) == 1  # It is late below the watermark, also one of its own.
+    assert push(desk, "b", desk.simulation.now_ms) == 0
+    minutes_of(desk, 1)
+    assert desk.head.sources["in"] >= reached
+
+
+def test_a_stream_that_is_silent_from_the_start_holds_no_window_of_another_one() -> None:
+    """G3: two streams are joined, and only one of them brings something."""
+    quiet = PushSource("right", advance_when_idle=timedelta(minutes=1))
+    desk = Desk(Pipeline("p", hits("in", "right"), sources=[quiet], intervals=1))
+    desk.simulation.sweeps = False
+    for number in range(8):
+        desk.push(Came(f"l{number}", "k", desk.simulation.now_ms))
+        minutes_of(desk, 1)
+
+    assert desk.status().computations["hits"].timers >= 5
+
+
+def test_a_pulled_stream_advances_when_its_reader_finds_nothing() -> None:
+    """G3: by the commit of the reader, at the distance that the source says."""
+    now: list[int] = []
+
+    def read(clients: Any, position: Any, limit: int) -> Pulled:
+        return Pulled([({"k": "a"}, now[0])] if position is None else [], 1)
+
+    source = PullSource(
+        "in", read, poll=timedelta(seconds=20), advance_when_idle=timedelta(seconds=30)
+    )
+    desk = Desk(Pipeline("p", hits("in"), sources=[source], intervals=1))
+    now.append(desk.simulation.now_ms)
+    desk.do(pull(desk.environment, "in"))
+    desk.do(desk.worker("hits"))
+
+    for _ in range(4):
+        desk.wait(20)
+        desk.do(pull(desk.environment, "in"))
+        desk.do(tick(desk.environment))
+    desk.do(desk.worker("hits"))
+
+    assert desk.status().computations["hits"].timers == 1
+    assert desk.head.sources["in"] == desk.simulation.now_ms - 30 * S
+    with pytest.raises(TypeError, match="takes a poll"):
+        PullSource("in", read, advance_when_idle=timedelta(0))
