@@ -168,16 +168,33 @@ def test_nobody_becomes_an_author_by_a_form_id(
         assert snapshot() == before
 
 
+def test_nobody_becomes_the_author_of_a_form_that_was_sent_signed_in(
+    world: World, browser: Browser
+) -> None:
+    """S28: who sends it again is led to the post, and signed in as somebody else."""
+    publish(browser)
+    where = publish(browser, OTHER)
+    eve = Browser(world.app)
+
+    assert publish(eve, OTHER, name="Eve") == where
+
+    assert eve.get(f"{where}/edit").status_code == 404
+    assert eve.post(f"{where}/delete").status_code == 404
+    assert browser.get(f"{where}/edit").status_code == 200
+
+
 def test_an_author_edits_and_deletes_a_post(world: World, browser: Browser) -> None:
     """Edited in place; deleted, it is 404 and out of the list."""
     where = publish(browser)
     assert 'value="On pages"' in browser.get(f"{where}/edit").text
 
-    assert browser.post(f"{where}/edit", {**POST, "title": "New"}).status_code == 303
-    assert "New" in browser.get(where).text
+    assert browser.post(f"{where}/edit", {**POST, "title": "On other things"}).status_code == 303
+    assert all("On other things" in browser.get(path).text for path in (where, "/blog"))
     assert browser.post(f"{where}/delete").status_code == 303
 
-    assert "The post is deleted" in browser.get("/blog").text
+    front = browser.get("/blog").text
+    assert "The post is deleted" in front
+    assert "On other things" not in front
     assert browser.get(where).status_code == 404
     with world.context():
         assert post_key(DEMO, 1).get() is None

@@ -227,6 +227,17 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     assert page.count('class="fold"') >= 1
 
 
+@pytest.mark.parametrize("amounts", ["one", "random"])
+def test_a_load_adds_ones_or_random_amounts_as_its_form_says(
+    world: World, browser: Browser, visitors: str, amounts: str
+) -> None:
+    """15 items: 15, or what the dice of this form's id say."""
+    browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, "amounts": amounts})
+    world.settle()
+
+    assert (total(world) == 15) == (amounts == "one")
+
+
 def test_what_the_queue_decides_is_explained(
     browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

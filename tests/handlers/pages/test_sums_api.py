@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse
 from demos.sums import sums
 from handlers.pages import sums_api
 from handlers.pages.openapi import DESCRIPTION
+from models.fork_join import WorkOutcome
 from pipelines.fork_join import queue
 from pipelines.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
@@ -132,6 +133,16 @@ def test_who_waits_gets_the_total(world: World, api: Any, monkeypatch: pytest.Mo
     totals = [response.json["total"] for response in (first, second, again)]  # type: ignore[index]
     assert totals == [5, 12, 5]
     assert again.json["repeat"] is True  # type: ignore[index]
+
+
+@pytest.mark.parametrize("query", ["", "?wait_ms=0"])
+def test_no_result_is_kept_for_whoever_does_not_wait(world: World, api: Any, query: str) -> None:
+    """202 at once, and the fold writes nothing but the sum."""
+    assert add(api, 5, query=query).status_code == 202
+    world.settle()
+
+    with world.context():
+        assert WorkOutcome.query().fetch() == []
 
 
 def test_who_waits_too_short_is_told_that_it_is_safe(world: World, api: Any) -> None:

@@ -19,6 +19,7 @@ from tests.pipelines.batches.harness import (
     TWO,
     Note,
     callbacks,
+    deliver_all,
     deliver_next,
     mend,
     note,
@@ -117,6 +118,27 @@ def test_failures_are_counted_and_listed_with_their_errors(world: World) -> None
     assert results == [None, None, None, {"label": "says"}]
     assert RAN["b/bad"] == 1
     assert RAN["b/slow-bad"] == 2
+
+
+def test_each_fold_keeps_what_its_members_said(world: World) -> None:
+    """F6: results and errors of one page that come one after the other."""
+    labels = ("says one", "bad", "says two")
+    with world.context():
+        NOTES.populate(world.clients, "b", notes(*labels), seal=True)
+    deliver_all(world, "default")
+    for _ in labels:
+        deliver_next(world, "fan-out")
+        world.clock.sleep(1)
+        deliver_all(world, "fork-join")
+
+    with world.context():
+        assert rows_of("notes:b")["BatchResults"] == 3
+        members = [(member.result, member.error) for member in NOTES.results("b")]
+    assert members == [
+        ({"label": "says one"}, ""),
+        (None, "Reject: bad is rejected"),
+        ({"label": "says two"}, ""),
+    ]
 
 
 def test_failed_members_are_run_again(world: World) -> None:

@@ -107,6 +107,22 @@ def test_an_idempotency_key_is_known_on_any_number_of_shards(world: World) -> No
     assert total(world, "a") == 6
 
 
+def test_a_process_that_knows_of_fewer_shards_takes_none_away(world: World) -> None:
+    """E2, E5: it wants to double what it knows of, and another one has done more meanwhile."""
+    add(world, "a")
+    layouts = Layouts.of(world.clients, LIKES._settings)
+    with world.clients.context():
+        [known] = layouts.get(world.clients, ["a"]).values()
+        for shards in (8, None):
+            LIKES.resize(another_process(world), "a", shards)
+        assert known.shards == 1
+        Resizer(layouts).grow(world.clients, known, is_rush=False)
+
+    assert (config(world, "a").shards, config(world, "a").read_shards) == (8, 8)
+    with world.clients.context():
+        assert layouts.get(world.clients, ["a"])["a"].shards == 8
+
+
 def test_a_shard_is_drained_once(world: World) -> None:
     """E2: however many tasks drain it, one after the other or at once."""
     resize(world, "a", 6)
