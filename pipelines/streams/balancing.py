@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pipelines.streams.calls import ChangedError, OutcomeUnknownError, Steps
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import BadLayoutError, UnknownStreamError
+from pipelines.streams.limits import MAX_INTERVALS
 from pipelines.streams.load import LoadMeter, to_merge
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import Head, Interval
+from pipelines.streams.shelf import is_crowded
 
 # Others were faster, or have detached it; if it is still needed, it is tried again.
 FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError, UnknownStreamError)
@@ -32,11 +34,29 @@ def split_if_full(
         )
     if meter.split_slot is None or limit is None or len(head.intervals[computation]) >= limit:
         return False
+    yield from _try_to_split(environment, computation, meter.split_slot)
+    return True
+
+
+def split_if_large(
+    environment: Environment, head: Head, computation: str, interval: Interval
+) -> Steps[bool]:
+    """Split an interval whose row will have no room for its slabs; return whether that was tried.
+
+    Also if nothing is split by its load: without room nothing more could be worked on there.
+    """
+    slabs = interval.slabs
+    if not is_crowded(len(slabs)) or len(head.intervals[computation]) >= MAX_INTERVALS:
+        return False
+    yield from _try_to_split(environment, computation, slabs[len(slabs) // 2].lo)
+    return True
+
+
+def _try_to_split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     try:
-        yield from split(environment, computation, meter.split_slot)
+        yield from split(environment, computation, slot)
     except FAILED as error:
         environment.complain(f"{environment.pipeline.name}: {computation} was not split: {error}")
-    return True
 
 
 def merge_idle(
@@ -51,7 +71,11 @@ def merge_idle(
     if pipeline.limits.intervals is None:
         return
     for name in pipeline.computations:
-        loads = {lo: row.load for (each, lo), row in resting.items() if each == name}
+        loads = {
+            lo: row.load
+            for (each, lo), row in resting.items()
+            if each == name and not is_crowded(2 * len(row.slabs))
+        }
         slot = to_merge(head.intervals[name], loads, now_ms)
         if (
             slot is None

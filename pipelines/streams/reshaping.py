@@ -30,7 +30,7 @@ from pipelines.streams.lookup import look_at_head
 from pipelines.streams.mail import ring, ring_at
 from pipelines.streams.passing import added
 from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
-from pipelines.streams.shelf import summary
+from pipelines.streams.shelf import is_crowded, summary
 from pipelines.streams.topology import Plan
 
 COUNTS = (
@@ -164,8 +164,8 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
     Raises:
         UnknownStreamError: no such computation runs.
-        BadLayoutError: no interval begins there, none is before it, or records of this
-            computation keep their places.
+        BadLayoutError: no interval begins there, none is before it, both have too many slabs, or
+            records of this computation keep their places.
         ChangedError: others were faster again and again; nothing was changed.
     """
     for _ in range(MAX_ATTEMPTS):
@@ -181,6 +181,8 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
         found = yield Read([names.interval(computation, each) for each in (lo, slot)])
         if None in found:
             continue
+        if is_crowded(sum(len(row.body.slabs) for row in found)):
+            raise BadLayoutError(f"{computation} would have more slabs than a row has room for")
         try:
             yield _merged(environment, computation, (lo, slot), head, found)
         except (ChangedError, OutcomeUnknownError):

@@ -26,7 +26,8 @@ from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, Sl
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
-MANY_SLABS = 2_000
+# Of one interval, whose row has room for about 16,000.
+MANY_SLABS, MOST_SLABS = 2_000, 12_000
 EMPTY = SlabBody({})
 BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
@@ -211,6 +212,11 @@ class Shelf:
 def most_bytes(slabs: int) -> int:
     """Return how large a slab may be in an interval that has so many."""
     return MAX_SLAB_BYTES * min(8, 1 + slabs // MANY_SLABS)
+
+
+def is_crowded(slabs: int) -> bool:
+    """Return whether an interval with so many slabs should be two."""
+    return slabs > MOST_SLABS
 
 
 def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:

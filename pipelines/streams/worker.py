@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from pipelines.streams.balancing import split_if_full
+from pipelines.streams.balancing import split_if_full, split_if_large
 from pipelines.streams.batch import MAX_FIRED, run_batch
 from pipelines.streams.calls import (
     Commit,
@@ -114,10 +114,11 @@ class Worker(Owner):
             yield Pause(wait_s)
 
     def _balance(self) -> Steps[None]:
-        """Split the interval, if it has had too much to do for a while."""
-        if not self.meter.end_period(self.environment.now_ms()):
-            return
-        if (yield from split_if_full(self.environment, self.head, self.name, self.meter)):
+        """Split the interval, if it has had too much to do for a while, or has too many slabs."""
+        split = yield from split_if_large(self.environment, self.head, self.name, self.interval)
+        if not split and self.meter.end_period(self.environment.now_ms()):
+            split = yield from split_if_full(self.environment, self.head, self.name, self.meter)
+        if split:
             yield from self._look_again()
 
     def _look_after(self) -> Steps[None]:

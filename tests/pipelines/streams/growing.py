@@ -19,6 +19,7 @@ from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import (
     IDLE_MS,
     KEYS,
+    TINY,
     WINDOW,
     Client,
     Collect,
@@ -145,6 +146,14 @@ class Reshaped(Other):
                 slabs = [slab.lo for slab in intervals[name, lo].slabs]
                 if intervals[name, lo].hi != hi or slabs[0] != lo or max(slabs) >= hi:
                     raise Violation(f"{name} at {lo} ends at {hi}: {intervals[name, lo]}")
+
+
+class Crowded(Reshaped):
+    """An interval with more than three slabs is split, too, whatever its load is."""
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(seed, chances)
+        self.sizes = {**TINY, "MOST_SLABS": 3}
 
 
 TIGHT = Limits(waiting_rows=2, skew=timedelta(milliseconds=6))

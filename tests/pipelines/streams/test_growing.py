@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.streams.rows import CHUNK, is_late
 from tests.pipelines.streams import broken_growth
-from tests.pipelines.streams.growing import Early, EarlyNoMore, Held, Reshaped
+from tests.pipelines.streams.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
 from tests.pipelines.streams.schedules import Schedule, found
 from tests.pipelines.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
@@ -28,7 +28,7 @@ VARIANTS: list[tuple[Variant, int]] = [
 
 
 @pytest.mark.parametrize(
-    "kind", [Reshaped, Held, Early, EarlyNoMore], ids=lambda kind: kind.__name__
+    "kind", [Reshaped, Crowded, Held, Early, EarlyNoMore], ids=lambda kind: kind.__name__
 )
 def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
     """G1, G2, G3, G4, G5, G10, G11, G12, G13."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from models.streams import StreamHead, StreamInterval
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load
+from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load, shelf
 from pipelines.streams.balancing import split_if_full
 from pipelines.streams.combine import top
 from pipelines.streams.errors import BadLayoutError
@@ -273,3 +273,31 @@ def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
 
     _push(desk, "c")  # The youngest.
     assert desk.status().computations["counted"].repeated >= 4
+
+
+@pytest.mark.parametrize("limits", [None, Limits(intervals=8)], ids=["by hand", "by load"])
+def test_an_interval_is_split_before_its_row_has_no_room_for_its_slabs(
+    limits: Limits | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G8, G10: also where nothing else splits it; and no merge makes such a one."""
+    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 150)
+    monkeypatch.setattr(shelf, "MOST_SLABS", 6)
+    desk = Desk(Pipeline("p", Counted, intervals=1, limits=limits))
+    keys = [f"k{n}" for n in range(60)]
+    for label in "abcd":  # One split follows each batch.
+        desk.push(*(Came(f"{label} {key}", key, 1) for key in keys))
+        desk.run()
+
+    environment, rows = desk.environment, desk.simulation.store.rows
+    los = desk.head.intervals["counted"]
+    slabs = [len(rows[environment.names.interval("counted", lo)].body.slabs) for lo in los]
+    assert len(los) > 3
+    assert max(slabs) <= 6
+    assert all(desk.state("counted", key) == {"n": 4} for key in keys)
+
+    desk.wait(load.STALE_MS / 1000 + 1)
+    desk.run()
+    los = desk.head.intervals["counted"]
+    assert len(los) > 3
+    with pytest.raises(BadLayoutError, match="more slabs than a row has room for"):
+        desk.do(merge(environment, "counted", los[1]))
