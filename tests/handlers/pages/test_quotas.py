@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import main
 from handlers.pages import quotas
 from handlers.pages.demo_runs import TOUR
 from handlers.pages.quotas import INVITATIONS, QUILTS, SCHOOLS, SUMS, UPLOADS
@@ -109,3 +110,35 @@ def test_ten_presses_of_a_demo_are_no_flood(browser: Browser, demo: str) -> None
     answers = many(browser, f"/demo/{demo}", {}, 10)
 
     assert {each.status_code for each in answers} == {303}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_full"),
+    [
+        ([200], True),
+        ([400], False),
+        ([409], False),
+        ([503], True),  # It may have begun.
+        ([500], True),
+        ([200, 409], True),  # The same form once more changes nothing of what goes on.
+        ([409, 200], True),
+    ],
+    ids=str,
+)
+def test_what_was_refused_is_taken_out_of_the_quota_and_nothing_else(
+    world: World, statuses: list[int], is_full: bool
+) -> None:
+    """S27: a form that is answered by a 4xx has begun nothing."""
+    quota = quotas.Quota("tests", "tests", total=2, per_visitor=1)
+
+    def ask(work_id: str, status: int) -> Any:
+        quotas.let_in(quota, work_id, 1, 3600.0)
+        return "", status
+
+    app = main.create_app(world.settings, world.clients)
+    app.add_url_rule("/ask/<work_id>/<int:status>", view_func=ask)
+    client = app.test_client()
+
+    assert [client.get(f"/ask/one/{status}").status_code for status in statuses] == statuses
+
+    assert client.get("/ask/another/200").status_code == (429 if is_full else 200)

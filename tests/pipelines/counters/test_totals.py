@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
 from models import calls
 from pipelines.counters import Total
-from pipelines.counters.totals import _cache_key, cache_total, cached_total
+from pipelines.counters.totals import ShardReader, _cache_key, cache_total, cached_total
 from tests.clocks import ahead
 from tests.pipelines.counters.counts import (
     LIKES,
@@ -184,6 +184,28 @@ def test_a_total_that_was_read_long_ago_and_stored_just_now_is_old(world: World)
     cache_total(world.clients, "likes", "a", value, began, 5)
 
     assert total(world, "a", max_age_s=5) == 2
+
+
+def test_a_lookup_that_took_long_is_as_old_as_its_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3: what was counted while it went on may be missing in it."""
+    read = ShardReader.read
+
+    def slow(reader: ShardReader, keys: Sequence[str]) -> Any:
+        found = read(reader, keys)
+        world.clock.sleep(8)
+        return found
+
+    add(world, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardReader, "read", slow)
+        assert total(world, "a", max_age_s=10) == 1
+    add(world, "a")
+    early = total(world, "a", max_age_s=10)
+    world.clock.sleep(3)
+
+    assert (early, total(world, "a", max_age_s=10)) == (1, 2)
 
 
 @pytest.mark.parametrize(

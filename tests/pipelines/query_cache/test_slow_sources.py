@@ -133,8 +133,10 @@ def test_a_lease_that_memcached_never_drops_is_over_when_nobody_renews_it() -> N
     clients = process(TimedCache(time))
     clients.cache.set(f"{entry_of(source, clients).key}:lease", b"planted", 10**6)
     source.may_end.set()
+    began_s = time.now_s
 
     assert source.read(clients) == "misses"
+    assert LEASE_S < time.now_s - began_s < 2 * LEASE_S
     assert source.read(clients) == "hits"
 
 
