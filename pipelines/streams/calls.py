@@ -168,6 +168,16 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """Count an attempt at what may kill its process; the result: how many there were with this one.
+
+    It is a hint, and counted for an hour: 1 if nobody knows.
+    """
+
+    what: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HandOn:
     """Have weak sinks act on records before these are durable.
 
@@ -188,4 +198,4 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | HandOn | Fetch
+Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Attempt | HandOn | Fetch

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pipelines.streams.bells import ring_for_push
 from pipelines.streams.calls import (
+    Attempt,
     ChangedError,
     Commit,
     Found,
@@ -39,6 +40,7 @@ from pipelines.streams.rows import (
     Letter,
     Slab,
     SourceRow,
+    fingerprint,
     first_slots,
 )
 from pipelines.streams.texts import quoted
@@ -48,6 +50,8 @@ from pipelines.streams.topology import first_parts, with_process
 MAX_AHEAD_MS = 60_000
 MAX_ATTEMPTS = 20
 REMEMBERED = 20
+# So often records are passed through weak stages before they are durable; each time may kill.
+MAX_PASSES = 2
 MAX_DESCRIBED = 20_000  # Characters of what is no record.
 # Of one interval, which are never used again by another of its name.
 GENERATIONS = 2**32
@@ -175,7 +179,7 @@ def let_in(
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
     plan: _Plan | None = None
     handed: frozenset[Parcel] | None = None
-    passes = True
+    passes: bool | None = None
     for _ in range(MAX_ATTEMPTS):
         head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
         # What the head says of intervals, and of who has to wait, may be as old as for workers.
@@ -202,6 +206,8 @@ def let_in(
         is_first = expected is not None and not expected.body.seq
         if plan is None and offer.arrivals and not is_first:
             _check_not_held(head.body, offer)
+        if passes is None:
+            passes = yield from _may_pass(environment, head.body, offer, expected)
         plan = _Plan(environment, offer, head, found, id_, passes=passes)
         plan.commit.deletes += receipt
         if handed is None:  # Once, however often the commit is tried.
@@ -220,6 +226,25 @@ def let_in(
             environment.memories[key] = head, found, read_ms
         return plan.injected(found)
     raise ChangedError
+
+
+def _may_pass(
+    environment: Environment, head: Head, offer: Offer, expected: Found | None
+) -> Steps[bool]:
+    """Return whether hooks of weak stages are run: not if earlier attempts did not come to an end.
+
+    One of the records may kill its process. In the inbox of the weak stage deaths are counted.
+    """
+    graph = environment.at(head).graph
+    readers = {name for name, _ in graph.readers.get(offer.stream, ())}
+    if not offer.arrivals or readers.isdisjoint(graph.weak):
+        return True
+    what = fingerprint("\0".join(each.id for each in offer.arrivals))
+    if expected is not None:  # Pulled: it may have no ids, and the position does not move.
+        what = str(expected.body.seq)
+    name = environment.pipeline.name, offer.stream, offer.process, what
+    attempts = yield Attempt(name)
+    return attempts <= MAX_PASSES  # type: ignore[no-any-return]
 
 
 def _receipt(offer: Offer) -> Steps[list[tuple[Key, int]]]:

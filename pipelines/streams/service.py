@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from pipelines.runtime.clock import SystemClock
 from pipelines.runtime.messages import Message
 from pipelines.streams.arrivals import Arrivals, Arrived
 from pipelines.streams.calls import (
+    Attempt,
     Call,
     ChangedError,
     Commit,
@@ -62,6 +64,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUEUE = "streams"
+ATTEMPTS_TTL_S = 3_600
 # The commit was refused, and nothing was written.
 CHANGED = (
     rpc_errors.FailedPrecondition,
@@ -156,6 +159,7 @@ class Engine:
             Commit: self._commit,
             Create: self._create,
             Pause: self._pause,
+            Attempt: self._attempt,
             HandOn: self._hand_on,
             Fetch: self._fetch,
         }
@@ -272,6 +276,12 @@ class Engine:
         for task in tasks.all:
             task.check_registered(self._clients)
         self._clients.tasks.create_many([tasks.message(self._clients, wake) for wake in call.wakes])
+
+    def _attempt(self, call: Attempt) -> int:
+        cache, key = self._clients.cache, f"streams:attempt:{json.dumps(call.what)}"
+        if cache.add(key, b"1", ATTEMPTS_TTL_S):
+            return 1
+        return cache.incr_existing(key, 1) or 1
 
     def _hand_on(self, call: HandOn) -> tuple[int, ...]:
         hands = self._clients.process_state.get_or_create("streams hands", Hands)

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.streams import batch, injection, passing, sink_worker, watermarks
 from pipelines.streams.batch import run_batch
-from pipelines.streams.calls import Commit
+from pipelines.streams.calls import Attempt, Commit
 from pipelines.streams.inbox import inputs_of
 from pipelines.streams.keys import Target
 from pipelines.streams.passing import Passage
@@ -120,6 +120,11 @@ def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     real = sink_worker._records
     strong = SimpleNamespace(weak=False)
     patch.setattr(sink_worker, "_records", lambda batch, sink: real(batch, strong))
+
+
+def attempts_are_forgotten(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """Each attempt of a source to pass records is its first one."""
+    schedule.simulation.acts[Attempt] = lambda call: 1
 
 
 VARIANTS = (

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.streams.calls import (
+    Attempt,
     ChangedError,
     Commit,
     Create,
@@ -63,6 +64,10 @@ FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 FAULTY_STEPS = 250
 MAX_STEPS = 4_000
 MAX_GONE = 5
+
+
+class KilledError(BaseException):
+    """A hook has killed its process."""
 
 
 class UnavailableError(Exception):
@@ -144,6 +149,7 @@ class Simulation:
         # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
         self.handed: list[tuple[tuple[str, int], Any]] = []
         self.slow_sinks = 0.0
+        self.attempts: Counter[Any] = Counter()  # In memcached.
         self.tells = True  # A look into an inbox may find a part of what is there.
         self.gone: deque[tuple[str, Found]] = deque(maxlen=MAX_GONE)  # The last chunks taken out.
         self.steps = self.calls = self.ids = 0
@@ -162,6 +168,7 @@ class Simulation:
             Peek: self._peek,
             Commit: self._commit,
             Create: self._create,
+            Attempt: self._attempt,
             HandOn: self._hand_on,
             Fetch: lambda call: self.pipeline.sources[call.stream].read(  # type: ignore[union-attr]
                 None,
@@ -303,8 +310,14 @@ class Simulation:
         error, process.error = process.error, None
         try:
             call = process.steps.throw(error) if error else process.steps.send(process.answer)
+            while type(call) is Attempt:  # It fails nobody, and takes no time.
+                call = process.steps.send(self.acts[Attempt](call))
         except StopIteration:
             self._end(process, again=False)
+            return
+        except KilledError:
+            self.counts["killed"] += 1
+            self._kill(process)
             return
         except (*ERRORS, MissingCodeError):
             self._end(process, again=True)
@@ -432,6 +445,10 @@ class Simulation:
 
     def _peek(self, call: Peek) -> list[str]:
         return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
+
+    def _attempt(self, call: Attempt) -> int:
+        self.attempts[call.what] += 1
+        return self.attempts[call.what]
 
     def _hand_on(self, call: HandOn) -> list[int]:
         done = []

@@ -24,9 +24,11 @@ from pipelines.streams import (
 )
 from pipelines.streams.calls import Commit, Found, HandOn, TooLargeError
 from pipelines.streams.errors import NotIdempotentError, WeakError
+from pipelines.streams.giving_up import MAX_DEATHS
 from pipelines.streams.hands import MAX_HANDS, Hands
 from pipelines.streams.inbox import has_ids
-from pipelines.streams.injection import Offer, arrival, inject
+from pipelines.streams.injection import MAX_PASSES, Offer, arrival, inject
+from pipelines.streams.owner import CAREFUL_AFTER
 from pipelines.streams.pulling import pull
 from pipelines.streams.reading import replay
 from pipelines.streams.reshaping import split
@@ -38,6 +40,7 @@ from pipelines.streams.watermarks import tick
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.harness import PACE, stream_world
 from tests.pipelines.streams.outside import ACTED, COLOURS, acted, colours, heard
+from tests.pipelines.streams.simulator import KilledError
 from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
@@ -260,6 +263,60 @@ def test_workers_that_died_pass_nothing_on() -> None:
     desk.finish(steps, call)
     desk.run()
     assert desk.state("heard", "a") == {"heard": 1}
+
+
+class Kills(Pass):
+    name = "pass"
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if record.value["k"] == "poison":
+            raise KilledError
+        super().record(ctx, record)
+
+
+@pytest.mark.parametrize("is_pulled", [True, False], ids=["pulled", "pushed"])
+def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_end(
+    is_pulled: bool,
+) -> None:
+    """G7: twice it kills its source; then it is durable, and kills workers, who are counted."""
+    keys = ("a", "poison", "b")
+
+    def read(clients: Any, position: Any, limit: int) -> Pulled:
+        return Pulled([({"k": key}, 1_000) for key in keys], 3, is_over=True)
+
+    pulled = [PullSource("in", read)] if is_pulled else []
+    desk = Desk(Pipeline("weak", Kills, Seen, intervals=1, sources=pulled))
+    deaths = 0
+    while not desk.rows(CHUNK):
+        try:
+            if is_pulled:
+                desk.do(pull(desk.environment, "in"))
+            else:
+                desk.push(*[Came(f"r-{key}", key, 1_000) for key in keys])
+        except KilledError:
+            deaths += 1
+            assert deaths <= MAX_PASSES
+            for machine in desk.simulation.machines:
+                machine.memories.clear()
+
+    desk.run()
+
+    assert (deaths, desk.simulation.counts["killed"]) == (MAX_PASSES, CAREFUL_AFTER + MAX_DEATHS)
+    assert len(desk.rows(DEAD)) == 1
+    assert [desk.state("seen", key) for key in keys] == [{"seen": 1}, {}, {"seen": 1}]
+
+
+def test_a_source_passes_records_again_once_the_one_that_kills_is_durable() -> None:
+    """G14: what comes behind it costs no hop."""
+    desk = Desk(Pipeline("weak", Kills, Seen, intervals=1))
+    for _ in range(MAX_PASSES):
+        with pytest.raises(KilledError):
+            desk.push(Came("r-1", "poison", 1_000))
+    desk.push(Came("r-1", "poison", 1_000))
+
+    desk.push(Came("r-2", "a", 1_000))
+
+    assert sorted(name.split(":")[1] for name in desk.rows(CHUNK)) == ["pass", "seen"]
 
 
 def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> None:

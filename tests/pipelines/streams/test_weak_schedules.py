@@ -10,7 +10,7 @@ from tests.pipelines.streams import broken_weak
 from tests.pipelines.streams.schedules import found
 from tests.pipelines.streams.simulator import NO_FAULTS
 from tests.pipelines.streams.store import Violation
-from tests.pipelines.streams.weak import Weak
+from tests.pipelines.streams.weak import Killing, Weak
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 200
@@ -32,6 +32,27 @@ def test_nothing_is_lost_or_doubled_behind_weak_stages_in_any_schedule() -> None
         BUDGET.played()
         passed += len(schedule.simulation.handed)
     assert passed > SCHEDULES / 2 or IS_SOAK
+
+
+def test_a_record_that_kills_its_process_is_a_dead_letter_in_any_schedule() -> None:
+    """G7: at a weak stage, too, where it is the source's process that it kills at first."""
+    killed = 0
+    for seed in BUDGET.drawn(range(SCHEDULES // 4)):
+        if BUDGET.is_over():
+            break
+        schedule = Killing(seed)
+        try:
+            schedule.run()
+        except Violation as violation:
+            raise AssertionError(f"Killing({seed}): {violation}") from violation
+        BUDGET.played()
+        killed += schedule.simulation.counts["killed"]
+    assert killed > SCHEDULES / 8 or IS_SOAK
+
+
+def test_a_source_that_counts_no_attempts_is_noticed() -> None:
+    """G7: each attempt to let the record in kills a process, for ever."""
+    assert found(Killing, broken_weak.attempts_are_forgotten, range(100)) is not None
 
 
 def test_a_weak_sink_acts_once_when_nothing_fails_and_nobody_repeats() -> None:

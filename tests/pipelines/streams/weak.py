@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping
@@ -32,7 +33,7 @@ from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.worker import Worker
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import Client, begin_pull
-from tests.pipelines.streams.simulator import NO_FAULTS, Chances, Simulation
+from tests.pipelines.streams.simulator import NO_FAULTS, Chances, KilledError, Simulation
 from tests.pipelines.streams.store import Violation
 
 KEYS = 3
@@ -54,7 +55,7 @@ class Stage(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         if record.value.get("poison") == self.name:
-            raise ValueError("poison")
+            raise KilledError if record.value.get("kills") else ValueError("poison")
         if not self.weak:
             _note(ctx, record)
         for stream, value in self.results(record.value):
@@ -278,6 +279,14 @@ class Weak:
                     found.update(self.topology.paths(stream, source, record))
         return found
 
+    def got(self) -> Counter[Path]:
+        """Return what has come to the collector."""
+        return Counter(
+            (id_, tuple(path))
+            for _, state in self.judge.states("collect")
+            for id_, path in state.get("got", ())
+        )
+
     def _judge_late(self) -> None:
         lanes = self.judge.first_lanes
         for _, state in self.judge.states(""):
@@ -286,11 +295,7 @@ class Weak:
 
     def _judge_results(self) -> None:
         """Check that each record counts once behind weak stages, and fails once."""
-        got = Counter(
-            (id_, tuple(path))
-            for _, state in self.judge.states("collect")
-            for id_, path in state.get("got", ())
-        )
+        got = self.got()
         truth: Counter[Path] = Counter()
         for stream in self.topology.collected:
             truth += self.truth(stream)
@@ -329,6 +334,41 @@ class Weak:
         """Return how often the sink acted, by the name of the record."""
         handed = [record for _, record in self.simulation.handed]
         return Counter(each.id for each in [*handed, *self.judge.delivered])
+
+
+# Nobody else dies: deaths that come together are held against who is there.
+HARMLESS = replace(NO_FAULTS, double=0.1, delay=0.1)
+
+
+class Killing(Weak):
+    """Poison kills the process that works on it, be it of a source or a worker.
+
+    What lies in front of it when its workers have died may be taken for it: that is a dead letter,
+    too, and not lost.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, HARMLESS)
+
+    def _judge_results(self) -> None:
+        """Check that nothing counts twice, and that what is missing is a dead letter."""
+        got, truth = self.got(), sum(map(self.truth, self.topology.collected), Counter[Path]())
+        if got - truth:
+            raise Violation(f"more {got - truth}")
+        rows = self.simulation.store.rows.items()
+        dead = {found.body.letter.text for key, found in rows if key.kind == DEAD}
+        dead_ids = {json.loads(text)["id"] for text in dead}
+        if lost := {id_ for id_, _ in truth - got} - dead_ids:
+            raise Violation(f"lost: {lost}")
+        poison = {each["id"] for each in self.records if self.topology.deaths("in", each)}
+        if poison - dead_ids:
+            raise Violation(f"not dead: {poison - dead_ids}")
+
+    def _judge_outside(self) -> None:
+        """Leave that to the other schedules: what is in a dead letter does not come to the sink."""
+
+    def _record(self, name: str, number: int, chance: random.Random) -> dict[str, Any]:
+        return {**super()._record(name, number, chance), "kills": True}
 
 
 def _worker_of(environment: Environment, name: str, *place: Any) -> Worker:
