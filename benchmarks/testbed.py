@@ -58,7 +58,7 @@ QUEUE_YAML += "".join(
       min_backoff_seconds: 0.1
       max_backoff_seconds: 5
 """
-    for name in ("default", "fork-join", "streams")
+    for name in ("default", "fork-join", "streams", "streams-ticks")
 )
 
 

@@ -77,7 +77,7 @@ def start_sample(clients: Clients, playback_id: str, speed: int) -> bool:
     return start(clients, new_playback(clients, playback_id, "the sample", parts, speed))
 
 
-@task("/tasks/zeitgeist/play", queue="streams")
+@task("/tasks/zeitgeist/play", queue="streams-ticks")
 def play(clients: Clients, args: Step) -> None:
     """Push what is due, and enqueue the next step."""
     now = now_ms(clients)  # Before it looks: so `Playback.ahead` lies behind all that it pushes.

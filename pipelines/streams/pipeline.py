@@ -26,7 +26,7 @@ from pipelines.streams.reading import DeadLetter, Status
 from pipelines.streams.records import FOREVER, check_time, encoded_bytes, value_text
 from pipelines.streams.reshaping import halve, merge, split
 from pipelines.streams.rows import OUTBOX, SLOTS
-from pipelines.streams.service import Engine, tasks_of
+from pipelines.streams.service import TICKS_QUEUE, Engine
 from pipelines.streams.sources import PullSource, PushSource
 from pipelines.tasks.declaration import Task
 from pipelines.tasks.errors import Retry
@@ -348,7 +348,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
             log.info("%s was let in before", args.id)
 
     path = f"/tasks/streams/{pipeline.name}/push"
-    return Task(path, tasks_of(pipeline).work.queue, PushLater, push)
+    return Task(path, TICKS_QUEUE, PushLater, push)
 
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:

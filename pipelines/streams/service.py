@@ -63,7 +63,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Of tasks that may run for long: workers and reads of sources.
 QUEUE = "streams"
+# Of those that end within milliseconds, which would wait behind those: watermarks and pushes.
+TICKS_QUEUE = "streams-ticks"
 ATTEMPTS_TTL_S = 3_600
 # The commit was refused, and nothing was written.
 CHANGED = (
@@ -114,7 +117,7 @@ class Tasks:
             engine.run(pull(engine.environment, pipeline.source(args.stream).stream))
 
         self.work = Task(f"{path}/work", QUEUE, Work, work)
-        self.tick = Task(f"{path}/tick", QUEUE, Tick, tick_)
+        self.tick = Task(f"{path}/tick", TICKS_QUEUE, Tick, tick_)
         self.pull = Task(f"{path}/pull", QUEUE, Pull, pull_)
 
     @property

@@ -24,7 +24,7 @@ from pipelines.streams import (
     service,
 )
 from pipelines.streams.errors import BadRecordError, UnknownStreamError
-from pipelines.streams.service import Engine
+from pipelines.streams.service import QUEUE, TICKS_QUEUE, Engine
 from tests.faults import Crash
 from tests.pipelines.streams.harness import (
     PACE,
@@ -281,8 +281,8 @@ def test_a_queue_that_is_purged_loses_no_record(services: Services) -> None:
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1)))
         WEBLOG.close(world.clients, "requests")
-    [task, *_] = world.live_tasks("streams")
-    world.engine.purge_queue(task.name.partition("/tasks/")[0])
+    for queue in (QUEUE, TICKS_QUEUE):
+        world.engine.purge_queue(world.engine.place.queue_name(queue))
     world.settle()
     assert windows(world) == {}
 
@@ -298,10 +298,10 @@ def test_what_is_at_rest_costs_nothing(services: Services) -> None:
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1)))
     world.settle()
-    assert world.live_tasks("streams") == []
+    assert [*world.live_tasks(QUEUE), *world.live_tasks(TICKS_QUEUE)] == []
 
     world.sweep()
-    assert world.live_tasks("streams") == []
+    assert [*world.live_tasks(QUEUE), *world.live_tasks(TICKS_QUEUE)] == []
 
 
 @one_emulator
