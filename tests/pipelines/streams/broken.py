@@ -27,9 +27,9 @@ from pipelines.streams.rows import (
 )
 from pipelines.streams.worker import Worker
 from tests.pipelines.streams import mixed
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.mixed import Mixed
 from tests.pipelines.streams.schedules import Schedule
-from tests.pipelines.streams.simulator import Chances
 from tests.pipelines.streams.store import Steps, answered
 
 CALM = Chances(0, 0, 0.01, 0, 0, 0, purge=0)

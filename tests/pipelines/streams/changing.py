@@ -16,10 +16,11 @@ from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import CHUNK, HEAD, INTERVAL, LARGE, SLAB, SLOTS, Head, slot_of
 from pipelines.streams.state import State
 from pipelines.streams.topology import RUNNING, parts_of
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.growing import SLOTS_OF_KEYS, Other, pipeline_of
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import Client, Collect, Rekey, Windows
-from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Steps, Violation, answered
 
 CHANGES = 10

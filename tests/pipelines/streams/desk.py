@@ -12,7 +12,8 @@ from pipelines.streams.injection import Injected, Offer, arrival, inject
 from pipelines.streams.lookup import state
 from pipelines.streams.reading import Status, status
 from pipelines.streams.rows import Head, Interval
-from tests.pipelines.streams.simulator import NO_FAULTS, Simulation
+from tests.pipelines.streams.accidents import NO_FAULTS
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Steps
 
 PACE = {

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from pipelines.streams.fused import Fused
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.growing import Other
 from tests.pipelines.streams.schedules import IDLE_MS, WINDOW, Collect, Rekey, Windows
-from tests.pipelines.streams.simulator import Chances
 
 DELAY = 7
 

@@ -15,6 +15,7 @@ from pipelines.streams.errors import BadLayoutError, HeldBackError
 from pipelines.streams.limits import Limits
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import (
     IDLE_MS,
@@ -28,7 +29,7 @@ from tests.pipelines.streams.schedules import (
     Windows,
     is_taken,
 )
-from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Violation
 
 STAGES = ("rekey", "windows", "collect")

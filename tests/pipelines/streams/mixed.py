@@ -26,9 +26,10 @@ from pipelines.streams.calls import Pause, Scan
 from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.reading import replay
 from pipelines.streams.rows import CHUNK, DEAD, Names, fingerprint
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import TINY, begin_pull, rows_of
-from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Steps, Violation
 
 KEYS = 3

@@ -28,8 +28,9 @@ from pipelines.streams.calls import Commit, Create, Pause, Read
 from pipelines.streams.injection import Offer, arrival, inject, read_head
 from pipelines.streams.pulling import pull_wake
 from pipelines.streams.rows import CHUNK, DEAD
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.simulator import Chances, Simulation
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Steps, Violation
 
 WINDOW = 10

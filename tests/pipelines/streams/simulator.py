@@ -44,6 +44,13 @@ from pipelines.streams.stranded import recover
 from pipelines.streams.sweep import wake_sources, why_now
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Worker
+from tests.pipelines.streams.accidents import (
+    FAULTS,
+    NO_FAULTS,
+    Chances,
+    KilledError,
+    UnavailableError,
+)
 from tests.pipelines.streams.store import Steps, Store, Violation, answered, one_by_one
 
 PACE = Pace(
@@ -59,19 +66,10 @@ PACE = Pace(
 SWEPT_EVERY_MS = 400
 MACHINES = 2
 SWEEP = Wake(("", 0), ("sweep",))
-FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 # Faults of one schedule come within so many steps; then all must come to rest.
 FAULTY_STEPS = 250
 MAX_STEPS = 4_000
 MAX_GONE = 5
-
-
-class KilledError(BaseException):
-    """A hook has killed its process."""
-
-
-class UnavailableError(Exception):
-    """A service did not answer."""
 
 
 ERRORS = ChangedError, OutcomeUnknownError, UnavailableError, UnworkableError
@@ -98,25 +96,6 @@ class Process:
     ready_ms: int = 0
     answer: Any = None
     error: Exception | None = None
-
-
-@dataclass(frozen=True)
-class Chances:
-    """How likely each fault is, at each call."""
-
-    crash: float = 0.015
-    machine: float = 0.003
-    stall: float = 0.012
-    lost: float = 0.02
-    refused: float = 0.015
-    zombie: float = 0.01
-    double: float = 0.1
-    delay: float = 0.1
-    purge: float = 0.0005  # At each step: all tasks are deleted.
-    mistaken: float = 0.02  # The holder of a lease is taken for dead.
-
-
-NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, mistaken=0)
 
 
 class Simulation:

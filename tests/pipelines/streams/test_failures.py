@@ -29,10 +29,10 @@ from pipelines.streams.reading import dead_letters, discard, replay
 from pipelines.streams.rows import CHUNK, IDS
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Ended
+from tests.pipelines.streams.accidents import NO_FAULTS, UnavailableError
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.mixed import Mixed
 from tests.pipelines.streams.schedules import Schedule
-from tests.pipelines.streams.simulator import NO_FAULTS, UnavailableError
 from tests.soak import IS_SOAK
 
 WINDOW = 10

@@ -10,7 +10,8 @@ import pytest
 from pipelines.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
 from pipelines.streams.pulling import pull_wake
 from pipelines.streams.rows import SLAB
-from tests.pipelines.streams.simulator import NO_FAULTS, Chances, Simulation
+from tests.pipelines.streams.accidents import NO_FAULTS, Chances
+from tests.pipelines.streams.simulator import Simulation
 
 LINES = 12
 

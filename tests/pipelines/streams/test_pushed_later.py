@@ -21,6 +21,7 @@ from pipelines.streams.pipeline import push_task
 from pipelines.streams.rows import OUTBOX
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.harness import (
     WEBLOG,
     Hits,
@@ -32,7 +33,6 @@ from tests.pipelines.streams.harness import (
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.outlets import OutletNote
 from tests.pipelines.streams.schedules import Collect, Rekey, Schedule, Windows, found
-from tests.pipelines.streams.simulator import Chances
 from tests.pipelines.streams.store import Steps, Violation
 from tests.soak import BUDGET, IS_SOAK
 from tests.world import Services, World

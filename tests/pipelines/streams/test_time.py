@@ -17,8 +17,8 @@ from pipelines.streams.limits import Limits
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import DEAD, IDS
 from pipelines.streams.watermarks import tick
+from tests.pipelines.streams.accidents import NO_FAULTS
 from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.simulator import NO_FAULTS
 from tests.pipelines.streams.test_failures import Tally, Written, key_of, tally, windows
 
 HOUR_MS = 3_600_000

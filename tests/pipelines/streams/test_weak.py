@@ -16,7 +16,6 @@ from pipelines.streams import (
     Computation,
     Context,
     Pipeline,
-    Pulled,
     PullSource,
     Record,
     StreamTest,
@@ -24,23 +23,18 @@ from pipelines.streams import (
 )
 from pipelines.streams.calls import Commit, Found, HandOn, TooLargeError
 from pipelines.streams.errors import NotIdempotentError, WeakError
-from pipelines.streams.giving_up import MAX_DEATHS
 from pipelines.streams.hands import MAX_HANDS, Hands
 from pipelines.streams.inbox import has_ids
-from pipelines.streams.injection import MAX_PASSES, Offer, arrival, inject
-from pipelines.streams.owner import CAREFUL_AFTER
-from pipelines.streams.pulling import pull
+from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.reading import replay
 from pipelines.streams.reshaping import split
 from pipelines.streams.rows import CHUNK, DEAD, Interval, Letter
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.sink_worker import SinkWorker
+from pipelines.streams.sink import Sink
 from pipelines.streams.sinks import EffectSink
 from pipelines.streams.watermarks import tick
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.harness import PACE, stream_world
 from tests.pipelines.streams.outside import ACTED, COLOURS, acted, colours, heard
-from tests.pipelines.streams.simulator import KilledError
 from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
@@ -265,60 +259,6 @@ def test_workers_that_died_pass_nothing_on() -> None:
     assert desk.state("heard", "a") == {"heard": 1}
 
 
-class Kills(Pass):
-    name = "pass"
-
-    def record(self, ctx: Context, record: Record) -> None:
-        if record.value["k"] == "poison":
-            raise KilledError
-        super().record(ctx, record)
-
-
-@pytest.mark.parametrize("is_pulled", [True, False], ids=["pulled", "pushed"])
-def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_end(
-    is_pulled: bool,
-) -> None:
-    """G7: twice it kills its source; then it is durable, and kills workers, who are counted."""
-    keys = ("a", "poison", "b")
-
-    def read(clients: Any, position: Any, limit: int) -> Pulled:
-        return Pulled([({"k": key}, 1_000) for key in keys], 3, is_over=True)
-
-    pulled = [PullSource("in", read)] if is_pulled else []
-    desk = Desk(Pipeline("weak", Kills, Seen, intervals=1, sources=pulled))
-    deaths = 0
-    while not desk.rows(CHUNK):
-        try:
-            if is_pulled:
-                desk.do(pull(desk.environment, "in"))
-            else:
-                desk.push(*[Came(f"r-{key}", key, 1_000) for key in keys])
-        except KilledError:
-            deaths += 1
-            assert deaths <= MAX_PASSES
-            for machine in desk.simulation.machines:
-                machine.memories.clear()
-
-    desk.run()
-
-    assert (deaths, desk.simulation.counts["killed"]) == (MAX_PASSES, CAREFUL_AFTER + MAX_DEATHS)
-    assert len(desk.rows(DEAD)) == 1
-    assert [desk.state("seen", key) for key in keys] == [{"seen": 1}, {}, {"seen": 1}]
-
-
-def test_a_source_passes_records_again_once_the_one_that_kills_is_durable() -> None:
-    """G14: what comes behind it costs no hop."""
-    desk = Desk(Pipeline("weak", Kills, Seen, intervals=1))
-    for _ in range(MAX_PASSES):
-        with pytest.raises(KilledError):
-            desk.push(Came("r-1", "poison", 1_000))
-    desk.push(Came("r-1", "poison", 1_000))
-
-    desk.push(Came("r-2", "a", 1_000))
-
-    assert sorted(name.split(":")[1] for name in desk.rows(CHUNK)) == ["pass", "seen"]
-
-
 def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> None:
     """G14, G10: they write to it, too, and one may be at work under the layout of before."""
     desk = Desk(Pipeline("weak", Seen, Shout, Heard, intervals=1))
@@ -448,34 +388,6 @@ def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
     call = HandOn(call.parcels, 60)
     assert hands.hand_on(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
     assert sink.begun == MAX_HANDS + 3
-
-
-@pytest.mark.parametrize("slow_sinks", [0.0, 2.0], ids=["handed on", "by its inbox"])
-def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks: float) -> None:
-    """G9: all may charge by one service, which drops what has an id that it knows.
-
-    Pulled records are numbered from 0 in each pipeline.
-    """
-
-    def read(clients: Any, position: Any, limit: int) -> Pulled:
-        return Pulled([({"k": "a"}, 1_000)], 1, is_over=True)
-
-    acted = list[SinkRecord]()
-    for name in ("shop", "archive"):
-        sinks = [EffectSink("in", nothing, name=each, weak=True) for each in ("charge", "notify")]
-        desk = Desk(Pipeline(name, intervals=1, sources=[PullSource("in", read)], sinks=sinks))
-        simulation = desk.simulation
-        simulation.slow_sinks, simulation.worker = slow_sinks, SinkWorker
-        simulation.store.on_commit = lambda commit, before: acted.extend(
-            commit.delivery.made if commit.delivery is not None else ()
-        )
-
-        desk.do(pull(desk.environment, "in"))
-        desk.run()
-
-        acted.extend(record for _, record in simulation.handed)
-
-    assert len(acted) == len({each.id for each in acted}) == 4
 
 
 def test_pulled_records_have_names_at_weak_sinks_and_need_no_ids_elsewhere() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.pipelines.streams import broken_weak
+from tests.pipelines.streams.accidents import NO_FAULTS
 from tests.pipelines.streams.schedules import found
-from tests.pipelines.streams.simulator import NO_FAULTS
 from tests.pipelines.streams.store import Violation
 from tests.pipelines.streams.weak import Killing, Weak
 from tests.soak import BUDGET, IS_SOAK

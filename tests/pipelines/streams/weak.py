@@ -31,9 +31,10 @@ from pipelines.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head, slot_of
 from pipelines.streams.sink import Sink, SinkRecord
 from pipelines.streams.sink_worker import SinkWorker
 from pipelines.streams.worker import Worker
+from tests.pipelines.streams.accidents import NO_FAULTS, Chances, KilledError
 from tests.pipelines.streams.judge import Judge
 from tests.pipelines.streams.schedules import Client, begin_pull
-from tests.pipelines.streams.simulator import NO_FAULTS, Chances, KilledError, Simulation
+from tests.pipelines.streams.simulator import Simulation
 from tests.pipelines.streams.store import Violation
 
 KEYS = 3

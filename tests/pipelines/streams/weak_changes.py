@@ -19,8 +19,8 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.reshaping import merge, split
 from pipelines.streams.rows import SLOTS
 from pipelines.streams.sink import Sink
+from tests.pipelines.streams.accidents import Chances
 from tests.pipelines.streams.changing import Changer, patiently
-from tests.pipelines.streams.simulator import Chances
 from tests.pipelines.streams.store import Steps, Violation
 from tests.pipelines.streams.weak import (
     KEY_SLOTS,
