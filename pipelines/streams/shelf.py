@@ -12,13 +12,14 @@ that it expects.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.streams.calls import Commit, Found, Key, Read, Steps
+from pipelines.streams.calls import Commit, Found, Key, Read, Steps, TooLargeError
 from pipelines.streams.keys import NOTHING, KeyState
 from pipelines.streams.records import NEVER
 from pipelines.streams.row_cache import RowCache, size_of
@@ -28,6 +29,7 @@ MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
 # Of one interval, whose row has room for about 16,000.
 MANY_SLABS, MOST_SLABS = 2_000, 12_000
+LARGE_AT_ONCE = 50
 EMPTY = SlabBody({})
 BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
@@ -59,11 +61,22 @@ class Shelf:
 
         self.rows.evict(max_bytes, next_use)
 
-    def load(self, interval: Interval, keys: Iterable[str], slabs: Iterable[int]) -> Steps[None]:
+    def load(
+        self,
+        interval: Interval,
+        keys: Iterable[str],
+        slabs: Iterable[int],
+        *,
+        max_bytes: float = math.inf,
+    ) -> Steps[None]:
         """Read the slabs of some keys, and further ones, as far as they were not read before.
 
         Args:
             slabs: The first slots of slabs.
+            max_bytes: Of large states: about so many are read.
+
+        Raises:
+            TooLargeError: there are more.
         """
         by_slab = self._by_slab(interval, keys)
         yield from self._read(map(self._key, sorted({*slabs, *by_slab})))
@@ -74,7 +87,12 @@ class Shelf:
             for key in names
             if key in are_large
         ]
-        yield from self._read(large)
+        read_bytes, before = 0, self.rows.bytes
+        for first in range(0, len(large), LARGE_AT_ONCE):
+            if read_bytes > max_bytes:
+                raise TooLargeError(f"states must have at most {max_bytes} bytes together")
+            yield from self._read(large[first : first + LARGE_AT_ONCE])
+            read_bytes = self.rows.bytes - before
 
     def states(self, interval: Interval, keys: Iterable[str]) -> dict[str, KeyState]:
         """Return keys whose slabs were read."""
@@ -102,6 +120,11 @@ class Shelf:
         """
         is_large = key in self._slab(self.slab_of(interval, key)).large
         return is_large and not self.rows[self.names.large(self.computation, key)].version
+
+    def drop_large(self, keys: Iterable[str]) -> None:
+        """Forget the large states of some keys."""
+        for key in keys:
+            self.rows.drop(self.names.large(self.computation, key))
 
     def keys(self, lo: int) -> list[str]:
         """Return the keys of a slab that was read."""

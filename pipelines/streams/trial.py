@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from pipelines.streams.calls import Read, Steps
 from pipelines.streams.computation import Computation
 from pipelines.streams.environment import Environment
 from pipelines.streams.errors import UnreadableStateError
 from pipelines.streams.keys import KeyState
-from pipelines.streams.rows import Head
-from pipelines.streams.shelf import Shelf
+from pipelines.streams.rows import Head, Interval
+from pipelines.streams.shelf import LARGE_AT_ONCE, Shelf
 from pipelines.streams.sink import Sink
 from pipelines.streams.topology import Part
 
 # Of up to 32 KB each: of more, every second one is read, or third, and so on.
 MAX_SLABS = 400
 SLABS_AT_ONCE = 10
+
+Item = TypeVar("Item")
 
 
 def try_states(
@@ -38,25 +41,34 @@ def try_states(
     _check_reads(code, versions)
     shelf = Shelf(environment.names, code.name)
     for interval in intervals:
-        for slabs in _batched([slab.lo for slab in interval.slabs[::step]]):
+        for slabs in _batched([slab.lo for slab in interval.slabs[::step]], SLABS_AT_ONCE):
             yield from shelf.load(interval, (), slabs)
             of_slabs = [key for lo in slabs for key in shelf.keys(lo)]
-            yield from shelf.load(interval, of_slabs, ())
-            for key in of_slabs:
-                state = shelf.state(interval, key)
-                if shelf.is_torn(interval, key):
-                    continue
-                if state.text:
-                    versions.add(state.version)
-                _try(code, key, state)
+            for some in _batched(of_slabs, LARGE_AT_ONCE):
+                yield from shelf.load(interval, some, ())
+                versions |= _try_all(code, shelf, interval, some)
+                shelf.drop_large(some)
             shelf.clear()
     return sorted(versions)
 
 
-def _batched(slabs: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield slabs, some at a time."""
-    for first in range(0, len(slabs), SLABS_AT_ONCE):
-        yield slabs[first : first + SLABS_AT_ONCE]
+def _batched(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
+    """Yield so many items at a time."""
+    for first in range(0, len(items), count):
+        yield items[first : first + count]
+
+
+def _try_all(code: Computation, shelf: Shelf, interval: Interval, keys: Sequence[str]) -> set[int]:
+    """Read the states of some keys; return which versions have left them."""
+    versions = set[int]()
+    for key in keys:
+        if shelf.is_torn(interval, key):
+            continue
+        state = shelf.state(interval, key)
+        if state.text:
+            versions.add(state.version)
+        _try(code, key, state)
+    return versions
 
 
 def _check_reads(code: Computation, versions: set[int]) -> None:

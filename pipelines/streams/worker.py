@@ -34,6 +34,8 @@ from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
 MIN_WAIT_MS = 1_000
 MAX_GATHER_S = 0.1
 LARGE_BATCH = 100  # Records.
+# In memory for one batch: slabs with timers that fire, and large states.
+MAX_DUE_SLABS, MAX_LOADED_BYTES = 500, 64_000_000
 
 
 class Ended(Enum):
@@ -156,6 +158,8 @@ class Worker(Owner):
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
+        if len(slabs) > MAX_DUE_SLABS:  # No record comes before the timers of the others.
+            slabs, chunks = slabs[:MAX_DUE_SLABS], []
         self.shelf.evict(self.interval, self.pace.cache_bytes)
         yield from self._know_ids(chunks)
         yield from self.shelf.load(self.interval, (), slabs)
@@ -185,8 +189,8 @@ class Worker(Owner):
         """
         with at_fault():
             batch = gather(chunks, self.ids.seen, self._most_inputs(due))
-        keys = dict.fromkeys([*due, *[each.key for each in batch.inputs]])
-        yield from self.shelf.load(self.interval, keys, ())
+        keys = dict.fromkeys([*due[: self.limit], *[each.key for each in batch.inputs]])
+        yield from self.shelf.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
         with at_fault():
             effects = self._worked(batch.inputs, due, now_ms)
         yield from self._finish(batch, effects)
