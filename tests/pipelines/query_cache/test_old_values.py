@@ -44,7 +44,12 @@ class Initialled:
 
 
 def query(returns: Any, compute: Callable[[Clients], Any]) -> CachedQuery[Any, Any]:
-    return CachedQuery(compute, "front", returns=returns, ttl_s=TTL_S, stale_s=0, beta=0.0)
+    """Return a query of one function, whatever it computes: versions of it share its name."""
+
+    def front(clients: Clients) -> Any:
+        return compute(clients)
+
+    return CachedQuery(front, "front", returns=returns, ttl_s=TTL_S, stale_s=0, beta=0.0)
 
 
 def read(asked: CachedQuery[Any, Any], clients: Clients) -> tuple[Any, str]:

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from pipelines.query_cache import CachedQuery
+from pipelines.query_cache.call import MAX_HOLDERS
 from pipelines.query_cache.entry import Entry
 from pipelines.query_cache.flights import Flight
 from pipelines.query_cache.lease import RENEWALS
 from pipelines.runtime import Clients, NoCache
 from tests.pipelines.query_cache.timed import Time, TimedCache, TimedHeart, process
 from tests.stack import until
+from tests.world import in_threads
 
 PATIENCE_S = 60.0
 LEASE_S = 9
@@ -138,6 +140,47 @@ def test_a_lease_that_memcached_never_drops_is_over_when_nobody_renews_it() -> N
     assert source.read(clients) == "misses"
     assert LEASE_S < time.now_s - began_s < 2 * LEASE_S
     assert source.read(clients) == "hits"
+
+
+def test_of_processes_that_end_without_a_value_a_caller_waits_for_few() -> None:
+    """J4: each look meets another holder; after three the caller computes beside the next."""
+    source, time, holders = Source(), Time(), list[int]()
+    clients = process(TimedCache(time))
+    lease = f"{entry_of(source, clients).key}:lease"
+
+    def next_holder() -> None:
+        holders.append(1)
+        assert len(holders) < 50
+        clients.cache.set(lease, f"holder{len(holders)}.0".encode(), 10**6)
+
+    next_holder()
+    time.on_sleep = next_holder
+    source.may_end.set()
+
+    assert source.read(clients) == "misses"
+    assert len(holders) == 1 + MAX_HOLDERS
+
+
+def test_a_refresh_that_another_process_has_just_made_is_not_made_again() -> None:
+    """J2: it ended between this caller's look and its lease."""
+    source, time = Source(), Time()
+    cache = TimedCache(time)
+    mine, other, add = process(cache), process(cache), cache.add
+    source.may_end.set()
+    source.read(mine)
+    time.now_s += 3600
+
+    def overtaken(key: str, value: bytes, ttl_s: int) -> bool:
+        if key.endswith(":lease"):
+            cache.add = add  # type: ignore[method-assign]
+            in_threads(lambda: states.append(source.read(other)))
+        return add(key, value, ttl_s)
+
+    states = list[str]()
+    cache.add = overtaken  # type: ignore[method-assign]
+    states.append(source.read(mine))
+
+    assert (states, source.computed) == (["refreshes", "hits"], 2)
 
 
 def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> None:

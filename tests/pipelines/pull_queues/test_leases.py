@@ -1,0 +1,116 @@
+"""Leases beside other workers and services that fail: what was leased is its caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from pipelines.pull_queues import OLDEST, PullQueue, leasing
+from tests.pipelines.pull_queues.harness import add, lease, payloads
+from tests.world import World, in_threads
+
+ONE = PullQueue("one", max_deliveries=1, partitions=1)
+TWO = PullQueue("two", partitions=2)
+
+
+def fail_from(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the commits of leases fail from this one on, the first being 1."""
+    commit, count = leasing._commit, 0
+
+    def failing(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count >= number:
+            raise rpc_errors.PermissionDenied("made by a test")
+        return commit(*args)
+
+    monkeypatch.setattr(leasing, "_commit", failing)
+
+
+def test_what_was_leased_before_an_error_is_its_callers(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: it would be hidden until its lease ends; the error comes with the next call."""
+    for number in range(20):
+        TWO.add(here.clients, f"item {number}")
+    fail_from(monkeypatch, 2)
+
+    leases = TWO.lease(here.clients, limit=20)
+
+    assert 0 < len(leases) < 20
+    with pytest.raises(rpc_errors.PermissionDenied):
+        TWO.lease(here.clients, limit=20)
+
+
+def test_an_error_before_anything_was_leased_is_raised(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: an empty answer would say that nothing waits."""
+    add(here, "a")
+    fail_from(monkeypatch, 1)
+
+    with pytest.raises(rpc_errors.PermissionDenied):
+        lease(here)
+
+
+def test_a_partition_where_another_worker_was_faster_is_tried_once_more(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: what that one did not take is leased by the same call."""
+    ONE.add(here.clients, "a")
+    commit, answers = leasing._commit, [None]
+    monkeypatch.setattr(
+        leasing, "_commit", lambda *args: answers.pop() if answers else commit(*args)
+    )
+
+    assert payloads(ONE.lease(here.clients)) == ["a"]
+    assert answers == []
+
+
+def test_an_item_that_is_leased_between_query_and_read_is_left_alone(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: the keys that a query found may be another worker's by the time that they are read."""
+    add(here, "a")
+    read = leasing.read_versions
+    others: list[Any] = []
+
+    def overtaken(client: Any, keys: Sequence[Any]) -> Any:
+        monkeypatch.setattr(leasing, "read_versions", read)
+        in_threads(_in_context(here, lambda: others.extend(lease(here))))
+        return read(client, keys)
+
+    monkeypatch.setattr(leasing, "read_versions", overtaken)
+
+    assert lease(here) == []
+    assert payloads(others) == ["a"]
+
+
+def _in_context(here: World, body: Callable[[], Any]) -> Callable[[], Any]:
+    def run() -> None:
+        with here.clients.context():
+            body()
+
+    return run
+
+
+def test_one_call_for_the_oldest_tag_looks_at_so_many_tags_and_no_more(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: each call makes dead letters of what nobody can do, and a later one gets the rest."""
+    monkeypatch.setattr(leasing, "MAX_TAGS", 2)
+    for number in range(3):
+        ONE.add(here.clients, f"poison {number}", tag=f"tag-{number}")
+        here.clock.sleep(1)
+    assert len(ONE.lease(here.clients, limit=3, lease_s=1)) == 3
+    here.clock.sleep(2)
+    ONE.add(here.clients, "good", tag="tag-9")
+    here.clock.sleep(1)
+
+    found = [payloads(ONE.lease(here.clients, tag=OLDEST)) for _ in range(2)]
+
+    assert found == [[], ["good"]]
+    assert len(ONE.dead_letters()) == 3
