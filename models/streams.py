@@ -27,11 +27,11 @@ StreamState
     slab. Growth: one row for each such key; deleted when the state is.
 
 StreamChunk
-    Name: "<interval>:<0: in time, 1: late>:<time of the earliest record>:<id>.<how many records and
-    bytes>"; of an interval that came of a split or merge "<interval>.<birth>:...". Up to 500
-    records on their way to one interval, in columns. Inserted by the commit that produces them,
-    deleted by the one that works on them. Queries: ranges of names: an inbox, in order. Growth:
-    what is in flight.
+    Name: "<interval>:<0: in time, 1: late>:<time of the earliest record, or at which late ones hold
+    the watermark>:<id>.<how many records and bytes>"; of an interval that came of a split or merge
+    "<interval>.<birth>:...". Up to 500 records on their way to one interval, in columns.
+    Inserted by the commit that produces them, deleted by the one that works on them.
+    Queries: ranges of names: an inbox, in order. Growth: what is in flight.
 
 StreamIds
     Name: "<interval>:<number>". Up to 500 ids of pushed records, 12 bytes of hash each.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pipelines.streams.calls import Commit, Found, Key, Scan
 from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Target
-from pipelines.streams.layout import Left
+from pipelines.streams.layout import Inbox, Left
 from pipelines.streams.mail import Mail
-from pipelines.streams.rows import CHUNK, Head, Names, is_late
+from pipelines.streams.rows import CHUNK, LATE, Head, Names, is_late, past_names, time_of
 
 # Of at most 256 KB each, in one commit.
 MAX_FORWARDED = 8
@@ -17,6 +17,12 @@ def scan_left(names: Names, computation: str, left: Left, watermark: int, limit:
     """Return the call that reads a left inbox."""
     low, high = names.inbox_range(computation, left.lo, watermark, left.born)
     return Scan(CHUNK, low, high, limit)
+
+
+def scan_late(names: Names, computation: str, inbox: Inbox, limit: int) -> Scan:
+    """Return the call that reads the late ones of an inbox."""
+    name = names.inbox(computation, inbox.lo, inbox.born)
+    return Scan(CHUNK, f"{name}{LATE}", past_names(name), limit)
 
 
 def forwarded(
@@ -32,7 +38,8 @@ def forwarded(
     Args:
         watermark: What is before it goes into the lane for late ones.
     """
-    commit, mail = Commit(), Mail(environment, head)
+    reached = min((time_of(name) for name, _ in chunks if is_late(name)), default=watermark)
+    commit, mail = Commit(), Mail(environment, head, reached)
     for name, found in chunks:
         commit.deletes.append((Key(CHUNK, name), found.version))
         for letter in found.body:

@@ -286,6 +286,7 @@ class _Plan:
             floor = max(floor, head.body.sources.get(offer.stream, 0))
             known = with_process(head.body, offer.stream, offer.process)
             self.commit.puts.append((environment.names.head, known, head.version))
+        self.mail.reached = floor
         late = self._send(floor)
         self.passage.end()
         self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)

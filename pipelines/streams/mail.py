@@ -11,14 +11,14 @@ and one that dies is delivered again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.streams.calls import Create, Key, Read, Steps, Wake
 from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Production, Target
 from pipelines.streams.layout import birth_of, interval_of
-from pipelines.streams.records import NEVER
+from pipelines.streams.records import FOREVER, NEVER
 from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
 MAX_LETTERS = 500
@@ -31,9 +31,15 @@ MAX_DELAY_S = 29 * 24 * 3600.0
 
 
 class Mail:
-    """What one commit sends."""
+    """What one commit sends.
 
-    def __init__(self, environment: Environment, head: Head) -> None:
+    Attributes:
+        reached: The watermark by which its late records are late. They hold that of their readers
+            there, until they are worked on: how late they are does not follow from who is slow.
+    """
+
+    def __init__(self, environment: Environment, head: Head, reached: int = 0) -> None:
+        self.reached = reached
         self._environment = environment
         self._head = head
         self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
@@ -75,13 +81,22 @@ class Mail:
         """Return the intervals that get something."""
         return sorted({(computation, lo) for computation, lo, _ in self._letters})
 
+    def _time_of(self, lane: int, letters: Sequence[Letter]) -> int:
+        """Return the time that a chunk is named by, and that it holds the watermark at.
+
+        A late one can be worked on at the latest when that has passed its records.
+        """
+        if lane == ON_TIME:
+            return min([letter.at for letter in letters])
+        return min(max(self.reached, *(letter.at + 1 for letter in letters)), FOREVER - 1)
+
     def inserts(self) -> list[tuple[Key, Any]]:
         """Return the rows of all that is sent."""
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
         for (computation, lo, lane), letters in self._letters.items():
             for part, size in _cut(letters):
-                at = min([letter.at for letter in part])
+                at = self._time_of(lane, part)
                 name = f"{id_}.{len(rows)}.{len(part)}.{size}"
                 born = birth_of(self._head, computation, lo)
                 key = names.chunk(computation, lo, lane, at, name, born)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import Head, SourceRow, chunk_size, oldest
+from pipelines.streams.rows import Head, SourceRow, chunk_size, is_late, time_of
 
 # The first is of no delay. From there on each bound is 1.41 times the one before; the last one has
 # all delays of over two hours.
@@ -92,7 +92,7 @@ def _of_process(row: SourceRow, percentile: float) -> int:
 
 def of_inbox(names: Iterable[str], percentile: float) -> int:
     """Return the time before which at most so much of what waits in time lies; NEVER: nothing."""
-    sizes = [(at, chunk_size(name)[0]) for name in names if (at := oldest(name)) < NEVER]
+    sizes = [(time_of(name), chunk_size(name)[0]) for name in names if not is_late(name)]
     left_out = sum(letters for _, letters in sizes) * (100 - percentile) / 100
     for at, letters in sorted(sizes):
         if letters > left_out:

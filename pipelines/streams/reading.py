@@ -321,8 +321,9 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         [found] = yield Read([key])
         if found is None:
             break
-        mail = Mail(environment, head.body)
-        _send_again(environment, environment.at(head.body), found.body, mail)
+        dead: DeadRow = found.body
+        mail = Mail(environment, head.body, head.body.inputs.get(dead.computation, 0))
+        _send_again(environment, environment.at(head.body), dead, mail)
         try:
             # The intervals are to be those that it is sent to, so it names the head, too.
             yield Commit(

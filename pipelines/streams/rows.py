@@ -289,10 +289,9 @@ def past_names(inbox: str) -> str:
     return f"{inbox}{LATE + 1}"
 
 
-def oldest(name: str) -> int:
-    """Return the time that the first name of an inbox stands for; late ones hold nothing back."""
-    _, lane, at, _ = name.rsplit(":", 3)
-    return int(at) if lane == str(ON_TIME) else NEVER
+def time_of(name: str) -> int:
+    """Return the time at which a chunk holds the watermark back."""
+    return int(name.rsplit(":", 2)[1])
 
 
 def inbox_of(name: str) -> str:

@@ -3,6 +3,8 @@
 A computation has two: `input`, the smallest of the times of what is in its inbox and of the outputs
 of those who write for it; and the output, the smaller one of that and of what its timers hold back.
 Both follow from rows: what a worker works on stays in its inbox until the commit that takes it out.
+Late records hold the input at the watermark by which they were late (`mail.py`), and that of all
+who may get what follows from them. So how late they are does not follow from who is slow.
 
 All is read of one moment, where the service has such. Where it has none, the order of the reads
 makes up for it: sources first, then stage by stage downstream, of each the inbox before the timers.
@@ -15,9 +17,9 @@ Two ticks at a time do no harm: the watermarks only rise, and one of two commits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.streams.balancing import merge_idle
 from pipelines.streams.calls import (
@@ -43,12 +45,22 @@ from pipelines.streams.pressure import (
     waiting_in,
 )
 from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import CHUNK, Head, Interval, oldest
+from pipelines.streams.rows import CHUNK, LATE, Head, Interval, inbox_of, is_late, time_of
 from pipelines.streams.shutting import Row, still_left, to_note
 from pipelines.streams.silence import Hearing, hear, left_out, silent_among, watermark_of
 from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
 
 MAX_ROUNDS = 5
+
+
+class Output(NamedTuple):
+    """Before which time a computation writes nothing in time, and how far its readers may go.
+
+    The second is earlier while late records are under way.
+    """
+
+    low: int
+    reached: int
 
 
 @dataclass
@@ -183,7 +195,7 @@ def read_cut(
         _see_source(environment, cut, stream, mine)
     if moment is not None:  # All is as it was then: the order of the reads is no matter.
         yield from _read_intervals(environment, cut, pipeline.graph.order, moment)
-    out: dict[str, int] = {}
+    out: dict[str, Output] = {}
     early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
     for name in pipeline.graph.order:
         waiting = yield from _see_computation(environment, cut, name, out, moment)
@@ -232,7 +244,7 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
 
 
 def _see_computation(
-    environment: Environment, cut: Cut, name: str, out: dict[str, int], moment: Any
+    environment: Environment, cut: Cut, name: str, out: dict[str, Output], moment: Any
 ) -> Steps[list[str]]:
     """Find the watermarks of a computation: its inbox is read before its timers.
 
@@ -240,26 +252,42 @@ def _see_computation(
         The names of the chunks that wait for it.
     """
     pipeline, names, head = cut.plan, environment.names, cut.head.body
-    before, first, waiting = head.inputs.get(name, 0), NEVER, list[str]()
+    before, first, late, waiting = head.inputs.get(name, 0), NEVER, NEVER, list[str]()
+    limit = pipeline.limits.waiting_rows + 1
     for inbox in inboxes_of(head, name):
         low, high = names.inbox_range(name, inbox.lo, before, inbox.born)
-        found = yield Peek(CHUNK, low, high, moment, pipeline.limits.waiting_rows + 1)
+        found = yield Peek(CHUNK, low, high, moment, limit)
         waiting += found
         if found:
             cut.filled.add((name, inbox))
             cut.pending.add((name, interval_of(head, name, inbox.lo)))
-            first = min(first, oldest(found[0]))
+            first = min([first, *(time_of(each) for each in found[:1] if not is_late(each))])
+            late = min(late, (yield from _first_late(found, high, moment, limit)))
     if moment is None:
         yield from _read_intervals(environment, cut, [name], moment)
     streams = pipeline.computations[name].inputs
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
-    feeds += [out[each] for each in pipeline.graph.upstream[name]]
+    upstream = [out[each] for each in pipeline.graph.upstream[name]]
+    feeds += [each.low for each in upstream]
     if is_drained(cut, name):
-        feeds = [FOREVER]  # Nothing more comes: what its timers wait for has come.
+        feeds, upstream = [FOREVER], []  # Nothing more comes: what its timers wait for has come.
     cut.lows[name] = min([first, *feeds])
-    cut.inputs[name] = max(before, cut.lows[name])
-    out[name] = min(cut.lows[name], cut.hold(name))
+    reached = min([cut.lows[name], late, *(each.reached for each in upstream)])
+    cut.inputs[name] = max(before, reached)
+    hold = cut.hold(name)
+    out[name] = Output(min(cut.lows[name], hold), min(reached, hold))
     return waiting
+
+
+def _first_late(found: Sequence[str], high: str, moment: Any, limit: int) -> Steps[int]:
+    """Return the time at which late chunks of an inbox hold the watermark.
+
+    Args:
+        found: The first names of it, of those in time before all.
+    """
+    if len(found) >= limit and not is_late(found[-1]):
+        found = yield Peek(CHUNK, f"{inbox_of(found[0])}{LATE}", high, moment)
+    return min((time_of(each) for each in found if is_late(each)), default=NEVER)
 
 
 def _read_intervals(

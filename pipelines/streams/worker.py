@@ -22,9 +22,11 @@ from pipelines.streams.calls import (
     TooLargeError,
     UnworkableError,
 )
+from pipelines.streams.forwarding import ready, scan_late
 from pipelines.streams.giving_up import MAX_DEATHS, at_fault, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
+from pipelines.streams.layout import Inbox
 from pipelines.streams.load import LoadMeter
 from pipelines.streams.mail import Mail, ring, ring_at, wake
 from pipelines.streams.owner import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
@@ -155,6 +157,11 @@ class Worker(Owner):
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
             self.inbox = dict((yield self._scan(self.pace.max_chunks, some=True)))
+            if len(self.inbox) >= self.pace.max_chunks:
+                # No scan would come to late ones, which hold the watermark, where much waits.
+                most, born = max(1, self.pace.max_chunks // 4), self.interval.born
+                late = yield scan_late(self.names, self.name, Inbox(born, self.lo), most)
+                self.inbox = {**dict(ready(late, self.watermark)), **self.inbox}
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
@@ -171,6 +178,9 @@ class Worker(Owner):
         else:
             self.limit = min(2 * self.limit, self.most)
         return True
+
+    def _mail(self) -> Mail:
+        return Mail(self.environment, self.head, self.watermark)
 
     def _know_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
         """Know what was accepted before, if something of some chunks may have been."""
@@ -261,7 +271,7 @@ class Worker(Owner):
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
-        commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
+        commit, mail, wall = Commit(), self._mail(), self.interval.wall
         with at_fault():
             interval = self._outcome(batch, effects, commit, mail)
             commit.inserts += mail.inserts()
