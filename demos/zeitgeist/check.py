@@ -1,20 +1,21 @@
 """Whether the pipeline has what a plain run has: the same records, one after the other, in memory.
 
-Whatever was killed, split, delayed or replaced meanwhile, each complete bucket must have the same
-count and the same model, and the same must have been told.
+Whatever was killed, split, delayed or replaced meanwhile, each complete bucket must be there once,
+with the same count and the same model; the detector must have taken in as many; and the same must
+have been told, as often.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from demos.zeitgeist.detector import Alert, Detector, Kind
+from demos.zeitgeist.detector import DIP, SPIKE, Alert, Detector, Kind
 from demos.zeitgeist.model import Expected, Model
 from demos.zeitgeist.pipeline import BAND, FEEDS, MAX_ALERTS
 from demos.zeitgeist.playbacks import Part, Playback
-from demos.zeitgeist.progress import Point, board_of, points_of
+from demos.zeitgeist.progress import Point, board_of, points_of, taken_of
 from demos.zeitgeist.records import records_of
 from demos.zeitgeist.series import BUCKET_MS
 from pipelines.runtime import Clients
@@ -26,6 +27,23 @@ Told = tuple[Kind, int]  # And the beginning of its bucket.
 
 
 @dataclass(frozen=True)
+class Results:
+    """What there is of a query.
+
+    Attributes:
+        points: Its complete buckets, each as often as there is one.
+        alerts: The last ones that were told of it.
+        told: How many there were of each kind.
+        taken: How many complete buckets its detector has taken in, and which was the last one.
+    """
+
+    points: Sequence[Point]
+    alerts: Sequence[Alert]
+    told: Mapping[Kind, int]
+    taken: tuple[int, int | None] = (0, None)
+
+
+@dataclass(frozen=True)
 class Check:
     """What a query has in the pipeline, beside what it has in a plain run.
 
@@ -33,6 +51,7 @@ class Check:
         buckets: How many complete ones a plain run has.
         wrong: Where the pipeline has something else, or nothing, or one too many.
         told, plain: The alerts of both.
+        miscounted: What there are more or fewer of than in a plain run.
     """
 
     part: Part
@@ -40,10 +59,11 @@ class Check:
     wrong: Sequence[int]
     told: Sequence[Told]
     plain: Sequence[Told]
+    miscounted: Sequence[str] = ()
 
     @property
     def is_right(self) -> bool:
-        return not self.wrong and self.told == self.plain
+        return not self.wrong and self.told == self.plain and not self.miscounted
 
 
 def check(clients: Clients, playback: Playback, part: Part, watermark: int) -> Check:
@@ -52,44 +72,73 @@ def check(clients: Clients, playback: Playback, part: Part, watermark: int) -> C
     Args:
         watermark: Of those that keep history and alerts, so that all before it is there.
     """
-    plain, alerts = plain_run(playback, part, watermark)
-    # What has become complete since the watermark was read is not compared.
-    found = {
-        point.start: point
-        for point in points_of(clients, [part.query], playback.begin, playback.last)[part.query]
-        if point.start + BUCKET_MS <= watermark
+    return compared(playback, part, watermark, _results(clients, playback, part.query))
+
+
+def _results(clients: Clients, playback: Playback, query: str) -> Results:
+    points = points_of(clients, [query], playback.begin, playback.last)[query]
+    board = board_of(clients, playback)
+    told = {SPIKE: board.spikes[query], DIP: board.dips[query]}
+    return Results(points, board.of(query), told, taken_of(clients, query))
+
+
+def compared(playback: Playback, part: Part, watermark: int, found: Results) -> Check:
+    """Compare what the pipeline has of a query with a plain run.
+
+    What has become complete since the watermark was read is not compared.
+    """
+    taken, last = found.taken
+    plain = plain_run(playback, part, watermark)
+    # The detector may have gone on since.
+    until = max(watermark, 0 if last is None else last + BUCKET_MS)
+    counted = plain if until == watermark else plain_run(playback, part, until)
+    later = Counter(each.kind for each in found.alerts if each.start + BUCKET_MS > watermark)
+    numbers = {
+        "buckets of the detector": (taken, counted.taken[0]),
+        "spikes": (found.told[SPIKE] - later[SPIKE], plain.told[SPIKE]),
+        "dips": (found.told[DIP] - later[DIP], plain.told[DIP]),
     }
-    told = [
-        (alert.kind, alert.start)
-        for alert in board_of(clients, playback).of(part.query)
-        if alert.start + BUCKET_MS <= watermark
-    ]
     return Check(
         part,
-        len(plain),
-        [at for at in sorted({*plain, *found}) if plain.get(at) != found.get(at)],
-        sorted(told, key=_time),
-        sorted(((alert.kind, alert.start) for alert in alerts[-MAX_ALERTS:]), key=_time),
+        len(plain.points),
+        _different(plain.points, [each for each in found.points if _is_over(each, watermark)]),
+        _told(each for each in found.alerts if _is_over(each, watermark)),
+        _told(plain.alerts[-MAX_ALERTS:]),
+        [name for name, (here, there) in numbers.items() if here != there],
     )
+
+
+def _is_over(each: Point | Alert, watermark: int) -> bool:
+    return each.start + BUCKET_MS <= watermark
+
+
+def _different(plain: Sequence[Point], found: Sequence[Point]) -> list[int]:
+    """Return the beginnings of buckets that are not once in both, and the same."""
+    plain_count, found_count = Counter(plain), Counter(found)
+    different = (plain_count - found_count) + (found_count - plain_count)
+    return sorted({each.start for each in different})
+
+
+def _told(alerts: Iterable[Alert]) -> list[Told]:
+    return sorted(((each.kind, each.start) for each in alerts), key=_time)
 
 
 def _time(told: Told) -> tuple[int, Kind]:
     return told[1], told[0]
 
 
-def plain_run(
-    playback: Playback, part: Part, watermark: int
-) -> tuple[dict[int, Point], list[Alert]]:
-    """Count a query, learn and tell, bucket by bucket; return its points and alerts."""
+def plain_run(playback: Playback, part: Part, watermark: int) -> Results:
+    """Count a query, learn and tell, bucket by bucket."""
     model, detector = Model(), Detector()
-    points, alerts = dict[int, Point](), list[Alert]()
+    points, alerts = list[Point](), list[Alert]()
     for start, count in _counts(playback, part, watermark):
         expected = model.expected(start)
-        points[start] = Point(start, count, *_band(expected))
+        points.append(Point(start, count, *_band(expected)))
         if expected is not None:
             alerts += detector.complete(start, count, expected)
         model.learn(start, count)
-    return points, alerts
+    told = Counter(each.kind for each in alerts)
+    return Results(points, alerts, told, (detector.taken, detector.last))
 
 
 def _band(expected: Expected | None) -> Iterator[float]:

@@ -19,7 +19,7 @@ maxima of E. Gumbel's "Statistics of extremes", 1958.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from demos.zeitgeist.model import Expected
@@ -97,6 +97,12 @@ class Side:
         self.days = [*self.days, highest][-BAR_DAYS:]
         self.highest = 0.0
 
+    def bar_of_next_day(self) -> float | None:
+        """Return how much evidence is enough once the day has ended."""
+        after = replace(self)
+        after.end_day()
+        return after.bar
+
 
 @dataclass
 class Detector:
@@ -104,6 +110,7 @@ class Detector:
 
     sides: dict[Kind, Side] = field(default_factory=lambda: {SPIKE: Side(), DIP: Side()})
     last: int | None = None  # The beginning of the last bucket.
+    taken: int = 0  # Complete buckets: one that is lost or comes twice shows, whatever it does.
 
     def partial(self, start: int, at: int, count: float, expected: Expected) -> list[Alert]:
         """Look at a bucket that is not complete; it can only tell a spike, and nothing is learned.
@@ -114,26 +121,33 @@ class Detector:
         Args:
             at: The time of the record that came last.
         """
-        is_next = self.last is not None and start == self.last + BUCKET_MS
-        return self._tell(SPIKE, start, at, count, expected) if is_next else []
+        if self.last is None or start != self.last + BUCKET_MS:
+            return []
+        side = self.sides[SPIKE]
+        # As when the bucket is complete: then the day before has ended.
+        bar = side.bar_of_next_day() if self._begins_day(start) else side.bar
+        return self._tell(SPIKE, start, at, count, expected, bar)
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
         """Take a complete bucket in; they come in order."""
-        if self.last is not None and start // DAY_MS > self.last // DAY_MS:
+        if self._begins_day(start):
             for side in self.sides.values():
                 side.end_day()
-        at = start + BUCKET_MS
-        alerts = [each for kind in SIGNS for each in self._tell(kind, start, at, count, expected)]
+        at, alerts = start + BUCKET_MS, list[Alert]()
+        for kind, side in self.sides.items():
+            alerts += self._tell(kind, start, at, count, expected, side.bar)
         for kind, side in self.sides.items():
             side.take(self._evidence(kind, start, count, expected))
-        self.last = start
+        self.last, self.taken = start, self.taken + 1
         return alerts
 
+    def _begins_day(self, start: int) -> bool:
+        return self.last is not None and start // DAY_MS > self.last // DAY_MS
+
     def _tell(
-        self, kind: Kind, start: int, at: int, count: float, expected: Expected
+        self, kind: Kind, start: int, at: int, count: float, expected: Expected, bar: float | None
     ) -> list[Alert]:
-        side = self.sides[kind]
-        evidence, bar = self._evidence(kind, start, count, expected), side.bar
+        side, evidence = self.sides[kind], self._evidence(kind, start, count, expected)
         if bar is None or evidence <= bar or side.is_quiet(at):
             return []
         side.told_at = at
@@ -150,6 +164,7 @@ class Detector:
         """Return it as JSON knows it."""
         return {
             "last": self.last,
+            "taken": self.taken,
             **{
                 kind: [side.evidence, side.highest, side.days, side.told_at]
                 for kind, side in self.sides.items()
@@ -161,7 +176,8 @@ class Detector:
         """Return the detector that was kept; a new one if there is none."""
         if not kept:
             return cls()
-        return cls({kind: Side(*kept[kind]) for kind in SIGNS}, kept["last"])
+        sides = {kind: Side(*kept[kind]) for kind in SIGNS}
+        return cls(sides, kept["last"], kept.get("taken", 0))
 
     # As a state of version 2
 
@@ -169,6 +185,7 @@ class Detector:
         """Return it as JSON knows it, each number by its name."""
         return {
             "last": self.last,
+            "taken": self.taken,
             "sides": {kind: asdict(side) for kind, side in self.sides.items()},
         }
 
@@ -177,4 +194,5 @@ class Detector:
         """Return the detector that was kept by names; a new one if there is none."""
         if not kept:
             return cls()
-        return cls({kind: Side(**kept["sides"][kind]) for kind in SIGNS}, kept["last"])
+        sides = {kind: Side(**kept["sides"][kind]) for kind in SIGNS}
+        return cls(sides, kept["last"], kept.get("taken", 0))

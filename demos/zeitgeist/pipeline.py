@@ -41,6 +41,9 @@ GROWTH = 1.25
 # One that is not this far above the mean is no spike, whatever came before.
 MIN_PARTIAL = 1.0
 MAX_ALERTS = 50
+# How far a feed may be ahead of the slowest one. What lies between are open buckets, of which each
+# query has all in one state: two weeks of them take less than a third of what a state may have.
+MAX_AHEAD = timedelta(days=14)
 # For any computation; some thousand records. Feeds wait then, so the page shows a lag of seconds.
 MAX_WAITING_BYTES = 500_000
 
@@ -227,7 +230,7 @@ ZEITGEIST = Pipeline(
         PushSource("queries", disorder=timedelta(0), processes=FEEDS, idle=GIVEN_UP_AFTER),
     ],
     standby=[NewWatcher],
-    limits=Limits(waiting_bytes=MAX_WAITING_BYTES),
+    limits=Limits(waiting_bytes=MAX_WAITING_BYTES, skew=MAX_AHEAD),
 )
 """The whole pipeline."""
 

@@ -4,7 +4,8 @@ A step reads the playback, pushes for each feed what is due with the watermark t
 reached, and commits how far it is with the task of the next step. A step that is killed, retried or
 delivered twice pushes records of the same ids, which count once.
 
-The pipeline sets the pace: a push that it refuses, for too much waits, is made again later.
+The pipeline sets the pace: a push that it refuses, because too much waits or another feed is far
+behind, is made again later.
 
 Lost on failure: nothing. What was due meanwhile is pushed later.
 Routes: POST /tasks/zeitgeist/play.
@@ -86,12 +87,11 @@ def play(clients: Clients, args: Step) -> None:
         return  # It was done before, or the playback has gone.
     reached, due = dict(seen.reached), seen.due(now)
     delay_s = min(MAX_STEP_S, max(MIN_STEP_S, MINUTE_MS / 1000 / seen.speed))
-    try:
-        for feed in FEEDS:
-            if feed not in seen.held:
-                reached[feed] = _push(clients, seen, feed, due)
-    except HeldBackError as error:
-        delay_s = error.retry_after_s
+    for feed in [feed for feed in FEEDS if feed not in seen.held]:
+        try:
+            reached[feed] = _push(clients, seen, feed, due)
+        except HeldBackError as error:  # The others go on: it may be one of them that it waits for.
+            delay_s = error.retry_after_s
 
     def body() -> None:
         old = current()

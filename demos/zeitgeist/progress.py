@@ -69,6 +69,13 @@ def board_of(clients: Clients, playback: Playback, seen: Any = None) -> Board:
     )
 
 
+def taken_of(clients: Clients, query: str) -> tuple[int, int | None]:
+    """Return how many complete buckets a query's detector has taken in, and the last of them."""
+    state = ZEITGEIST.state(clients, "detector", query)
+    found = state.get("detector") or state.get("named") or {}  # Of version 1, or 2.
+    return found.get("taken", 0), found.get("last")
+
+
 def points_of(
     clients: Clients, queries: Sequence[str], begin: int, end: int, seen: Any = None
 ) -> dict[str, list[Point]]:
