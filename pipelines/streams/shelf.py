@@ -147,7 +147,7 @@ class Shelf:
         for lo, names in self._by_slab(interval, keys).items():
             was = self._slab(lo)
             changed = {
-                key: keys[key] for key in names if keys[key] is not was.keys.get(key, NOTHING)
+                key: keys[key] for key in names if self._has_changed(interval, was, key, keys[key])
             }
             if not changed:
                 continue
@@ -205,12 +205,20 @@ class Shelf:
         body: SlabBody = self.rows[self._key(lo)].body
         return body
 
+    def _has_changed(self, interval: Interval, was: SlabBody, key: str, state: KeyState) -> bool:
+        """Return whether a key is another one than its slab has; large ones were put together."""
+        if state is was.keys.get(key, NOTHING):
+            return False
+        return key not in was.large or state != self.state(interval, key)
+
     def _changed(self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit) -> SlabBody:
         """Return a slab with some keys changed; add the rows of large ones to a commit."""
         keys, large = dict(body.keys), set(body.large)
         for key, state in changed.items():
             if len(state.text) > MAX_SMALL_BYTES:
-                self._write(self.names.large(self.computation, key), state.text, commit)
+                name = self.names.large(self.computation, key)
+                if key not in large or self.rows[name].body != state.text:
+                    self._write(name, state.text, commit)
                 keys[key] = state._replace(text="")
                 large.add(key)
                 continue

@@ -167,6 +167,45 @@ def test_a_batch_reads_no_more_of_large_states_than_there_is_room_for(
     assert {desk.state("hoards", key)["fired"] for key in keys} == {1}
 
 
+class Touches(Computation):
+    """Keeps 5 KB, of which most records change nothing."""
+
+    inputs: ClassVar = {"in": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        what = record.value["what"]
+        if what == "write":
+            ctx.state["hoard"] = "x" * 5_000 + record.value["id"]
+        elif what == "time":
+            ctx.set_timer("end", 10_000)
+        else:
+            ctx.state.get("hoard")
+
+
+@pytest.mark.parametrize(
+    ("what", "kinds"),
+    [("write", {SLAB, LARGE}), ("time", {SLAB}), ("read", set())],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_large_state_is_written_when_it_has_changed(what: str, kinds: set[str]) -> None:
+    """G8: not whenever its key has a record; also by a worker that has read it anew."""
+    desk = desk_of(Touches)
+    desk.push(Came("1", "a", 1), what="write", id="1", watermark=1)
+    desk.run()
+    for machine in desk.simulation.machines:
+        machine.memories.clear()
+    done = commits(desk)
+
+    for n in (2, 3):
+        desk.push(Came(str(n), "a", 1), what=what, id=str(n), watermark=1)
+        desk.run()
+
+    written = [key.kind for commit in done for key, *_ in (*commit.puts, *commit.inserts)]
+    assert {*written} & {SLAB, LARGE} == kinds
+    assert desk.state("touches", "a")["hoard"].endswith("3" if what == "write" else "1")
+    assert desk.interval("touches").timers == (what == "time")
+
+
 def test_timers_of_many_slabs_fire_some_slabs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """G8, G4: and no record comes before a timer that was due when it was taken."""
     monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 150)
