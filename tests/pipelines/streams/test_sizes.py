@@ -19,12 +19,10 @@ from pipelines.streams import (
     Pushed,
     PushSource,
     Record,
-    Timer,
     shelf,
     state,
-    worker,
 )
-from pipelines.streams.calls import Commit, FullError, Read
+from pipelines.streams.calls import Commit, FullError
 from pipelines.streams.encoding import MAX_COMMIT_BYTES, MAX_ROW_BYTES, check_sizes, dump
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.injection import Offer, arrival, inject
@@ -33,8 +31,7 @@ from pipelines.streams.pulling import pull
 from pipelines.streams.records import MAX_VALUE_BYTES
 from pipelines.streams.reshaping import split
 from pipelines.streams.row_cache import size_of
-from pipelines.streams.rows import CHUNK, DEAD, INTERVAL, LARGE, SLAB, Interval, Slab, slot_of
-from pipelines.streams.watermarks import tick
+from pipelines.streams.rows import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab, slot_of
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.harness import stream_world
 from tests.world import Services
@@ -107,138 +104,6 @@ def test_a_slab_is_cut_until_all_of_its_parts_are_small() -> None:
         assert size_of(body) <= shelf.MAX_SLAB_BYTES or len(set(map(slot_of, body.keys))) == 1
     assert sum(len(body.keys) for body in slabs) == 700
     assert all(desk.state("last", f"k{n}")["seen"] == 1 for n in range(0, 700, 50))
-
-
-class Hoards(Computation):
-    """Keeps 5 KB for each key, and a timer."""
-
-    inputs: ClassVar = {"in": key_of}
-
-    def record(self, ctx: Context, record: Record) -> None:
-        ctx.state["hoard"] = "x" * 5_000
-        ctx.state.counter("n").add(1)
-        ctx.set_timer("end", 10_000)
-
-    def timer(self, ctx: Context, timer: Timer) -> None:
-        ctx.state.counter("fired").add(1)
-
-
-def reads_between_commits(desk: Desk, kind: str) -> list[int]:
-    """Note how many rows of a kind are read before each commit from here on."""
-    counts, acts = [0], desk.simulation.acts
-    read, commit = acts[Read], acts[Commit]
-
-    def reading(call: Read) -> Any:
-        counts[-1] += sum(key.kind == kind for key in call.keys)
-        return read(call)
-
-    def committing(call: Commit) -> Any:
-        counts.append(0)
-        return commit(call)
-
-    acts.update({Read: reading, Commit: committing})
-    return counts
-
-
-def test_a_batch_reads_no_more_of_large_states_than_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """G8: it gets smaller until they fit, and nothing is given up."""
-    monkeypatch.setattr(worker, "MAX_LOADED_BYTES", 300_000)
-    desk = desk_of(Hoards)
-    keys = [f"k{n}" for n in range(400)]
-    for again in range(2):
-        desk.push(*(Came(f"{again} {key}", key, 1) for key in keys), watermark=1)
-        for machine in desk.simulation.machines:
-            machine.memories.clear()
-        counts = reads_between_commits(desk, LARGE)
-        desk.run()
-    assert 50 < max(counts) < 200
-
-    for machine in desk.simulation.machines:
-        machine.memories.clear()
-    counts = reads_between_commits(desk, LARGE)
-    desk.push(watermark=20_000)
-    desk.run()
-
-    assert 50 < max(counts) < 200
-    assert desk.rows(DEAD) == []
-    assert {desk.state("hoards", key)["n"] for key in keys} == {2}
-    assert {desk.state("hoards", key)["fired"] for key in keys} == {1}
-
-
-class Touches(Computation):
-    """Keeps 5 KB, of which most records change nothing."""
-
-    inputs: ClassVar = {"in": key_of}
-
-    def record(self, ctx: Context, record: Record) -> None:
-        what = record.value["what"]
-        if what == "write":
-            ctx.state["hoard"] = "x" * 5_000 + record.value["id"]
-        elif what == "time":
-            ctx.set_timer("end", 10_000)
-        else:
-            ctx.state.get("hoard")
-
-
-@pytest.mark.parametrize(
-    ("what", "kinds"),
-    [("write", {SLAB, LARGE}), ("time", {SLAB}), ("read", set())],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
-def test_a_large_state_is_written_when_it_has_changed(what: str, kinds: set[str]) -> None:
-    """G8: not whenever its key has a record; also by a worker that has read it anew."""
-    desk = desk_of(Touches)
-    desk.push(Came("1", "a", 1), what="write", id="1", watermark=1)
-    desk.run()
-    for machine in desk.simulation.machines:
-        machine.memories.clear()
-    done = commits(desk)
-
-    for n in (2, 3):
-        desk.push(Came(str(n), "a", 1), what=what, id=str(n), watermark=1)
-        desk.run()
-
-    written = [key.kind for commit in done for key, *_ in (*commit.puts, *commit.inserts)]
-    assert {*written} & {SLAB, LARGE} == kinds
-    assert desk.state("touches", "a")["hoard"].endswith("3" if what == "write" else "1")
-    assert desk.interval("touches").timers == (what == "time")
-
-
-def test_timers_of_many_slabs_fire_some_slabs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G8, G4: and no record comes before a timer that was due when it was taken."""
-    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 150)
-    monkeypatch.setattr(worker, "MAX_DUE_SLABS", 3)
-    desk = desk_of(Orders)
-    keys = [f"k{n}" for n in range(60)]
-    desk.push(*(Came(key, key, 1) for key in keys), watermark=1)
-    desk.run()
-    assert len(desk.interval("orders").slabs) > 20
-    for machine in desk.simulation.machines:
-        machine.memories.clear()
-    counts = reads_between_commits(desk, SLAB)
-
-    desk.push(*(Came(f"2 {key}", key, 20_000) for key in keys), watermark=20_000)
-    desk.do(tick(desk.environment))
-    desk.do(desk.worker("orders"))
-
-    assert max(counts) == 3
-    assert {tuple(desk.state("orders", key)["seen"]) for key in keys} == {(1, "end", 20_000)}
-
-
-class Orders(Computation):
-    """Notes in which order records and timers come."""
-
-    inputs: ClassVar = {"in": key_of}
-
-    def record(self, ctx: Context, record: Record) -> None:
-        ctx.state.list("seen").append(record.at)
-        if record.at < 10_000:
-            ctx.set_timer("end", 10_000)
-
-    def timer(self, ctx: Context, timer: Timer) -> None:
-        ctx.state.list("seen").append(timer.tag)
 
 
 class Reminders(Computation):
