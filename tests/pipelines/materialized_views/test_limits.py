@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from models.materialized_views import SourceMarker
 from models.outbox import OutboxTask
 from pipelines.materialized_views import BadContributionError, ConsistencyToken, fold
 from pipelines.materialized_views.rows import checked, row_text
-from pipelines.materialized_views.updates import Update, parts_of
+from pipelines.materialized_views.updates import Update, newest_of, parts_of
 from pipelines.tasks.dead_tasks import Replay
 from pipelines.tasks.declaration import MAX_BODY_BYTES
 from tests.pipelines.materialized_views.harness import (
@@ -212,6 +213,18 @@ def test_many_long_updates_of_one_row_travel_in_several_tasks(services: Services
 
         assert counts(world, Wide, views) == {"all": 12}
         assert differences(views) == []
+
+
+def test_of_a_sources_updates_the_last_one_counts_in_whatever_order_they_come() -> None:
+    """C1: if one of them says that the row does not know the source yet, that is kept."""
+    first, second, third = (
+        Update("s", sequence, {"n": sequence}, is_first=sequence == 1) for sequence in (1, 2, 3)
+    )
+    for updates in itertools.permutations([first, second, third]):
+        [newest] = newest_of(updates).values()
+        assert (newest.sequence, newest.measures) == (3, {"n": 3})
+    assert newest_of([first, third])["s"].is_first
+    assert not newest_of([second, third])["s"].is_first
 
 
 def test_updates_are_cut_by_number_and_by_size() -> None:

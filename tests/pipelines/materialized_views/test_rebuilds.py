@@ -140,6 +140,21 @@ def test_a_rebuild_pressed_twice_is_one(here: World) -> None:
 
 
 @one_emulator
+def test_a_table_is_not_swapped_in_before_its_walks_have_ended(here: World) -> None:
+    """C5: the commit itself looks, whatever its caller has seen before."""
+    SCHOOL.save(here.clients, *[pupil(f"p{n}", n % 3 + 1, n, "x") for n in range(6)])
+    here.settle()
+    table = BUILDS.rebuild(here.clients, ByGrade)
+
+    is_swapped = transact(lambda: BUILDS._tables.swap(ByGrade, table))
+
+    assert not is_swapped
+    assert SCHOOL.catalog().live(ByGrade) != table
+    here.settle()
+    assert SCHOOL.catalog().live(ByGrade) == table
+    assert differences() == []
+
+
 def test_a_rebuild_expects_as_many_sources_as_are_in_the_table_that_is_read(here: World) -> None:
     """In its own rows, and not in those of the views beside it."""
     SCHOOL.save(here.clients, pupil("ada", 1, 1, "x"), pupil("bob", 1, 1, "y"), pupil("eve", 2))

@@ -13,6 +13,8 @@ from devserver.cloudtasks import messages
 from models.outbox import OutboxTask
 from models.transactions import transact
 from pipelines.materialized_views import View, ViewMaintenance
+from pipelines.materialized_views import catalog_changes as changes
+from pipelines.materialized_views.catalog import Catalog
 from pipelines.materialized_views.reader import ViewReader
 from pipelines.materialized_views.tables import Tables
 from pipelines.materialized_views.walks import CONFIRM
@@ -152,3 +154,20 @@ def test_a_token_is_judged_by_the_table_that_was_read(
     assert looks == ["by_grade.1.1", table]
     assert reading.is_satisfied == bool(timeout_s)
     assert [row.count for row in reading.rows] == ([1] if timeout_s else [])
+
+
+def test_a_catalog_knows_of_the_tables_that_are_read_and_built_and_of_no_other() -> None:
+    """C5: tokens wait for a table that is about to be read, also when another one is gone."""
+    catalog = changes.with_view(Catalog.of(None), ByGrade)
+    first = catalog.live(ByGrade)
+    catalog = changes.with_next(catalog, ByGrade)
+    second = str(catalog.building(ByGrade))
+    catalog = changes.with_next(changes.swapped(catalog, ByGrade, second), ByGrade)
+    third = str(catalog.building(ByGrade))
+    catalog = changes.awaiting(catalog, ByGrade, third)
+
+    catalog = changes.delisted(catalog, ByGrade.name, first)
+
+    assert third in catalog.awaited(ByGrade)
+    assert set(catalog.begun_with) == {second, third}
+    assert list(catalog.dropping(ByGrade.name)) == []
