@@ -30,7 +30,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.environment import Environment
 from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, chunk_size, part_of_row
+from pipelines.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, part_of_row
 from pipelines.streams.shutting import Row, noted_by_all
 from pipelines.streams.topology import (
     ATTACHING,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 # Rows that are deleted by one commit, and commits of one tick.
 MAX_DELETED, MAX_COMMITS = 100, 10
+MAX_CHUNKS = 40  # Of these, which are read whole.
 COMING = {ATTACHING: "attached", REPLACING: "replaced"}
 
 
@@ -189,8 +190,9 @@ def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None
         if part is None or part.phase != CLEANING:
             return
         slabs = yield Scan(SLAB, low, high, MAX_DELETED)
-        found = [Key(SLAB, each) for each, _ in slabs]
-        for kind in (CHUNK, LARGE, IDS):
+        chunks = yield Scan(CHUNK, low, high, MAX_CHUNKS)
+        found = [Key(SLAB, each) for each, _ in slabs] + [Key(CHUNK, each) for each, _ in chunks]
+        for kind in (LARGE, IDS):
             if len(found) < MAX_DELETED:
                 rows = yield Peek(kind, low, high, None, MAX_DELETED - len(found))
                 found += [Key(kind, each) for each in rows]
@@ -198,7 +200,7 @@ def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None
             return
         after = None
         if found:
-            records = sum(chunk_size(key.name)[0] for key in found if key.kind == CHUNK)
+            records = sum(len(row.body) for _, row in chunks)  # A part may have been worked on.
             keys = sum(len(row.body.keys) for _, row in slabs)
             after = part._replace(records=part.records + records, keys=part.keys + keys)
         body = _cleaned(head.body, name, after, environment.now_ms())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -196,6 +197,31 @@ def test_what_is_discarded_is_counted_and_its_timers_with_it() -> None:
     change = detached(desk)
     assert (change.records, change.timers, change.keys) == (1, 1, 1)
     assert not [name for name in desk.rows(SLAB) if ":alarm:" in name]
+
+
+@pytest.mark.parametrize("chunks", [1, 30], ids=["part of a chunk", "many chunks"])
+def test_of_a_chunk_what_was_worked_on_is_not_counted_as_discarded(chunks: int) -> None:
+    """G15: each record is worked on or discarded, and counts once."""
+
+    class Echo(Computation):
+        inputs: ClassVar = {"in": key_of}
+
+    desk = desk_of(Echo, intervals=1)
+    desk.do(attach(desk.environment, "echo", None))
+    desk.simulation.pace = dataclasses.replace(desk.simulation.pace, max_records=4)
+    for n in range(chunks):
+        desk.push(*(Came(f"{n}.{m}", "a", 1) for m in range(10)))
+    worker = desk.worker("echo")
+    call = desk.until(worker, Commit, of=2)
+    desk.simulation.acts[Commit](call)
+    worker.close()
+    worked_on = desk.interval("echo").records
+    assert worked_on % 10 > 0
+
+    desk.do(detach(desk.environment, "echo", discard=True))
+    desk.run()
+
+    assert detached(desk).records == 10 * chunks - worked_on
 
 
 def test_what_is_written_inside_cannot_be_pushed() -> None:
