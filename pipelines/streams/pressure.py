@@ -75,7 +75,8 @@ def _crowded(
     for name, found in waiting.items():
         for stream in pipeline.graph.sources_of[name]:
             declared = pipeline.sources[stream].processes
-            for process in {*declared, *(each for of, each in rows if of == stream)}:
+            stored = [each for of, each in rows if of == stream]
+            for process in dict.fromkeys([*declared, *stored]):
                 part = 2 if held_name(stream, process) in head.held else 1
                 if found.rows * part > limits.waiting_rows:
                     yield (stream, process), f"{name} has over {limits.waiting_rows} rows waiting"

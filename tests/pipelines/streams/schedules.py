@@ -103,6 +103,7 @@ class Collect(Computation):
 ONE = Pipeline("sim", Rekey, Windows, Collect, sources=[PushSource("in")], intervals=2)
 # Two that push, of which one is silent for longer than it may be.
 IDLE_MS = 60
+HEARTBEATS = 12  # Of one process, by which the other one is silent, and not the stream.
 TWO = Pipeline(
     "sim", Rekey, Windows, Collect, intervals=2,
     sources=[PushSource("in", processes=("a", "b"), idle=timedelta(milliseconds=IDLE_MS))],
@@ -133,7 +134,7 @@ class Client:
                 sends.insert(chance.randrange(sends.index(each) + 1, len(sends) + 1), each)
         self.sends = sends
         self.luck = [chance.random() for _ in sends]
-        self.sent = 0
+        self.sent = self.heartbeats = 0
         self.watermark = 0
 
     def steps(self, simulation: Simulation) -> Generator[Any, Any, None]:
@@ -150,6 +151,9 @@ class Client:
             is_silent = self.process == "b" and self.luck[self.sent] > 0.6
             self.sent, self.watermark = self.sent + len(part), watermark
             yield Pause(4 * IDLE_MS / 1000 if is_silent else 0.01)
+        for _ in range(self.heartbeats):
+            yield from inject(environment, Offer("in", self.process, [], self.watermark))
+            yield Pause(IDLE_MS / 3 / 1000)
         yield from inject(environment, Offer("in", self.process, [], FOREVER))
 
 
@@ -185,6 +189,7 @@ class Schedule:
             Client(process, self.records[n :: len(processes)], chance)
             for n, process in enumerate(processes)
         ]
+        self.clients[0].heartbeats = HEARTBEATS * (len(self.clients) > 1)
         self.sizes = TINY if seed % 2 else {}
         self.judge = Judge(self.simulation)
         self.simulation.store.takes = is_taken
