@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.materialized_views.harness import ThreadedWorld
+from tests.pipelines.materialized_views.harness import ThreadedWorld, neighbours
 from tests.pipelines.school import BUILDS
 from tests.world import Services, World
 
 
 @pytest.fixture
-def world(services: Services) -> World:
-    """A world that delivers the school's updates."""
-    return ThreadedWorld(services, builds=[BUILDS])
+def world(services: Services) -> Iterator[World]:
+    """A world that delivers the school's updates, with tables beside them that nobody touches."""
+    world = ThreadedWorld(services, builds=[BUILDS])
+    with neighbours(world):
+        yield world
 
 
 @pytest.fixture

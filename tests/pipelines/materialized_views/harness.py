@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from google.cloud import ndb
 
 import main
 from demos.registry import APP
-from models.materialized_views import RowMarker
+from models.materialized_views import RowMarker, ViewRow, row_key, row_marker_key
 from models.outbox import OutboxTask
 from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
 from pipelines.registry import Registry
+from tests.pipelines.beside import elsewhere, untouched
 from tests.pipelines.school import BUILDS, SCHOOL, ByGrade
 from tests.world import Services, World
 
@@ -24,6 +26,51 @@ NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
 
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+# Tables beside those of the school's views: their names begin alike.
+BESIDE = ("by_grade.1.10", "by_grade.1.20", "by_grade_2.1.1", "by_house.1.10", "by.1.1")
+
+
+@contextmanager
+def neighbours(world: World) -> Iterator[None]:
+    """Put tables beside those of the school; in the end they are as they were.
+
+    One of the same name is in another namespace.
+    """
+    with world.context():
+        rows = [row for table in BESIDE for row in _rows(table)]
+        for row in _rows("by_grade.1.1"):
+            row.key = elsewhere(row.key)
+            rows.append(row)
+    with untouched(world, rows):
+        yield
+
+
+def _rows(table: str) -> list[Any]:
+    """Return two rows of a table, each with the marker of its only source."""
+    source = ndb.Key("Pupil", "p0")
+    rows = [
+        ViewRow(
+            key=row_key(table, name), counts={"Pupil": 1}, sums={}, fingerprint="7", applied=NOON
+        )
+        for name in ("1", "2")
+    ]
+    name = f"Pupil:{source.urlsafe().decode()}"
+    markers = [
+        RowMarker(key=row_marker_key(row.key, name), sequence=1, measures={}, ranks=[])
+        for row in rows
+    ]
+    return [*rows, *markers]
+
+
+def rows_here(kind: type[ndb.Model]) -> list[Any]:
+    """Return the entities of a kind, those of the tables beside the school's left out."""
+    return [
+        entity
+        for entity in kind.query()
+        if str(entity.key.flat()[1]).partition(":")[0] not in BESIDE
+    ]
 
 
 class ThreadedWorld(World):

@@ -12,6 +12,7 @@ from google.cloud import ndb
 
 from models.materialized_views import RowMarker, SourceMarker, ViewRow
 from pipelines.runtime.cache import NoCache
+from tests.pipelines.materialized_views.harness import rows_here
 from tests.pipelines.memory import Memory, offline
 from tests.pipelines.school import SCHOOL, Pupil, Tutor, pupil
 from tests.world import World
@@ -89,7 +90,7 @@ def test_memory_and_both_emulators_agree(world: World) -> None:
         play(world.clients, world.settle)
         world.settle()
         kinds = (ViewRow, RowMarker, SourceMarker)
-        found = stored([entity for kind in kinds for entity in kind.query().fetch()])
+        found = stored([entity for kind in kinds for entity in rows_here(kind)])
 
     assert found == expected
     assert len(found) > 10

@@ -32,6 +32,7 @@ from tests.pipelines.materialized_views.harness import (
     played,
     rebuild,
     row_markers,
+    rows_here,
 )
 from tests.pipelines.school import (
     BUILDS,
@@ -70,7 +71,7 @@ def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> N
         catalog = SCHOOL.catalog()
         assert catalog.live(ByGrade) == table
         assert catalog.live(GradesBySize) == "grades_by_size.1.2"
-        assert {row.key.id().partition(":")[0] for row in ViewRow.query().fetch()} == {
+        assert {row.key.id().partition(":")[0] for row in rows_here(ViewRow)} == {
             "by_grade.1.2",
             "by_house.1.1",
             "grades_by_size.1.2",

@@ -13,7 +13,7 @@ from models.transactions import transact
 from pipelines.materialized_views import ViewMaintenance
 from pipelines.materialized_views.catalog_changes import with_tables
 from pipelines.materialized_views.walks import DROP, Walk
-from tests.pipelines.materialized_views.harness import deploy
+from tests.pipelines.materialized_views.harness import deploy, rows_here
 from tests.pipelines.materialized_views.versions import (
     OLD,
     ByName,
@@ -66,9 +66,9 @@ def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
         assert waits
         assert any("not in this version: ['by_name']" in message for message in warnings)
         assert OutboxTask.query().fetch() + WorkPack.query().fetch() == []
-        assert all(row.key.id().startswith("by_grade.") for row in ViewRow.query().fetch())
-        markers = RowMarker.query().fetch(keys_only=True)
-        assert all(key.parent().id().startswith("by_grade.") for key in markers)
+        assert all(row.key.id().startswith("by_grade.") for row in rows_here(ViewRow))
+        markers = rows_here(RowMarker)
+        assert all(marker.key.parent().id().startswith("by_grade.") for marker in markers)
         assert not any("by_name" in record.getMessage() for record in caplog.records)
         assert differences(OLD.views) == []
 

@@ -19,6 +19,7 @@ from tests.pipelines.materialized_views.harness import (
     one_emulator,
     played,
     row_markers,
+    rows_here,
     tasks_here,
 )
 from tests.pipelines.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
@@ -121,7 +122,7 @@ def test_a_marker_that_counts_from_one_goes_on(here: World) -> None:
         for table, rows in stored.contributions.items()
     }
     stored.put()
-    for held in RowMarker.query().fetch():
+    for held in rows_here(RowMarker):
         if held.key.id().startswith("Pupil:"):
             held.sequence = 7
             held.put()
@@ -164,8 +165,8 @@ def test_a_row_without_sources_goes_and_a_late_duplicate_does_not_bring_it_back(
         SCHOOL.apply(here.clients, update)
     here.settle()
 
-    assert ViewRow.query().fetch() == []
-    assert RowMarker.query().fetch() == []
+    assert rows_here(ViewRow) == []
+    assert rows_here(RowMarker) == []
     assert tasks_here() == 0
 
 

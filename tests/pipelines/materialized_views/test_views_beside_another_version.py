@@ -13,7 +13,7 @@ from models.materialized_views import SourceMarker, ViewCatalog, ViewRow, marker
 from models.outbox import OutboxTask
 from pipelines.materialized_views import Contributions, View
 from pipelines.materialized_views.walks import BACKFILL, Walk
-from tests.pipelines.materialized_views.harness import deploy, heal
+from tests.pipelines.materialized_views.harness import deploy, heal, rows_here
 from tests.pipelines.materialized_views.versions import (
     OLD,
     NewByGrade,
@@ -229,7 +229,7 @@ def test_a_catalog_of_the_version_before_is_read(world: World) -> None:
     built(world, new, OldByGrade)
     with world.context():
         assert differences(new.views) == []
-        tables = {row.key.id().partition(":")[0] for row in ViewRow.query().fetch()}
+        tables = {row.key.id().partition(":")[0] for row in rows_here(ViewRow)}
         assert tables == {"by_grade.1.3", "sizes.1.3"}
 
 
