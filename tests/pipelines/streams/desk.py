@@ -40,6 +40,7 @@ class Desk:
         self.pipeline = pipeline
         self.simulation = simulation = Simulation(pipeline, 0, NO_FAULTS)
         simulation.tells = False  # Each look is a scan.
+        simulation.looks_below = True
         simulation.pace = replace(simulation.pace, linger=(), gather_s=0, **PACE)  # type: ignore[arg-type]
         simulation.has_snapshots = True
         simulation.tears = False

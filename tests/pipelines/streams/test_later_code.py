@@ -94,10 +94,10 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
         (SLAB, [["k", "{}", [], None, False, 1, "later"]]),
         (SLAB, [["k", "{}", [["tag", 1, False, 1, False, "later"]]]]),
         (CHUNK, {"key": ["k"], "at": [1], "stream": "s", "id": "", "text": ["1"], "later": [1]}),
-        (INTERVAL, {"hi": 9, "slabs": [[0, 1, 1, 1, 0, "later"]], "ids": []}),
-        (INTERVAL, {"hi": 9, "slabs": [], "ids": [[1, 2, 3, None, "later"]]}),
-        (INTERVAL, {"hi": 9, "slabs": [], "ids": [], "load": [0, 0, 0, 0, "", 0, "later"]}),
-        (DEAD, {"computation": "c", "key": "", "error": "", "since_ms": 1, "letter": [1] * 6}),
+        (INTERVAL, {"hi": 9, "slabs": [[0] * 20], "ids": []}),
+        (INTERVAL, {"hi": 9, "slabs": [], "ids": [[1] * 20]}),
+        (INTERVAL, {"hi": 9, "slabs": [], "ids": [], "load": [0] * 20}),
+        (DEAD, {"computation": "c", "key": "", "error": "", "since_ms": 1, "letter": [1] * 20}),
     ],
 )
 def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
