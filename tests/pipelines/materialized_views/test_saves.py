@@ -170,6 +170,22 @@ def test_a_row_without_sources_goes_and_a_late_duplicate_does_not_bring_it_back(
     assert tasks_here() == 0
 
 
+def test_an_update_that_comes_twice_writes_no_row_again(here: World) -> None:
+    """C1: a stale update changes nothing, and costs no view downstream an update."""
+    SCHOOL.save(here.clients, pupil("ada", 1, 1, "x"))
+    twice = [SCHOOL.task.read(row.body.encode()) for row in OutboxTask.query().fetch()]
+    here.settle()
+    before = here.clients.meter.cost()
+
+    for update in twice:
+        SCHOOL.apply(here.clients, update)
+
+    spent = here.clients.meter.cost() - before
+    assert len(twice) == 2
+    assert spent.writes == len(twice)  # Each acks its outbox row once more.
+    assert (tasks_here(), here.engine.due()) == (0, [])
+
+
 def test_a_group_knows_which_sources_were_ever_saved(here: World) -> None:
     """Also those that are deleted; but not one that never contributed anything."""
     key = ndb.Key(Pupil, "ada")
