@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from models.batches import BatchWork
+import pytest
+
+from models.batches import BatchPage, BatchWork
 from models.dead_tasks import DeadTask
 from pipelines.batches.ending import MAX_RESULT_BYTES
 from tests.pipelines.batches.harness import NOTES, RAN, deliver_all, deliver_next, notes, rows_here
@@ -69,3 +71,12 @@ def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:
         [failed] = NOTES.failures("b")
         assert failed.error.startswith("OtherVersionError: /tasks/note: label")
         assert not DeadTask.query().fetch()
+
+
+@pytest.mark.parametrize("position", [-1, 1, 10**6])
+def test_a_position_beyond_its_page_is_no_member(position: int) -> None:
+    """F1: an end that names one changes nothing; Python would count from the end."""
+    page = BatchPage(letters=".")
+
+    assert page.is_open(0, 1)
+    assert not page.is_open(position, 1)

@@ -178,6 +178,26 @@ def test_a_packs_key_tells_its_size_in_kib(world: World) -> None:
     assert [size_of(place) for place in (*places, alone)] == [1, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("packs", "sizes"),
+    [
+        ([(0, 0)] * (fork_join_fold.MAX_PACKS + 1), [fork_join_fold.MAX_PACKS, 1]),
+        ([(10, 0), (10, 0), (1, 0)], [2, 1]),
+        ([(1, fork_join_fold.MAX_KILOBYTES - 1), (1, 1), (1, 1)], [2, 1]),
+        ([(50, 0), (1, 0)], [1, 1]),
+    ],
+    ids=["packs", "items", "kilobytes", "one that is larger"],
+)
+def test_what_one_fold_takes_is_bounded(packs: list[tuple[int, int]], sizes: list[int]) -> None:
+    """D1: in packs, items and kilobytes; whoever is too large alone is folded alone."""
+    ids = [PackId("q", "e", items, kilobytes, "id") for items, kilobytes in packs]
+
+    parts = list(fork_join_fold._parts(ids, 20))
+
+    assert [len(part) for part in parts] == sizes
+    assert [pack for part in parts for pack in part] == ids
+
+
 def test_packs_are_put_together_up_to_what_a_transaction_takes(world: World) -> None:
     """Three packs of 15 under one epoch, 20 at a time: each is folded alone."""
 
