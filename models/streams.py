@@ -23,8 +23,9 @@ StreamSlab
     Growth: one row for up to 32 KB of states and timers; an empty one stays.
 
 StreamState
-    Name: "<pipeline>:<computation>:<slot>:<key>". A state over 4 KB, whose key's timers are in its
-    slab. Growth: one row for each such key; deleted when the state is.
+    Name: "<pipeline>:<computation>:<slot>:<key>". A state over 4 KB, or any state that was written
+    while its slab had over 300 KB of one slot; its key's timers are in the slab. Growth: one row
+    for each such key; deleted when the state is.
 
 StreamChunk
     Name: "<interval>:<0: in time, 1: late>:<time of the earliest record, or at which late ones hold

@@ -41,6 +41,10 @@ class RowCache(dict[Key, Found]):
         self.bytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
 
+    def size(self, key: Key) -> int:
+        """Return the size of a row that is known."""
+        return self._sizes[key]
+
     def drop(self, key: Key) -> None:
         """Forget a row, if it is known."""
         self.pop(key, None)

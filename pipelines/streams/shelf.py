@@ -2,7 +2,8 @@
 
 A slab holds the keys of a range of slots. One that grows over 32 KB is cut until no part has more,
 unless all of its keys have one slot; a state over 4 KB stands in a row of its own, and its key's
-timers stay in the slab. What a slab has to do, and when, its interval knows: so a worker that takes
+timers stay in the slab. In a slab that is over 300 KB all the same, each state that is written gets
+a row of its own. What a slab has to do, and when, its interval knows: so a worker that takes
 an interval reads only what it needs. An interval with thousands of slabs has larger ones, so that
 its own row does not grow as fast as its states do.
 
@@ -27,6 +28,8 @@ from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, Sl
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
+# A slab that has more has keys of one slot alone, and cannot be cut.
+MAX_SLOT_BYTES = 300_000
 # Of one interval, whose row has room for about 16,000.
 MANY_SLABS, MOST_SLABS = 2_000, 12_000
 LARGE_AT_ONCE = 50
@@ -151,7 +154,8 @@ class Shelf:
             }
             if not changed:
                 continue
-            body = self._changed(was, changed, commit)
+            is_full = self.rows.size(self._key(lo)) > MAX_SLOT_BYTES
+            body = self._changed(was, changed, commit, 0 if is_full else MAX_SMALL_BYTES)
             for part_lo, part in _cut(lo, body, most_bytes(len(interval.slabs))):
                 self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
@@ -211,11 +215,13 @@ class Shelf:
             return False
         return key not in was.large or state != self.state(interval, key)
 
-    def _changed(self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit) -> SlabBody:
+    def _changed(
+        self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit, most_small: int
+    ) -> SlabBody:
         """Return a slab with some keys changed; add the rows of large ones to a commit."""
         keys, large = dict(body.keys), set(body.large)
         for key, state in changed.items():
-            if len(state.text) > MAX_SMALL_BYTES:
+            if len(state.text) > most_small:
                 name = self.names.large(self.computation, key)
                 if key not in large or self.rows[name].body != state.text:
                     self._write(name, state.text, commit)

@@ -154,7 +154,7 @@ class Crowded(Reshaped):
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
         super().__init__(seed, chances)
-        self.sizes = {**TINY, "MOST_SLABS": 3}
+        self.sizes = {**TINY, "MOST_SLABS": 3, "MAX_SLOT_BYTES": 400}
 
 
 TIGHT = Limits(waiting_rows=2, skew=timedelta(milliseconds=6))

@@ -117,6 +117,25 @@ class Reminders(Computation):
             ctx.set_timer(f"{record.value['id']}:{n}", record.at + n)
 
 
+def test_a_slab_of_one_slot_has_its_states_in_rows_of_their_own_once_it_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G8: it cannot be cut, and 17 million keys of 4 KB fill all slots."""
+    monkeypatch.setattr(shelf, "slot_of", lambda key: 0)
+    desk, keys = desk_of(Last), [f"k{n}" for n in range(400)]
+
+    for first in range(0, len(keys), 50):
+        part = keys[first : first + 50]
+        desk.push(*[Came(f"r-{key}", key, 1_000) for key in part], text="x" * 3_500)
+        desk.run()
+    desk.push(*[Came(f"again-{key}", key, 2_000) for key in keys], text="short")
+    desk.run()
+
+    assert desk.rows(DEAD) == []
+    assert largest(desk, SLAB) < MAX_ROW_BYTES / 2
+    assert {desk.state("last", key)["seen"] for key in keys} == {2}
+
+
 def test_a_key_with_more_timers_than_a_row_can_hold_refuses_further_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
