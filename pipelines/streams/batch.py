@@ -53,7 +53,6 @@ MAX_PRODUCTIONS = 2_000
 MAX_PRODUCED_BYTES = 1_000_000
 # Of one hook: with what was produced before it stays below what a commit takes.
 MAX_HOOK_BYTES = 1_000_000
-RECORD_BYTES = 50
 MAX_ERROR_CHARS = 500
 
 Route = Callable[[str, Any], tuple[Target, ...]]
@@ -208,8 +207,7 @@ class _Hands:
         check_output(at, self.at)
         targets, text = self.route(stream, value), value_text(value)
         id_ = self._output_id(stream) if computation.weak else ""
-        # In a commit: each reader gets its own, and beside its text it has a key and a time.
-        size = (len(text) + RECORD_BYTES) * (len(targets) or 1)
+        size = len(text) * (len(targets) or 1)  # In a commit: each reader gets its own.
         self.count_bytes(size)
         self._keep(Production(stream, text, at, self.is_late, targets, id_), size)
 

@@ -14,7 +14,6 @@ from pipelines.streams.calls import Commit
 from pipelines.streams.changes import attach
 from pipelines.streams.ids import MAX_PART
 from pipelines.streams.limits import Limits
-from pipelines.streams.reading import dead_letters
 from pipelines.streams.records import NEVER
 from pipelines.streams.rows import DEAD, IDS
 from pipelines.streams.watermarks import tick
@@ -385,28 +384,6 @@ def test_what_a_hook_may_write_counts_for_each_reader() -> None:
 
     assert desk.status().computations["reader3"].records == 2
     assert len(desk.rows(DEAD)) == 1
-
-
-def test_what_a_hook_may_write_counts_records_that_are_almost_nothing() -> None:
-    """H, G8: texts of 5 bytes were 150,000 records, in a commit that nobody takes."""
-
-    class Chatty(Computation):
-        inputs: ClassVar = {"in": key_of}
-        outputs = ("words",)
-
-        def record(self, ctx: Context, record: Record) -> None:
-            for n in range(record.value["times"]):
-                ctx.produce("words", n)
-
-    reader = type("Reader", (Computation,), {"inputs": {"words": lambda value: "all"}})
-    desk = Desk(Pipeline("chatty", Chatty, reader, intervals=1))
-    desk.push(Came("1", "a", 1), times=5_000)
-    desk.push(Came("2", "a", 1), times=30_000)
-    desk.run()
-
-    assert desk.status().computations["reader"].records == 5_000
-    [dead] = desk.do(dead_letters(desk.environment, 10))
-    assert "one call may write" in dead.error
 
 
 def test_ids_take_bounded_room_whatever_comes() -> None:
