@@ -8,8 +8,9 @@ is a dead letter, with the text that it came with, so nothing of it has to be un
 
 A process that dies, or that takes longer than its lease, raises nothing. But whoever takes the
 interval after it finds that it committed nothing. After two such deaths in a row timers and records
-are worked on one by one, so the next one that is begun is the one that kills. After five deaths it
-is a dead letter. A worker whose memory is used up counts as one that died: others may have used it.
+are worked on one by one, and the interval names the one that is begun. With the fifth death that
+one is a dead letter. When another comes to stand before it, deaths count from the second again. A
+worker whose memory is used up counts as one that died: others may have used it.
 """
 
 from __future__ import annotations
@@ -58,13 +59,8 @@ def give_up(
     Returns:
         None: nothing is there that could be at fault.
     """
-    timers = [
-        (timer.is_wall, timer.at, tag)
-        for tag, timer in state.timers.items()
-        if timer.is_due(watermark, now)
-    ]
-    if timers:
-        _, _, tag = min(timers)
+    tag = first_due(state, watermark, now)
+    if tag is not None:
         left = dict(state.timers)
         failure = Failure(due[0], (tag, left.pop(tag)), storable(error, MAX_ERROR_CHARS))
         keys = {due[0]: state._replace(timers=left)}
@@ -73,3 +69,13 @@ def give_up(
         failure = Failure(inputs[0].key, inputs[0], storable(error, MAX_ERROR_CHARS))
         return Effects(failures=[failure], counts=Counts(dead=1), taken=1)
     return None
+
+
+def first_due(state: KeyState, watermark: int, now: int) -> str | None:
+    """Return the tag of the timer of a key that fires first, if one is due."""
+    due = [
+        (timer.is_wall, timer.at, tag)
+        for tag, timer in state.timers.items()
+        if timer.is_due(watermark, now)
+    ]
+    return min(due)[2] if due else None

@@ -74,6 +74,12 @@ class Batch:
         repeated = sum(place < (last, letter) for place in self.repeated)
         return repeated, [each for each in self.ids[:count] if each]
 
+    def name_of(self, number: int) -> str:
+        """Name an input by its place: the name stays when its chunk loses its first letters."""
+        chunk, letter = self.places[number]
+        name, found = self.chunks[chunk]
+        return f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
+
     def is_full(self, count: int, max_chunks: int) -> bool:
         """Return whether more was waiting than the first inputs."""
         left = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False

@@ -90,6 +90,7 @@ class Interval(NamedTuple):
     load: Load = Load()
     passed: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
     late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
+    suspect: str = ""  # The timer or record over which the last of those deaths were.
     rest: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property

@@ -11,6 +11,7 @@ from pipelines.streams.giving_up import MAX_DEATHS, MAX_ERROR_CHARS, WORKERS_DIE
 from pipelines.streams.inbox import Batch, gather
 from pipelines.streams.keys import Counts, Effects, Failure, Input
 from pipelines.streams.mail import Mail
+from pipelines.streams.owner import CAREFUL_AFTER
 from pipelines.streams.passing import sink_id
 from pipelines.streams.sink import Sink, SinkRecord
 from pipelines.streams.worker import Worker
@@ -33,6 +34,10 @@ class SinkWorker(Worker):
             return False
         yield from self._know_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
+        if self.interval.deaths >= CAREFUL_AFTER:
+            first = gather(chunks, self.ids.seen, 1, are_decoded=False)
+            if not (yield from self._suspect(first)):
+                return True
         if self.interval.deaths >= MAX_DEATHS:
             yield from self._bury(chunks, WORKERS_DIED)
             return True
@@ -88,12 +93,11 @@ class SinkWorker(Worker):
 def _records(batch: Batch, sink: Sink) -> list[SinkRecord]:
     """Return the records of a batch; their ids stay when a chunk loses its first letters."""
     records = []
-    for (chunk, letter), each in zip(batch.places, batch.inputs, strict=True):
-        name, found = batch.chunks[chunk]
+    for number, each in enumerate(batch.inputs):
         if sink.weak and each.id:  # It may have been handed on before, by this name.
             id_ = sink_id(sink, each.stream, each.id)
         else:
-            id_ = f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
+            id_ = batch.name_of(number)
         records.append(SinkRecord(id_, each.key, each.value, each.at, each.stream, each.is_late))
     return records
 

@@ -23,7 +23,7 @@ from pipelines.streams.calls import (
     UnworkableError,
 )
 from pipelines.streams.forwarding import ready, scan_late
-from pipelines.streams.giving_up import MAX_DEATHS, at_fault, give_up
+from pipelines.streams.giving_up import MAX_DEATHS, at_fault, first_due, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.layout import Inbox
@@ -201,9 +201,33 @@ class Worker(Owner):
             batch = gather(chunks, self.ids.seen, self._most_inputs(due))
         keys = dict.fromkeys([*due[: self.limit], *[each.key for each in batch.inputs]])
         yield from self.shelf.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
+        if not (yield from self._suspect(batch, due, now_ms)):
+            return
         with at_fault():
             effects = self._worked(batch.inputs, due, now_ms)
         yield from self._finish(batch, effects)
+
+    def _suspect(self, batch: Batch, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
+        """Note what is worked on alone next, if workers have died: deaths count against that.
+
+        An older record may come, and stand before the one that kills. Returns False if the note may
+        not have been made.
+        """
+        if self.interval.deaths < CAREFUL_AFTER or not (due or batch.inputs):
+            return True
+        if due:
+            state = self.shelf.state(self.interval, due[0])
+            suspect = f"{due[0]} {first_due(state, self.reached, now_ms)}"
+        else:
+            suspect = batch.name_of(0)
+        if suspect == self.interval.suspect:
+            return True
+        noted = self.interval._replace(
+            suspect=suspect,
+            deaths=CAREFUL_AFTER,
+            lease_ms=self.environment.now_ms() + self.pace.lease_ms,
+        )
+        return (yield from self.commit(Commit(), noted))
 
     def _most_inputs(self, due: Sequence[str]) -> int:
         """Return how many records one batch may have beside keys that are due.
@@ -307,6 +331,7 @@ class Worker(Owner):
             layout=self.head.layout,
             load=self.meter.load_after(was.load),
             deaths=0,
+            suspect="",
             slabs=slabs,
             ids=ids,
             records=was.records + counts.records,

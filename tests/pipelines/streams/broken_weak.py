@@ -127,6 +127,16 @@ def attempts_are_forgotten(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     schedule.simulation.acts[Attempt] = lambda call: 1
 
 
+def nobody_is_suspected(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
+    """Deaths count against whatever stands first in the inbox by then."""
+
+    def suspect(self: Worker, *args: Any) -> Steps:
+        return True
+        yield
+
+    patch.setattr(Worker, "_suspect", suspect)
+
+
 VARIANTS = (
     straggler_is_released,
     acked_before_done,

@@ -55,6 +55,11 @@ def test_a_source_that_counts_no_attempts_is_noticed() -> None:
     assert found(Killing, broken_weak.attempts_are_forgotten, range(100)) is not None
 
 
+def test_deaths_that_count_against_whatever_stands_first_are_noticed() -> None:
+    """G7: an older record that comes meanwhile would be a dead letter in place of the killer."""
+    assert found(Killing, broken_weak.nobody_is_suspected, range(500)) is not None
+
+
 def test_a_weak_sink_acts_once_when_nothing_fails_and_nobody_repeats() -> None:
     """G14: what may repeat repeats by faults, by what is too slow, and by pushing again alone."""
     acted = 0

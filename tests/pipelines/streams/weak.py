@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping
@@ -344,29 +343,12 @@ HARMLESS = replace(NO_FAULTS, double=0.1, delay=0.1)
 class Killing(Weak):
     """Poison kills the process that works on it, be it of a source or a worker.
 
-    What lies in front of it when its workers have died may be taken for it: that is a dead letter,
-    too, and not lost.
+    Nothing else becomes a dead letter, whatever comes to stand before it meanwhile.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, HARMLESS)
-
-    def _judge_results(self) -> None:
-        """Check that nothing counts twice, and that what is missing is a dead letter."""
-        got, truth = self.got(), sum(map(self.truth, self.topology.collected), Counter[Path]())
-        if got - truth:
-            raise Violation(f"more {got - truth}")
-        rows = self.simulation.store.rows.items()
-        dead = {found.body.letter.text for key, found in rows if key.kind == DEAD}
-        dead_ids = {json.loads(text)["id"] for text in dead}
-        if lost := {id_ for id_, _ in truth - got} - dead_ids:
-            raise Violation(f"lost: {lost}")
-        poison = {each["id"] for each in self.records if self.topology.deaths("in", each)}
-        if poison - dead_ids:
-            raise Violation(f"not dead: {poison - dead_ids}")
-
-    def _judge_outside(self) -> None:
-        """Leave that to the other schedules: what is in a dead letter does not come to the sink."""
+        self.simulation.max_steps = 10_000  # Each killer takes some ten processes with it.
 
     def _record(self, name: str, number: int, chance: random.Random) -> dict[str, Any]:
         return {**super()._record(name, number, chance), "kills": True}
