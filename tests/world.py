@@ -40,15 +40,7 @@ from pipelines.materialized_views import ViewMaintenance, catalog
 from pipelines.outbox import InlineRelay
 from pipelines.pull_queues import PullQueue
 from pipelines.registry import Registry
-from pipelines.runtime import (
-    Cache,
-    Clients,
-    Meter,
-    NoCache,
-    open_cloud_tasks,
-    open_datastore,
-)
-from pipelines.runtime.cache import MemcachedCache
+from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.flusher import PeriodicFlusher
 from pipelines.runtime.heartbeats import NoHeart
 from pipelines.runtime.process_state import ProcessState
@@ -307,11 +299,6 @@ class World:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _patient_cache(memcached: str | None) -> Cache:
-    """Return a cache that a busy machine does not make the tests do without."""
-    return MemcachedCache(memcached, timeout_s=10) if memcached else NoCache()
-
-
 def empty(memcached: str | None) -> None:
     """Empty a memcached."""
     if memcached is not None:
@@ -387,7 +374,8 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
     return Clients(
         datastore=datastore,
         tasks=CloudTaskQueue(cloud_tasks, PROJECT, LOCATION, settings.target),
-        cache=FaultyCache(_patient_cache(services.memcached), plan),
+        # A busy machine does not make the tests do without it.
+        cache=FaultyCache(open_cache(services.memcached, timeout_s=10), plan),
         meter=meter,
         relay=InlineRelay(),
         services={Mailer: FaultyMailer(mailer, plan)},

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# For connecting, and for each answer.
+TIMEOUT_S = 0.25
 # No calls for so long after a failure: a server that hangs would cost each its time-out.
 COOLDOWN_S = 0.5
 MAX_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
@@ -63,7 +65,7 @@ class MemcachedCache:
         self,
         host: str,
         *,
-        timeout_s: float = 0.25,
+        timeout_s: float = TIMEOUT_S,
         pool_size: int = 32,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -167,9 +169,9 @@ class NoCache:
         pass
 
 
-def open_cache(host: str | None) -> Cache:
+def open_cache(host: str | None, *, timeout_s: float = TIMEOUT_S) -> Cache:
     """Return the cache at "host:port", or one that never holds anything."""
-    return MemcachedCache(host) if host else NoCache()
+    return MemcachedCache(host, timeout_s=timeout_s) if host else NoCache()
 
 
 def counted(value: bytes | None) -> int | None:
