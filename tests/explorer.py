@@ -183,15 +183,15 @@ class Explorer:
         return fired
 
     def _play_until_it_fires(self, faults: Sequence[tuple[int, str]]) -> None:
-        """Play; of a sample, with a fault at an earlier call where this one was not made.
+        """Play; where no fault fired, play with earlier ones.
 
         A call that the first play made, such as the question of a new process, need not come again.
         """
-        self.play(*faults)
-        while not (self.world.plan.fired or IS_EXHAUSTIVE) and len(faults) == 1 and faults[0][0]:
-            [(at, kind)] = faults
-            faults = [(at - 1, kind)]
-            self.play(*faults)
+        calls = self.play(*faults)
+        while not self.world.plan.fired and faults[0][0]:
+            earlier = max(1, faults[0][0] - len(calls) + 1)
+            faults = [(max(0, at - earlier), kind) for at, kind in faults]
+            calls = self.play(*faults)
 
     def _faults(self, kind: str, at: int) -> list[tuple[int, str]]:
         """Return a fault at a call, with one of its gRPC codes; or with each of them."""
