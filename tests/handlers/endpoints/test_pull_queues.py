@@ -76,6 +76,33 @@ def test_a_released_item_and_a_dead_letter_come_back(worker: Worker) -> None:
 
 
 @one_emulator
+def test_each_call_passes_on_how_long(worker: Worker) -> None:
+    """An item comes late, a lease lasts, a renewed one likewise, and a released item comes back."""
+
+    def leased(**asked: object) -> list[dict[str, Any]]:
+        leases: list[dict[str, Any]] = worker.post("other/lease", asked).json["leases"]
+        return leases
+
+    def comes_after(seconds: float) -> None:
+        worker.world.clock.sleep(seconds - 1)
+        assert leased() == []
+        worker.world.clock.sleep(2)
+
+    worker.post("other/items", {"payload": "a", "delay_s": 100})
+    comes_after(100)
+    assert len(leased(lease_s=200)) == 1
+    comes_after(200)
+    [lease] = leased()
+    worker.post("other/renew", {"tokens": [lease["token"]], "lease_s": 300})
+    comes_after(300)
+    [lease] = leased()
+    worker.post("other/release", {"tokens": [lease["token"]], "delay_s": 400})
+    comes_after(400)
+
+    assert [each["deliveries"] for each in leased()] == [4]
+
+
+@one_emulator
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
 def test_of_two_tokens_of_an_item_the_newest_counts(worker: Worker, order: slice) -> None:
     worker.post("work/items", {"payload": "a"})

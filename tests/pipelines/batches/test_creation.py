@@ -63,21 +63,23 @@ def test_many_members_are_created_in_bulk(world: World) -> None:
 def test_pages_are_cut_by_members_and_by_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F4: and each member is created once, with its own arguments."""
+    """F4: and each member is created once, with its own arguments, which JSON may lengthen."""
     monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 3)
     monkeypatch.setattr(population, "MAX_PAGE_BYTES", 200)
-    some = notes(*"abcdefg", "x" * 100, "y" * 100, "z")
+    some = notes(*"abcdefg", "x" * 100, "y" * 100, "\U0001f389" * 8, "z", '"' * 35)
     with world.context():
         NOTES.populate(world.clients, "b", some, seal=True)
         sizes = [len(page.letters) for page in rows_here(BatchPage)]
+        stored = [len(json.dumps(work.members)) for work in rows_here(BatchWork)]
     world.settle()
 
-    assert sum(sizes) == 10
+    assert sum(sizes) == len(some)
     assert max(sizes) <= 3
+    assert max(stored) <= 200
     assert {f"b/{args.label}": 1 for _, args in some} == RAN
     with world.context():
-        assert [member.ordinal for member in NOTES.results("b")] == list(range(10))
-        assert told(NOTES, "b")[0]["done"] == 10
+        assert [member.ordinal for member in NOTES.results("b")] == list(range(len(some)))
+        assert told(NOTES, "b")[0]["done"] == len(some)
 
 
 def test_a_member_costs_few_writes(world: World) -> None:

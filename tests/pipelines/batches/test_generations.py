@@ -29,6 +29,25 @@ def test_a_late_end_of_a_cancelled_generation_counts_no_more(world: World) -> No
         assert BEST.progress("b").waiting == 1
 
 
+def test_a_late_delivery_of_a_cancelled_generation_does_not_run(world: World) -> None:
+    """F6: not even while its process believes that the batch runs, because the next one does."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "b"), seal=True)
+    deliver_all(world, "default")
+    late = [each.name for each in world.live_tasks("fan-out")]
+    with world.context():
+        NOTES.cancel(world.clients, "b")
+        assert NOTES.run_again(world.clients, "b") == 2
+    deliver_all(world, "default")
+    again = [each.name for each in world.live_tasks("fan-out") if each.name not in late]
+    for name in (again[0], *late):
+        assert world.deliver(name) == 204
+    assert RAN.total() == 1
+
+    assert world.deliver(again[1]) == 204
+    assert RAN == {"b/a": 1, "b/b": 1}
+
+
 def test_each_generation_has_a_walk_of_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

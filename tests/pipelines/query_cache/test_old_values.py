@@ -43,13 +43,17 @@ class Initialled:
     author: str = "N. N."
 
 
-def query(returns: Any, compute: Callable[[Clients], Any]) -> CachedQuery[Any, Any]:
+def query(
+    returns: Any, compute: Callable[[Clients], Any], *, version: int = 1
+) -> CachedQuery[Any, Any]:
     """Return a query of one function, whatever it computes: versions of it share its name."""
 
     def front(clients: Clients) -> Any:
         return compute(clients)
 
-    return CachedQuery(front, "front", returns=returns, ttl_s=TTL_S, stale_s=0, beta=0.0)
+    return CachedQuery(
+        front, "front", returns=returns, ttl_s=TTL_S, stale_s=0, beta=0.0, version=version
+    )
 
 
 def read(asked: CachedQuery[Any, Any], clients: Clients) -> tuple[Any, str]:
@@ -75,6 +79,24 @@ def test_versions_whose_results_differ_share_nothing(one: type[Any], other: type
         (other("x"), "misses"),
         (one("x"), "hits"),
         (other("x"), "hits"),
+    ]
+
+
+def test_versions_whose_results_have_one_type_share_nothing() -> None:
+    """J1: `version` tells them apart."""
+    cache = TimedCache(Time())
+    versions = [
+        query(str, lambda _, text=text: text, version=version)
+        for version, text in ((1, "a title"), (2, "a slug"))
+    ]
+
+    states = [read(asked, process(cache)) for asked in versions * 2]
+
+    assert states == [
+        ("a title", "misses"),
+        ("a slug", "misses"),
+        ("a title", "hits"),
+        ("a slug", "hits"),
     ]
 
 
