@@ -246,7 +246,7 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
         abort(404)  # A sample school has a chart alone.
     # Before the roster and all else: then everything on the page is at least as new.
     is_satisfied = GRADES.wait(clients(), _token_in_address(), WAIT_S)
-    roster, more_students = _roster(school) if tab == "roster" else ([], None)
+    roster, more_students = _roster() if tab == "roster" else ([], None)
     shown = _compared() if tab == "compare" else _live(school)
     html = render_template(
         "grades/page.html",
@@ -285,14 +285,14 @@ def _code() -> list[Excerpt]:
     ]
 
 
-def _roster(school: str) -> tuple[list[Student], str | None]:
-    """Return a page of students; the one that was saved last stands first."""
+def _roster() -> tuple[list[Student], str | None]:
+    """Return a page of the demo's students; the one that was saved last stands first."""
     after = request.args.get("after", "") if request.method == "GET" else ""
     if after and not ID_PATTERN.fullmatch(after):
         abort(400, "This page of students does not exist.")
-    roster, more = students.students_page(school, after=after, size=STUDENTS_SHOWN)
+    roster, more = students.students_page(DEMO, after=after, size=STUDENTS_SHOWN)
     saved_id = session.get("saved", {}).get("student_id")
-    if school == DEMO and saved_id and not after:
+    if saved_id and not after:
         last = student_key(DEMO, saved_id).get()
         rest = [student for student in roster if student.student_id != saved_id]
         roster = [*([last] if last else []), *rest]

@@ -59,6 +59,20 @@ def test_a_call_is_deferred_with_a_transaction_or_not_at_all(world: World) -> No
     assert GREETED == {"Ada None": 1}
 
 
+def test_a_deferred_call_is_made_as_late_as_it_says(world: World) -> None:
+    """Deferred by itself or with a transaction."""
+    with world.context():
+        defer(world.clients, greet, "Ada", delay_s=60)
+        transact(lambda: defer_in_transaction(world.clients, greet, "Bob", delay_s=90))
+    seen = []
+    for seconds in (59, 2, 28, 2):
+        world.clock.sleep(seconds)
+        world.deliver_due()
+        seen.append(GREETED.total())
+
+    assert seen == [0, 1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("args", "options"),
     [

@@ -103,14 +103,17 @@ def shrink_and_grow(world: World, back_to: int) -> None:
 
 
 def test_hundreds_of_totals_are_cut_into_lookups(world: World) -> None:
-    """The service looks up a thousand keys at a time."""
-    keys = [f"k{i}" for i in range(600)]
+    """The service looks up a thousand keys at a time, and a counter has two at least."""
+    counted, unknown = [f"k{i}" for i in range(100)], [f"nobody {i}" for i in range(600)]
     with world.clients.context():
-        for start in range(0, 600, 100):
-            LIKES.increment_many(world.clients, dict.fromkeys(keys[start : start + 100], 2))
-        totals = LIKES.totals(world.clients, keys)
+        LIKES.increment_many(world.clients, dict.fromkeys(counted, 2))
+        world.plan.reset()
+        with world.plan.watched():
+            totals = LIKES.totals(world.clients, [*counted, *unknown])
 
-    assert [totals[key].value for key in keys] == [2] * 600
+    assert [totals[key].value for key in counted] == [2] * 100
+    assert [totals[key].value for key in unknown] == [0] * 600
+    assert world.plan.calls == ["Lookup"] * (2 + 2)  # In their place, and in the other one.
 
 
 def test_a_cached_total_says_how_old_it_is_and_is_exact_after_that(world: World) -> None:

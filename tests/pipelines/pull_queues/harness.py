@@ -37,13 +37,19 @@ def waiting() -> int:
 
 @contextmanager
 def neighbours(here: World, queues: Sequence[PullQueue]) -> Iterator[None]:
-    """Fill other queues, and one of another namespace; in the end all of them are as they were."""
+    """Fill other queues, and one of another namespace; in the end all of them are as they were.
+
+    Args:
+        queues: In the first one, which allows one delivery, an item is dead, and one is leased.
+    """
     for queue in queues:
         for tag in (None, "a", "b", "t"):
             queue.add(here.clients, "a", tag=tag)
-    queues[0].lease(here.clients, limit=1, lease_s=1)
+    queues[0].lease(here.clients, tag="a", lease_s=1)
     here.clock.sleep(2)
-    queues[0].lease(here.clients)
+    assert queues[0].lease(here.clients, tag="a") == []
+    queues[0].lease(here.clients, tag="b")
+    assert len(queues[0].dead_letters()) == 1
     rows = PullItem.query().fetch()
     copies = [_copy(row) for row in rows]
     ndb.put_multi(copies)

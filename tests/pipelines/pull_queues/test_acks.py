@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from models.pull_queues import PullReceipt
-from pipelines.pull_queues import Lease
+from pipelines.pull_queues import Lease, leasing
 from pipelines.pull_queues.pattern import PullQueues
 from tests.pipelines.pull_queues.harness import WORK, Ahead, add, lease, payloads, waiting
 from tests.world import World
@@ -115,6 +116,29 @@ def test_an_ack_in_doubt_that_outlives_its_lease_is_lost(here: World) -> None:
     assert lost == mine
 
 
+def test_an_ack_that_lands_while_its_worker_looks_is_known(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: its commit got no reply, and took effect after the worker's first look."""
+    add(here, "a", "b")
+    leases = lease(here)
+    sound, under_way = leasing.commit_unchanged, list[dict[str, Any]]()
+
+    def hang(client: object, **changes: Any) -> list[int]:
+        monkeypatch.setattr(leasing, "commit_unchanged", sound)
+        under_way.append(changes)
+        raise rpc_errors.DeadlineExceeded("no reply")
+
+    monkeypatch.setattr(leasing, "commit_unchanged", hang)
+    here.plan.reset("overlap", 1)
+    here.plan.on_fire = lambda: sound(here.clients.datastore, **under_way.pop())
+    with here.plan.watched():
+        assert WORK.ack(here.clients, leases) == []
+
+    assert here.plan.calls[:2] == ["Lookup", "Lookup"]
+    assert (under_way, waiting()) == ([], 0)
+
+
 def test_an_ack_is_known_when_its_reply_was_lost_and_it_is_made_again(here: World) -> None:
     """Also after one of its leases was lost, and in another order; an hour later it is not."""
     add(here, "a", "b", "c")
@@ -129,7 +153,10 @@ def test_an_ack_is_known_when_its_reply_was_lost_and_it_is_made_again(here: Worl
     assert WORK.ack(here.clients, leases[::-1]) == lost
     assert WORK.ack(here.clients, taken) == []
     assert waiting() == 0
-    here.clock.sleep(3601)
+    here.clock.sleep(3599)
+    PullQueues().delete_expired(here.clients)
+    assert WORK.ack(here.clients, leases) == lost
+    here.clock.sleep(2)
     PullQueues().delete_expired(here.clients)
     assert PullReceipt.query().fetch(keys_only=True) == []
     assert sorted(each.id for each in WORK.ack(here.clients, leases)) == sorted(

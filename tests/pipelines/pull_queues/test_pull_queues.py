@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -77,23 +76,6 @@ def test_a_released_item_can_be_leased_at_once_or_later(here: World) -> None:
     assert lease(here) == []
     here.clock.sleep(11)
     assert lease(here)[0].deliveries == 3
-
-
-def test_an_item_that_nobody_can_do_becomes_a_dead_letter(here: World) -> None:
-    """After `max_deliveries` leases it is out of the others' way, and can be replayed."""
-    add(here, "poison")
-    for _ in range(3):
-        assert len(lease(here, lease_s=1)) == 1
-        here.clock.sleep(2)
-
-    assert lease(here) == []
-    [dead] = WORK.dead_letters()
-    assert (dead.payload, dead.deliveries) == ("poison", 3)
-
-    assert WORK.replay(here.clients, dead.id)
-    assert not WORK.replay(here.clients, dead.id)
-    assert WORK.dead_letters() == []
-    assert lease(here)[0].deliveries == 1
 
 
 def test_leases_by_tag_leave_the_others(here: World) -> None:
@@ -304,26 +286,6 @@ def test_a_lease_reads_no_more_when_more_waits(here: World) -> None:
     assert cost_of_a_lease() == alone
 
 
-@pytest.mark.parametrize("used_up", [1, 45])
-@pytest.mark.parametrize("tag", [None, OLDEST])
-def test_what_nobody_can_do_hides_nothing(here: World, used_up: int, tag: Any) -> None:
-    """P3: items whose deliveries are used up stand before those that can be leased."""
-    one = PullQueue("one", max_deliveries=1, partitions=1)
-    for _ in range(used_up):
-        one.add(here.clients, "poison", tag="bad")
-    assert len(one.lease(here.clients, limit=100, lease_s=1)) == used_up
-    here.clock.sleep(2)
-    for number in range(5):
-        one.add(here.clients, f"good {number}")
-    here.clock.sleep(1)
-
-    leases = [one.lease(here.clients, tag=tag) for _ in range(6)]
-
-    assert [len(each) for each in leases] == [1, 1, 1, 1, 1, 0]
-    assert len({each.id for some in leases for each in some}) == 5
-    assert len(one.dead_letters()) == used_up
-
-
 def test_the_oldest_tag_is_that_of_the_item_that_waits_longest(here: World) -> None:
     """Whichever of the partitions it stands in."""
     for number in range(12):
@@ -417,40 +379,3 @@ def test_a_receipt_that_is_used_anew_stays(here: World) -> None:
     assert here.plan.fired
     WORK.add(here.clients, "a", idempotency_key="k")
     assert waiting() == 2
-
-
-@pytest.mark.parametrize("is_acked", [False, True])
-def test_a_replay_whose_reply_was_lost_says_that_it_took_effect(
-    here: World, is_acked: bool
-) -> None:
-    """Also when a worker was done with the item before the body ran again."""
-    add(here, "a")
-    for _ in range(4):
-        lease(here, lease_s=1)
-        here.clock.sleep(2)
-    [dead] = WORK.dead_letters()
-
-    def work() -> None:
-        with here.clients.context():
-            assert WORK.ack(here.clients, lease(here)) == []
-
-    here.plan.reset("reply-lost", next_call="Commit", more={3: "overlap"})
-    here.plan.on_fire = lambda: in_threads(*[work] * is_acked)
-    with here.plan.watched():
-        assert WORK.replay(here.clients, dead.id)
-
-    assert "then overlap" in here.plan.fired
-    assert waiting() == (0 if is_acked else 1)
-    assert not WORK.replay(here.clients, dead.id)
-
-
-def test_dead_letters_go_after_a_month(here: World) -> None:
-    add(here, "poison")
-    for _ in range(4):
-        lease(here, lease_s=1)
-        here.clock.sleep(2)
-    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 0}
-    here.clock.sleep(31 * 24 * 3600)
-
-    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 1}
-    assert WORK.dead_letters() == []
