@@ -255,9 +255,11 @@ def test_what_cannot_be_a_member_changes_nothing(world: World) -> None:
         ("b", [(other, Note("x"))], BadWorkError),
         ("b", [(note, Completed("a", "b", 1, "", 0, 0, 0, 0))], BadArgumentsError),
         ("b", notes("x" * 50_000), BadWorkError),
+        ("b", notes("é" * 20_000), BadWorkError),
         ("a:b", notes("x"), BadWorkError),
         ("", notes("x"), BadWorkError),
         ("x" * 201, notes("x"), BadWorkError),
+        ("é" * 101, notes("x"), BadWorkError),
     ]
     with world.context():
         for batch_id, work, error in bad:

@@ -6,10 +6,21 @@ import json
 
 import pytest
 
-from models.batches import BatchPage, BatchWork
+from models.batches import BatchPage, BatchWork, pages_within
 from models.dead_tasks import DeadTask
+from pipelines.batches import ClosedError
+from pipelines.batches.declaration import MemberRef
 from pipelines.batches.ending import MAX_RESULT_BYTES
-from tests.pipelines.batches.harness import NOTES, RAN, deliver_all, deliver_next, notes, rows_here
+from pipelines.batches.members import Member
+from tests.pipelines.batches.harness import (
+    NOTES,
+    RAN,
+    deliver_all,
+    deliver_next,
+    notes,
+    outcomes,
+    rows_here,
+)
 from tests.world import World
 
 
@@ -71,6 +82,28 @@ def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:
         [failed] = NOTES.failures("b")
         assert failed.error.startswith("OtherVersionError: /tasks/note: label")
         assert not DeadTask.query().fetch()
+
+
+def test_a_member_that_has_ended_adds_no_more(world: World) -> None:
+    """F5: its delivery comes twice, and the sealed batch waits for the other member alone."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "b"), seal=True)
+    deliver_next(world, "default")
+    deliver_next(world, "fan-out")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    with world.context():
+        ended = outcomes(NOTES, "b").index("done")
+        [page] = pages_within("notes:b").fetch(keys_only=True)
+        late, at_work = (
+            Member(world.clients, NOTES.declaration, MemberRef("notes:b", page.id(), position, 1))
+            for position in (ended, 1 - ended)
+        )
+        with pytest.raises(ClosedError):
+            late.add(notes("c"))
+        assert at_work.add(notes("c")) == 1
+        assert NOTES.progress("b").members == 3
 
 
 @pytest.mark.parametrize("position", [-1, 1, 10**6])

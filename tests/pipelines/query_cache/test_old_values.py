@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.query_cache import CachedQuery
+from pipelines.query_cache import CachedQuery, get_or_compute
 from pipelines.query_cache.flights import Flight
 from pipelines.runtime import Clients, NoCache
 from tests.pipelines.query_cache.timed import Time, TimedCache, TimedClock, process
@@ -122,6 +122,28 @@ def test_a_value_that_was_stored_late_by_a_clock_ahead_ends_in_time() -> None:
     time.now_s = began_s + TTL_S + 11.5
 
     assert read(query(str, lambda _: "new"), process(cache)) == ("new", "misses")
+
+
+def test_a_call_keeps_its_old_result_as_long_as_it_says() -> None:
+    """J2: beyond `ttl_s` while its source is down, and no longer than `stale_s` more."""
+    time = Time()
+    clients = process(TimedCache(time))
+
+    def down() -> str:
+        raise OSError("down")
+
+    def front(compute: Callable[[], str]) -> str:
+        with clients.context():
+            return get_or_compute(
+                clients, "front", compute, returns=str, ttl_s=TTL_S, stale_s=5 * TTL_S
+            )
+
+    assert front(lambda: "old") == "old"
+    time.now_s += 5.5 * TTL_S
+    assert front(down) == "old"
+    time.now_s += TTL_S
+    with pytest.raises(OSError, match="down"):
+        front(down)
 
 
 def test_a_process_that_stood_still_replaces_nothing_newer() -> None:
