@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pymemcache
 import pytest
@@ -111,6 +112,24 @@ def test_a_counter_changes_only_while_it_is_there(cache: MemcachedCache) -> None
     assert cache.get("k") is not None
     cache.set("k", b"no number", 60)
     assert cache.incr_existing("k", 1) is None
+
+
+def test_of_two_who_begin_a_counter_neither_is_lost(
+    cache: MemcachedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may find it missing, and the other begin it before the first one does."""
+    other = MemcachedCache("{}:{}".format(*cache._client.server))
+    add = cache._client.add
+
+    def late(*args: Any) -> Any:
+        assert other.incr("k", 2, 60) == 2
+        return add(*args)
+
+    monkeypatch.setattr(cache._client, "add", late)
+
+    assert cache.incr("k", 3, 60) == 5
+    assert cache.incr("k", 1, 60) == 6
+    other.close()
 
 
 def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:

@@ -72,6 +72,26 @@ def test_a_flush_that_fails_is_made_again() -> None:
     until(lambda: threads() == 0)
 
 
+def test_two_flushes_at_once_store_one_after_the_other() -> None:
+    """What is told to end flushes beside the thread: neither stores what the other is storing."""
+    both, met = threading.Barrier(2), list[int]()
+
+    class Slow(Letters):
+        def store(self) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.append(both.wait(0.05))
+            super().store()
+
+    flusher = PeriodicFlusher(clients(), "letters", Slow(), 60)
+    flushes = [threading.Thread(target=flusher.flush) for _ in range(2)]
+    for flush in flushes:
+        flush.start()
+    for flush in flushes:
+        flush.join()
+
+    assert met == []
+
+
 def test_a_process_that_is_told_to_end_flushes_first() -> None:
     """Without a period's wait, and so does what comes behind it."""
     letters, ours = Letters(), clients()
