@@ -21,7 +21,7 @@ from models.continuations import (
 from pipelines.continuations import runs
 from pipelines.continuations.errors import NotEndedError, PagesGoneError
 from pipelines.continuations.jobs import Job
-from pipelines.continuations.progress import OUTCOMES, Totals, run_of
+from pipelines.continuations.progress import Totals, issues_of, run_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.runs import (
@@ -77,7 +77,10 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     return RunDetails(
         run=_run(jobs, row, totals, is_partial=is_partial and not row.totals),
         parts=[_part(page) for page in pages[:MAX_PAGES]],
-        issues=list(itertools.islice(_issues(pages), MAX_ISSUES)),
+        issues=[
+            RunIssue(each.name, each.outcome, each.reason)
+            for each in itertools.islice(issues_of(pages), MAX_ISSUES)
+        ],
         cost=asdict(totals.cost),
     )
 
@@ -172,14 +175,6 @@ def _part(page: ContinuationPage) -> RunPart:
         attempts=page.attempts,
         progressed=page.progressed_at.replace(tzinfo=datetime.UTC),
     )
-
-
-def _issues(pages: Sequence[ContinuationPage]) -> Any:
-    """Yield what did not go well, in the order of the items."""
-    for page in pages:
-        for position in sorted(map(int, page.reasons)):
-            outcome = OUTCOMES[page.receipts[position]]
-            yield RunIssue(page.items[position], outcome, page.reasons[str(position)])
 
 
 def _aware(at: datetime.datetime | None) -> datetime.datetime | None:

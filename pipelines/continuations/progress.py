@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -271,14 +272,15 @@ def keep_totals(run_id: str) -> None:
 
 def item_issues(run_id: str, *, limit: int = 1000) -> list[ItemIssue]:
     """Return the items of a run that were skipped, refused or deferred, in order."""
-    listed: list[ItemIssue] = []
-    for page in pages_of(run_id):
+    return list(itertools.islice(issues_of(pages_of(run_id)), limit))
+
+
+def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
+    """Yield the same of some pages."""
+    for page in pages:
         for position in sorted(map(int, page.reasons)):
             outcome = OUTCOMES[page.receipts[position]]
-            listed.append(ItemIssue(page.items[position], outcome, page.reasons[str(position)]))
-            if len(listed) == limit:
-                return listed
-    return listed
+            yield ItemIssue(page.items[position], outcome, page.reasons[str(position)])
 
 
 def run_of(run_id: str) -> ContinuationRun:

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from models.continuations import CANCELLED, FINISHED, RUNNING
+from models.continuations import CANCELLED, FINISHED, RUNNING, ContinuationPage
 from pipelines import continuations
 from pipelines.continuations.jobs import Job, RefusedItemError
 from pipelines.continuations.progress import (
     Progress,
     Totals,
+    issues_of,
     item_issues,
     keep_totals,
     progress,
@@ -135,6 +136,22 @@ def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> N
     with world.context():
         assert [issue.reason for issue in item_issues("run")] == ["x" * 300, "é" * 100]
         assert len(item_issues("run", limit=1)) == 1
+
+
+def test_issues_come_in_the_order_of_the_items() -> None:
+    """A page keeps their positions as texts, where 10 stands before 9."""
+    pages = [
+        ContinuationPage(
+            items=[f"{name}{place}" for place in range(12)],
+            receipts="f" * 12,
+            reasons={str(place): "no" for place in range(12)},
+        )
+        for name in "ab"
+    ]
+
+    names = [issue.name for issue in issues_of(pages)]
+
+    assert names == [f"{name}{place}" for name in "ab" for place in range(12)]
 
 
 def test_progress_tells_how_much_there_is_to_go() -> None:

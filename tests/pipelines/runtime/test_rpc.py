@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -44,6 +45,18 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def note() -> None:
     if Note.get_by_id("n") is None:
         Note(id="n").put()
+
+
+def test_what_a_query_skips_is_paid_for_and_keys_alone_are_not(here: World) -> None:
+    """As the service bills it: by entities that are read on the way."""
+    ndb.put_multi([Note(id=str(number)) for number in range(5)])
+
+    def reads(**options: Any) -> int:
+        before = here.clients.meter.cost()
+        Note.query().fetch(1, **options)
+        return (here.clients.meter.cost() - before).reads
+
+    assert (reads(offset=3), reads(), reads(keys_only=True)) == (4, 1, 0)
 
 
 def test_a_transaction_starts_no_thread(here: World, started: list[str]) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.batch import run_batch
+from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from pipelines.streams.batch import MAX_PRODUCED_BYTES, run_batch
 from pipelines.streams.calls import Commit, Found, TooLargeError
 from pipelines.streams.encoding import dump, load
 from pipelines.streams.fused import Fused
@@ -162,6 +162,45 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
     assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
     assert effects.keys == {"k": KeyState('{"seen":5}')}
     assert [each.text for each in effects.productions] == ['{"seen":5}']
+
+
+def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
+    """A hook that writes much and fails takes nothing of a batch from the records behind it."""
+
+    class Wordy(Computation):
+        inputs: ClassVar = {"in": key_of}
+        outputs = ("out",)
+
+        def record(self, ctx: Context, record: Record) -> None:
+            for _ in range(10):
+                ctx.produce("out", "x" * (MAX_PRODUCED_BYTES // 20))
+            if record.at == 1:
+                raise ValueError
+
+    inputs = inputs_of([Letter("k", at, "in", "", "{}") for at in (1, 2)], is_late=False)
+
+    effects = run_batch(Wordy(), {}, inputs, watermark=0, now=0)
+
+    assert (effects.taken, effects.counts.records, effects.counts.dead) == (2, 1, 1)
+
+
+def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
+    """One that has no time left, each time, comes to the end of its timers all the same."""
+    left = KeyState("", {str(at): SetTimer(at, False, at, False) for at in (1, 2)})
+    fired = []
+
+    class Alarm(Spoiling):
+        def timer(self, ctx: Context, timer: Timer) -> None:
+            fired.append(timer.at)
+
+    for at in (1, 2):
+        effects = run_batch(
+            Alarm(), {"k": left}, watermark=3, now=0, due=["k"], is_over=lambda: True
+        )
+        assert fired[at - 1 :] == [at]
+        left = effects.keys["k"]
+
+    assert left.is_empty
 
 
 @pytest.mark.parametrize("key", [["a"], {}, 7, True, None, "", "x" * 501])

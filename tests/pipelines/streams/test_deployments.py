@@ -199,7 +199,7 @@ def test_what_is_discarded_is_counted_and_its_timers_with_it() -> None:
     assert not [name for name in desk.rows(SLAB) if ":alarm:" in name]
 
 
-@pytest.mark.parametrize("chunks", [1, 30], ids=["part of a chunk", "many chunks"])
+@pytest.mark.parametrize("chunks", [1, 90], ids=["part of a chunk", "more than a commit deletes"])
 def test_of_a_chunk_what_was_worked_on_is_not_counted_as_discarded(chunks: int) -> None:
     """G15: each record is worked on or discarded, and counts once."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.changes import replace
+from pipelines.streams.changes import detach, replace
 from pipelines.streams.errors import TopologyError
 from pipelines.streams.percentiles import (
     BUCKETS,
@@ -181,6 +181,18 @@ def test_timers_go_by_all_records_when_a_percentile_is_taken_away() -> None:
     assert desk.state("fires", "k")["fired"] == [1_000, 4_000, 6_000]
     status = desk.status().computations["fires"]
     assert (status.watermark, status.early) == (20_000, None)
+
+
+def test_what_was_detached_and_comes_back_knows_nothing_of_its_watermarks() -> None:
+    """G12, G15: it begins as any other; a watermark of before would fire its timers too early."""
+    desk = _begun()
+    assert "fires" in desk.head.early
+
+    desk.do(detach(desk.environment, "fires", discard=True))
+    desk.run()
+
+    head = desk.head._replace(history=())
+    assert not [field for field in head if "fires" in str(field)]
 
 
 def test_a_tick_of_code_that_lacks_a_computation_moves_its_percentile_and_rests() -> None:

@@ -7,10 +7,22 @@ from typing import ClassVar
 import pytest
 
 from pipelines.streams import Computation, Context, Pipeline, Record, reading, shelf
-from pipelines.streams.calls import Read
+from pipelines.streams.calls import Found, Read
+from pipelines.streams.load import STALE_MS
 from pipelines.streams.lookup import state, states, states_of
+from pipelines.streams.reading import dead_letters
 from pipelines.streams.reshaping import halve, merge, split
-from pipelines.streams.rows import HEAD, INTERVAL, LARGE, SLAB, SLOTS, slot_of
+from pipelines.streams.rows import (
+    HEAD,
+    INTERVAL,
+    LARGE,
+    SLAB,
+    SLOTS,
+    DeadRow,
+    Load,
+    Names,
+    slot_of,
+)
 from tests.pipelines.streams.desk import Came, Desk
 from tests.pipelines.streams.test_failures import key_of
 
@@ -156,3 +168,31 @@ def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 200)
     keep(desk, ["more"], "small")
     assert len(desk.rows(SLAB)) > 1
+
+
+def test_what_was_measured_long_ago_is_shown_no_more(desk: Desk) -> None:
+    """A worker that has gone says nothing of how busy it is."""
+    rows, name = desk.simulation.store.rows, desk.environment.names.interval("kept", 0)
+    load = Load(desk.environment.now_ms(), records_s=9, busy=0.5)
+    rows[name] = rows[name]._replace(body=rows[name].body._replace(load=load))
+
+    def shown() -> float:
+        [interval] = desk.status().computations["kept"].intervals
+        return interval.busy
+
+    desk.wait(STALE_MS / 1000 - 1)
+    before = shown()
+    desk.wait(2)
+
+    assert (before, shown()) == (0.5, 0)
+
+
+def test_dead_letters_of_a_pipeline_of_a_longer_name_are_not_its_own(desk: Desk) -> None:
+    """Two pipelines of one app may have names that begin alike."""
+    for pipeline in ("kep", "kept", "kept2"):
+        key = Names(pipeline).dead("kept", "id")
+        desk.simulation.store.rows[key] = Found(DeadRow("kept", "k", pipeline, 0), 1)
+
+    [letter] = desk.do(dead_letters(desk.environment, 10))
+
+    assert (letter.id, letter.error) == ("kept:id", "kept")

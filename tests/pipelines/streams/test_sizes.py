@@ -22,7 +22,7 @@ from pipelines.streams import (
     shelf,
     state,
 )
-from pipelines.streams.calls import Commit, FullError
+from pipelines.streams.calls import Commit, FullError, TooLargeError
 from pipelines.streams.encoding import MAX_COMMIT_BYTES, MAX_ROW_BYTES, check_sizes, dump
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.injection import Offer, arrival, inject
@@ -206,6 +206,25 @@ def test_what_a_left_inbox_holds_goes_on_in_as_many_commits_as_it_takes() -> Non
     desk.run()
 
     assert desk.status().computations["last"].records == 900
+
+
+def test_what_a_left_inbox_holds_goes_on_although_commits_take_little() -> None:
+    """G8, G10: a worker tries fewer chunks each time, until a commit takes them."""
+    desk = desk_of(Last)
+    for part in range(20):
+        desk.push(*(Came(f"{part}.{n}", f"{part}.{n}", 1) for n in range(3)))
+    desk.do(split(desk.environment, "last", 2**15))
+    commit, desk.simulation.max_steps = desk.simulation.acts[Commit], 5_000
+
+    def small(call: Commit) -> Any:
+        if len(call.deletes) > 2:
+            raise TooLargeError
+        return commit(call)
+
+    desk.simulation.acts[Commit] = small
+    desk.run()
+
+    assert desk.status().computations["last"].records == 60
 
 
 # What sources bring

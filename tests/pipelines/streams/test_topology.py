@@ -16,7 +16,8 @@ from pipelines.streams.errors import (
     UnreadableStateError,
 )
 from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.rows import CHUNK, INTERVAL, SLAB
+from pipelines.streams.rows import CHUNK, INTERVAL, SLAB, Head
+from pipelines.streams.topology import MAX_HISTORY, Change, history_of, with_change
 from pipelines.streams.watermarks import tick
 from tests.pipelines.streams import broken, broken_changes
 from tests.pipelines.streams.desk import Came, Desk, is_batch
@@ -258,3 +259,12 @@ def test_what_is_detached_works_on_what_it_has_and_its_timers_fire() -> None:
     push(desk, 4)
     desk.run()
     assert desk.state("told", "a") == {"told": [[4, 1]]}
+
+
+def test_the_last_changes_are_remembered_and_no_more() -> None:
+    """The head is read by everybody: it does not grow with each deployment."""
+    head = Head()
+    for at_ms in range(MAX_HISTORY + 2):
+        head = with_change(head, Change("tally", "replaced", 2, 1, at_ms))
+
+    assert [each.at_ms for each in history_of(head)] == [*range(MAX_HISTORY + 1, 1, -1)]
