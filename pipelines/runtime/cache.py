@@ -130,14 +130,20 @@ class MemcachedCache:
         if self._monotonic() < self._away_until:
             return otherwise
         try:
-            return operation()
+            answer = operation()
         except OSError as error:
-            log.warning("memcached is away, and is not called for a while: %s", error)
+            if not self._away_until:  # Once an outage, and not twice a second and thread.
+                log.warning("memcached is away; this process goes on without it: %s", error)
             self._away_until = self._monotonic() + COOLDOWN_S
         except (MemcacheError, RuntimeError) as error:
             # This operation alone: a value too large, an empty pool, or a connection of the pool
             # from before the server was restarted, of which each fails once.
             log.warning("memcached refuses: %s", error)
+        else:
+            if self._away_until:
+                self._away_until = 0.0
+                log.warning("memcached answers again")
+            return answer
         return otherwise
 
 

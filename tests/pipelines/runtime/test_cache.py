@@ -102,6 +102,27 @@ def test_a_cache_that_is_away_is_a_miss(cache: MemcachedCache) -> None:
     assert cache.incr_existing("k", 1) is None
 
 
+def test_an_outage_is_logged_once_and_so_is_its_end(
+    cache: MemcachedCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log is for people: a process asked twice a second for as long as memcached was away."""
+    now = [100.0]
+    away = MemcachedCache("127.0.0.1:9", monotonic=lambda: now[0])
+    for _ in range(2):
+        for _ in range(3):
+            now[0] += COOLDOWN_S
+            assert away.get("k") is None
+        refusing, away._client = away._client, cache._client
+        for _ in range(3):
+            now[0] += COOLDOWN_S
+            assert away.set("k", b"v", 60)
+        away._client = refusing
+
+    words = ["away", "answers"] * 2
+    assert len(caplog.messages) == len(words)
+    assert all(word in text for word, text in zip(words, caplog.messages, strict=True))
+
+
 def test_a_counter_changes_only_while_it_is_there(cache: MemcachedCache) -> None:
     """M5: no number is made up for a counter that was lost, and none goes below 0."""
     assert cache.incr_existing("k", 5) is None
