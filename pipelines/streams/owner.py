@@ -6,6 +6,7 @@ it goes on from what it finds there, with nothing in memory.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from pipelines.streams.calls import (
     Found,
     Key,
     OutcomeUnknownError,
+    Pause,
     Read,
     Scan,
     Steps,
@@ -38,6 +40,10 @@ from pipelines.streams.topology import Plan
 ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
+# The pauses before the attempts to give an interval back; then its lease ends by itself.
+GIVES_BACK_AFTER_S = (0.0, 0.1, 0.4, 1.5)
+
+log = logging.getLogger(__name__)
 
 
 class LostLeaseError(Exception):
@@ -266,15 +272,25 @@ class Owner:
             yield Create([next_])
 
     def _give_back(self) -> Steps[None]:
-        """Try to give the interval up after an error, so that the next task need not wait."""
-        if not self.interval.owner or self.interval.owner != self.owner:
-            return
-        free = self.interval._replace(owner="", lease_ms=0)
-        try:
-            yield Commit(puts=[(self.key, free, self.version)])
-            yield from self.bell.ring()
-        except Exception:
-            return  # The lease ends by itself.
+        """Try to give the interval up after an error, so that the next task need not wait.
+
+        What broke the run may be the connection, which takes a second to come back. The interval
+        is read first: a commit without an answer may have moved its version.
+        """
+        for pause_s in GIVES_BACK_AFTER_S:
+            if pause_s:
+                yield Pause(pause_s)
+            try:
+                [found] = yield Read([self.key])
+                if found is None or not self.owner or found.body.owner != self.owner:
+                    return
+                free = found.body._replace(owner="", lease_ms=0)
+                yield Commit(puts=[(self.key, free, found.version)])
+                yield from self.bell.ring()
+            except Exception:
+                log.info("%s/%d is not given back yet", self.name, self.lo, exc_info=True)
+            else:
+                return
 
     def commit(self, commit: Commit, interval: Interval) -> Steps[bool]:
         """Commit with the interval; return False if it may have failed, and nothing is known.

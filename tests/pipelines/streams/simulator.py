@@ -277,7 +277,11 @@ class Simulation:
         call = next(steps)
         while True:
             try:
-                self._act(process, call)
+                if type(call) is Pause:
+                    self.now_ms += int(call.seconds * 1000)
+                    process.answer = None
+                else:
+                    self._act(process, call)
                 error, process.error = process.error, None
                 call = steps.throw(error) if error else steps.send(process.answer)
             except StopIteration as stop:

@@ -22,7 +22,7 @@ from pipelines.streams import (
     Record,
     Timer,
 )
-from pipelines.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError
+from pipelines.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError, Pause
 from pipelines.streams.mail import ring
 from pipelines.streams.pulling import pull
 from pipelines.streams.reading import dead_letters, discard, replay
@@ -30,7 +30,7 @@ from pipelines.streams.rows import CHUNK, IDS
 from pipelines.streams.watermarks import tick
 from pipelines.streams.worker import Ended
 from tests.pipelines.streams.accidents import NO_FAULTS, UnavailableError
-from tests.pipelines.streams.desk import Came, Desk
+from tests.pipelines.streams.desk import Came, Desk, is_batch
 from tests.pipelines.streams.mixed import Mixed
 from tests.pipelines.streams.schedules import Schedule
 from tests.soak import IS_SOAK
@@ -101,6 +101,33 @@ def test_a_fault_between_any_two_steps_changes_no_total(kind: str) -> None:
             schedule = play(6, NO_FAULTS, 4)
             schedule.simulation.broken = {at: kind}
             schedule.run()
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_worker_whose_connection_fails_gives_its_lease_back(is_committed: bool) -> None:
+    """A: the next task need not wait for 15 s, whether or not the batch was committed."""
+    desk = tally()
+    desk.push(Came("1", "a", 1))
+    steps = desk.worker("tally")
+    call: Any = desk.until(steps, Commit, of=2)
+    assert is_batch(call)
+    if is_committed:
+        desk.simulation.acts[Commit](call)
+
+    call, failed = steps.throw(OutcomeUnknownError()), 0
+    while not (isinstance(call, Pause) and failed > 2):
+        if isinstance(call, Pause):
+            call = steps.send(None)
+        else:
+            call, failed = steps.throw(UnavailableError()), failed + 1
+    assert desk.interval("tally").owner
+
+    with pytest.raises(UnavailableError):
+        desk.finish(steps, call)
+    assert not desk.interval("tally").owner
+    desk.push(Came("2", "a", 12), watermark=FOREVER)
+    desk.run()
+    assert windows(desk) == [[0, 1], [10, 1]]
 
 
 # B: repeats
