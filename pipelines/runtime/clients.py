@@ -119,14 +119,14 @@ def open_datastore(
     if emulator:
         anonymous = auth_credentials.AnonymousCredentials()
         client = ndb.Client(project, namespace, anonymous, database=database)
-        channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+        channel = grpc.insecure_channel(emulator, options=_CHANNEL)
     else:
         client = ndb.Client(project, namespace, database=database)
         client.stub.close()  # Its channel takes no reply above 4 MB.
         channel = BlockingTransactions.create_channel(
             client.host,
             credentials=client._credentials,
-            options=[*_ANY_SIZE, ("grpc.primary_user_agent", client.client_info.to_user_agent())],
+            options=[*_CHANNEL, ("grpc.primary_user_agent", client.client_info.to_user_agent())],
         )
     followers = [transactions] if transactions is not None else []
     client.stub = BlockingTransactions(
@@ -153,9 +153,9 @@ def open_cloud_tasks(
         from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
         if emulator:
-            channel = grpc.insecure_channel(emulator, options=_ANY_SIZE)
+            channel = grpc.insecure_channel(emulator, options=_CHANNEL)
         else:
-            channel = CloudTasksGrpcTransport.create_channel(options=_ANY_SIZE)
+            channel = CloudTasksGrpcTransport.create_channel(options=_CHANNEL)
         transport = CloudTasksGrpcTransport(channel=_intercepted(channel, interceptors))
         return tasks_v2.CloudTasksClient(transport=transport)
 
@@ -166,8 +166,12 @@ def _intercepted(channel: Any, interceptors: Sequence[Any]) -> Any:
     return grpc.intercept_channel(channel, *interceptors, DeadlineInterceptor(RPC_TIMEOUT_S))
 
 
-# Of each channel, to a service or its emulator: twenty rows may be 20 MB, and gRPC stops at 4.
-_ANY_SIZE: list[tuple[str, Any]] = [
+# Of each channel, to a service or its emulator. Twenty rows may be 20 MB, and gRPC stops at 4. A
+# channel that loses its connection some times in a row waits up to two minutes before it connects
+# again, and fails all calls meanwhile.
+_CHANNEL: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
