@@ -3,6 +3,7 @@
 import hashlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from devserver import settings
 from devserver.settings import Settings
@@ -37,8 +38,12 @@ class Addresses:
     project: str
 
 
-def of_app(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:
-    """Return the whole environment of the app."""
+def of_app(at: Addresses, chosen: Settings, secret_key: str, limits_folder: Path) -> dict[str, str]:
+    """Return the whole environment of the app.
+
+    Args:
+        limits_folder: Where its processes write how near they came to the limits of Datastore.
+    """
     return {
         **settings.without_cloud(os.environ),
         "GOOGLE_CLOUD_PROJECT": at.project,
@@ -52,6 +57,7 @@ def of_app(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:
         "TASKS_CERTS_URL": f"{at.console}/oauth2/v1/certs",
         "TASKS_ISSUER": at.console,
         "DEVSERVER_URL": at.console,
+        "LIMITS_FOLDER": str(limits_folder),
         "SECRET_KEY": secret_key,
         "PYTHONUNBUFFERED": "1",
     }
@@ -62,7 +68,7 @@ def of_shell(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]
 
     Pages show it, so it must not be the key that signs the app's cookies.
     """
-    app = of_app(at, chosen, secret_key)
+    app = of_app(at, chosen, secret_key, Path())
     own_key = hashlib.sha256(f"shell {secret_key}".encode()).hexdigest()
     found = {name: app[name] for name in _FOR_A_SHELL if app.get(name)}
     return {**found, "SECRET_KEY": own_key}

@@ -17,7 +17,10 @@ then are delivered again, those that were created since then are dropped.
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from devserver import app, dev_lock, environment, ports, settings
 from devserver.app import AppServer
@@ -89,6 +92,7 @@ class Stack:
         )
         self._autosave: Autosave | None = None
         self._shutdown = Shutdown(terminal.say)
+        self.limits_folder = Path(tempfile.mkdtemp(prefix="limits-"))
 
     async def start(self) -> None:
         """Start everything; on an error, stop what had started.
@@ -129,6 +133,7 @@ class Stack:
     async def stop(self) -> None:
         """Stop everything that runs, the last started first."""
         await self._shutdown.run()
+        shutil.rmtree(self.limits_folder, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -226,7 +231,9 @@ class Stack:
 
     async def _start_app(self) -> None:
         """Start the app; one that cannot be loaded shows why, and waits to be fixed."""
-        self.app.env = environment.of_app(self.addresses(), self.settings, self._secret_key)
+        self.app.env = environment.of_app(
+            self.addresses(), self.settings, self._secret_key, self.limits_folder
+        )
         hurried, say = self._shutdown.hurried, self.terminal.about("app")
         self._shutdown.add("app", lambda: drain(self.app, self.tasks, hurried, say))
         with contextlib.suppress(BrokenAppError):

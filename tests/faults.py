@@ -214,10 +214,10 @@ class FaultPlan:
 class FaultyWire(grpc.UnaryUnaryClientInterceptor):
     """Puts a plan around the calls of a gRPC channel, and remembers open transactions."""
 
-    def __init__(self, plan: FaultPlan) -> None:
+    def __init__(self, plan: FaultPlan, ask: Callable[[Any, Any, Any], Any]) -> None:
         self.plan = plan
         self.open_transactions: dict[bytes, Callable[[], None]] = {}
-        self.ask: Callable[[Any, Any, Any], Any] = lambda goes_on, *call: goes_on(*call)
+        self.ask = ask  # Makes a call, or a part of it.
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         name = details.method.rpartition("/")[2]

@@ -2,16 +2,21 @@
 
 A query may be answered with some of its results, or with none, and NOT_FINISHED; a lookup may leave
 keys for the next one ("deferred"), in any order. Who takes such an answer for the whole loses rows
-without a word. `shortened` lets a world answer so for a while.
+without a word.
+
+Every world cuts some of its answers, always the same: those to a third of the shapes that queries
+have, and to a third of all sets of keys (`DrawnAnswers`). `make soak` draws them by its SEED. No
+answer has more than 300 results. `shortened` cuts all answers for a while, and `whole` none.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from google.cloud.datastore_v1.types import (
     LookupRequest,
@@ -21,18 +26,24 @@ from google.cloud.datastore_v1.types import (
     RunQueryResponse,
 )
 
-from tests.world import World
+from tests import soak
+
+if TYPE_CHECKING:
+    from tests.world import World
 
 # Before the cursors that are given out: one that says nothing else stands for the beginning.
 _MARK = b"short:"
 NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
+MAX_RESULTS = 300  # Of one answer, as the Datastore emulator cuts them.
+CUT_OF = 3
+SEED = soak.SEED if soak.IS_SOAK else ""
 
 
 @dataclass
 class ShortAnswers:
     """Cuts answers: a query's first is empty, others are so, or have one result, or half."""
 
-    chance: random.Random
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
     cut: int = 0
     empty: int = 0
     deferred: int = 0
@@ -53,7 +64,7 @@ class ShortAnswers:
         is_first = not query.start_cursor
         begin = query.start_cursor = query.start_cursor.removeprefix(_MARK)
         limit = query.limit.value if query.HasField("limit") else 10**6
-        some = 0 if is_first else self.chance.choice([0, 1, limit // 2])
+        some = self._results(query, limit, is_first=is_first)
         is_cut = some < limit and not query.offset
         if is_cut:
             query.limit.value = max(some, 1)
@@ -73,16 +84,53 @@ class ShortAnswers:
         asked = LookupRequest.pb()()
         asked.CopyFrom(_plain(LookupRequest, request))
         keys = list(asked.keys)
-        if len(keys) == 1:
+        some = self._found(keys)
+        if some >= len(keys):
             return continuation(details, request)
-        self.chance.shuffle(keys)
-        some = self.chance.randrange(1, len(keys))
         del asked.keys[:]
         asked.keys.extend(keys[:some])
         call = continuation(details, asked)
         LookupResponse.pb(call.result()).deferred.extend(keys[some:])
         self.deferred += len(keys) - some
         return call
+
+    def _results(self, query: Any, limit: int, *, is_first: bool) -> int:
+        """Return how many results a part of an answer has."""
+        return 0 if is_first else self.chance.choice([0, 1, limit // 2])
+
+    def _found(self, keys: list[Any]) -> int:
+        """Return how many keys a lookup answers for: the first ones, in their new order."""
+        if len(keys) < 2:
+            return len(keys)
+        self.chance.shuffle(keys)
+        return self.chance.randrange(1, len(keys))
+
+
+@dataclass
+class DrawnAnswers(ShortAnswers):
+    """Cuts the first answer to some questions, and each above 300 results.
+
+    Which, their shape says: a play that is played again makes the same calls.
+    """
+
+    def _results(self, query: Any, limit: int, *, is_first: bool) -> int:
+        shape = [query.kind[0].name if query.kind else "", *(o.property.name for o in query.order)]
+        drawn = _drawn(*shape, *(p.property.name for p in query.projection))
+        if drawn % CUT_OF or not is_first:
+            return min(limit, MAX_RESULTS)
+        return (0, 1, limit // 2)[drawn // CUT_OF % 3]
+
+    def _found(self, keys: list[Any]) -> int:
+        drawn = _drawn(*sorted({key.path[-1].kind for key in keys}), str(len(keys)))
+        if drawn % CUT_OF:
+            return len(keys)
+        keys.reverse()
+        return max(1, len(keys) // 2)
+
+
+def _drawn(*shape: str) -> int:
+    """Return a number for a shape, the same each time."""
+    return zlib.crc32("|".join([SEED, *shape]).encode())
 
 
 def _plain(kind: Any, request: Any) -> Any:
@@ -93,9 +141,22 @@ def _plain(kind: Any, request: Any) -> Any:
 @contextmanager
 def shortened(world: World, seed: int = 0) -> Iterator[ShortAnswers]:
     """Cut the answers to all that this block asks."""
-    before, answers = world.wire.ask, ShortAnswers(random.Random(seed))
-    world.wire.ask = answers.ask
-    try:
+    answers = ShortAnswers(random.Random(seed))
+    with _asking(world, answers.ask):
         yield answers
+
+
+@contextmanager
+def whole(world: World) -> Iterator[None]:
+    """Answer all that this block asks at once: it counts the calls."""
+    with _asking(world, lambda goes_on, *call: goes_on(*call)):
+        yield
+
+
+@contextmanager
+def _asking(world: World, ask: Callable[..., Any]) -> Iterator[None]:
+    before, world.wire.ask = world.wire.ask, ask
+    try:
+        yield
     finally:
         world.wire.ask = before

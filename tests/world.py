@@ -43,10 +43,12 @@ from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from pipelines.runtime.flusher import PeriodicFlusher
 from pipelines.runtime.heartbeats import NoHeart
+from pipelines.runtime.limits import DatastoreLimits
 from pipelines.runtime.process_state import ProcessState
 from pipelines.streams import Pipeline
 from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
+from tests.short_answers import DrawnAnswers
 
 PROJECT = "demo-tests"
 LOCATION = "us-central1"
@@ -150,7 +152,7 @@ class World:
         self.engine = self.services.cloud_tasks.engine
         self.clock = QueueClock(self.engine)
         self.settings = settings_for(self.services)
-        self.wire = FaultyWire(self.plan)
+        self.wire = FaultyWire(self.plan, DrawnAnswers().ask)
         self.clients = open_clients(self.services, self.plan, self.wire)
         # A worker's threads end with it: what gathers in memory must not go on in the next test.
         self.services.closers.extend(
@@ -357,7 +359,7 @@ def settings_for(services: Services) -> DemoSettings:
 
 
 def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clients:
-    """Open the official clients, with faults between them and the services."""
+    """Open the official clients, with faults and limits between them and the services."""
     meter = Meter()
     settings = settings_for(services)
     channel = [meter, wire]
@@ -368,7 +370,7 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
         emulator=services.datastore,
         namespace=f"t{next(_namespaces):x}",
         database=services.database,
-        interceptors=channel,
+        interceptors=[*channel, DatastoreLimits(services.cloud_tasks.engine.clock.now)],
     )
     datastore.stub = WaitingStub(datastore.stub)
     return Clients(

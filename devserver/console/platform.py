@@ -1,6 +1,7 @@
 """What the console needs of the dev server: the few things it shows and moves."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from devserver.cloudtasks.emulator import Emulator
@@ -42,6 +43,8 @@ class Platform(Protocol):
     def datastore_address(self) -> str: ...
     @property
     def app_url(self) -> str: ...
+    @property
+    def limits_folder(self) -> Path: ...
 
     def services(self) -> Sequence[ServiceRow]:
         """Return the state of every service."""

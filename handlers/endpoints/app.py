@@ -41,6 +41,7 @@ from pipelines.outbox import BackgroundRelay
 from pipelines.pull_queues.pattern import PullQueues
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from pipelines.runtime.limits import DatastoreLimits
 from pipelines.runtime.open_transactions import OpenTransactions
 from pipelines.runtime.processes import NoProcesses, open_processes
 from pipelines.streams.pattern import Streams
@@ -93,13 +94,14 @@ def open_clients(
     """
     meter = Meter()
     processes = open_processes(settings.processes_folder)
+    limits = [DatastoreLimits(folder=settings.limits_folder)] if settings.is_local else []
     cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
     clients = Clients(
         datastore=open_datastore(
             settings.project,
             emulator=settings.datastore_emulator,
             database=settings.database,
-            interceptors=[meter, *interceptors],
+            interceptors=[meter, *interceptors, *limits],
             transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),

@@ -8,6 +8,7 @@
 | /outbox   | tasks committed and not created yet       | sweep now                   |
 | /dead     | dead tasks                                | replay                      |
 | /data     | what is stored, by kind and key           |                             |
+| /limits   | how near the app came to the limits       |                             |
 | /logs     | the newest lines of all services          |                             |
 | /mail     | received mail                             | clear                       |
 | /cron     | schedules and last results                | run now, pause, resume      |
@@ -24,6 +25,7 @@ from devserver.console.pages.data import Data
 from devserver.console.pages.dead_tasks import DeadTasks
 from devserver.console.pages.faults import Faults
 from devserver.console.pages.frame import Section
+from devserver.console.pages.limits import Limits
 from devserver.console.pages.logs import Logs
 from devserver.console.pages.mail import Mail
 from devserver.console.pages.outbox import Outbox
@@ -43,6 +45,7 @@ MENU = [
     ("/dead", "Dead tasks"),
     ("/outbox", "Outbox"),
     ("/data", "Data"),
+    ("/limits", "Limits"),
     ("/logs", "Logs"),
     ("/mail", "Mail"),
     ("/cron", "Cron"),
@@ -58,6 +61,7 @@ _SECTIONS: list[type[Section]] = [
     DeadTasks,
     Outbox,
     Data,
+    Limits,
     Logs,
     Mail,
     CronJobs,

@@ -29,6 +29,7 @@ PAGES = [
     "/dead",
     "/outbox",
     "/data",
+    "/limits",
     "/logs",
     "/mail",
     "/cron",
@@ -47,6 +48,7 @@ class FakePlatform:
     cron: Cron
     mail: MailServer
     app_url: str
+    limits_folder: Path
     datastore_address: str = "127.0.0.1:1"
     log_tail: LogTail = field(default_factory=LogTail)
     killed: list[int] = field(default_factory=list)
@@ -113,7 +115,7 @@ def platform(tmp_path, loop_thread, sweeping_app):
     emulator, cron = loop_thread.run(build())
     mail = MailServer()
     mail.start()
-    yield FakePlatform(chosen, emulator, cron, mail, sweeping_app.url)
+    yield FakePlatform(chosen, emulator, cron, mail, sweeping_app.url, tmp_path)
     loop_thread.run(cron.stop())
     loop_thread.run(emulator.stop())
     mail.stop()

@@ -1,0 +1,18 @@
+"""How near the app came to each documented limit of Datastore."""
+
+from aiohttp import web
+
+from devserver.console.limit_uses import limit_uses
+from devserver.console.pages.frame import Route, Section
+
+
+class Limits(Section):
+    """How near the app came to each documented limit of Datastore."""
+
+    def table(self) -> list[Route]:
+        """Return method, path and handler of each route."""
+        return [("GET", "/limits", self.limits)]
+
+    async def limits(self, request: web.Request) -> web.Response:
+        """Show the largest use of each limit, the nearest one first."""
+        return self.page(request, "limits.html", uses=limit_uses(self.platform.limits_folder))

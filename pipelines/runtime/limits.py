@@ -1,0 +1,265 @@
+"""The limits that Datastore documents, kept on every machine.
+
+The emulators take what the service refuses: an entity of 5 MB, a commit of 20,000 entities, a
+transaction that has rested for an hour. Tests and the local app send their calls through
+`DatastoreLimits`, which refuses such a call as the service does, and says how to mend it.
+
+docs/reference/limits.md has the source and the date of each number, and which were ever seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A documented limit: its most, in a unit, and what to do instead."""
+
+    name: str
+    most: int
+    unit: str
+    advice: str
+
+    def exceeded(self, what: str, size: int) -> str:
+        """Return the sentence for a call that is above it."""
+        return (
+            f"{what} must have at most {self.most:,} {self.unit}, got {size:,} "
+            f"(limit {self.name}): {self.advice}"
+        )
+
+
+REQUEST = Limit("request", 10 * 2**20, "bytes", "send it in several requests")
+COMMIT = Limit("commit", 500, "entities", "commit in several parts")
+ENTITY = Limit("entity", 2**20 - 4, "bytes", "split it into several entities")
+KEY = Limit("key", 6 * 2**10, "bytes", "store long texts in properties, and name it by their hash")
+KEY_NAME = Limit("key-name", 1_500, "bytes", "name it by a hash of the text")
+INDEXED = Limit("indexed-property", 1_500, "bytes", "declare it with indexed=False, or cut it")
+UNINDEXED = Limit("property", 2**20 - 89, "bytes", "split it into several entities")
+INDEX_ENTRIES = Limit("index-entries", 20_000, "indexed values", "index fewer values of it")
+NESTING = Limit("nesting", 20, "levels of entities", "store the inner levels as JSON")
+TRANSFORMS = Limit("transforms", 500, "transforms", "increment in several commits")
+LOOKUP = Limit("lookup", 1_000, "keys", "look up in several calls, as models/calls.py does")
+AGE = Limit("transaction", 270, "s", "read and compute before the transaction begins")
+IDLE = Limit("transaction-idle", 60, "s without a call", "compute before the transaction begins")
+
+LIMITS = (
+    *(REQUEST, COMMIT, ENTITY, KEY, KEY_NAME, INDEXED, UNINDEXED, INDEX_ENTRIES, NESTING),
+    *(TRANSFORMS, LOOKUP, AGE, IDLE),
+)
+
+
+# A process tells the console of a use that is so many times the last one.
+REPORTED_FROM = 1.05
+
+
+class Use(NamedTuple):
+    """The largest use of a limit that a process has seen: how much, and of what."""
+
+    size: int
+    what: str
+
+
+class TooLargeError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+    """A call that the service refuses, as the client library sees it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+    def details(self) -> str:
+        return self.text
+
+    def initial_metadata(self) -> tuple[()]:
+        return ()
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> None:
+        return None
+
+    def cancel(self) -> bool:
+        return False
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
+
+
+@dataclass
+class _Open:
+    """A transaction that is under way: since when, and when it was last used."""
+
+    began: float
+    used: float
+
+
+@dataclass
+class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Refuses the calls of a Datastore channel that are above a documented limit.
+
+    Attributes:
+        folder: Where the console of `make run` reads how near this process came; "": nowhere.
+        uses: The largest use of each limit so far, by its name.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    folder: str = ""
+    uses: dict[str, Use] = field(default_factory=dict)
+    _reported: dict[str, int] = field(default_factory=dict)
+    _open: dict[bytes, _Open] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        """Make a call, or refuse it.
+
+        Raises:
+            TooLargeError: it is above a limit.
+        """
+        rpc = details.method.rpartition("/")[2]
+        message = type(request).pb(request) if hasattr(type(request), "pb") else request
+        self._check("a request", REQUEST, message.ByteSize())
+        if rpc == "Commit":
+            self._check_commit(message)
+        elif rpc == "Lookup":
+            self._check(f"a lookup of {_kind(message.keys)}", LOOKUP, len(message.keys))
+        self._check_age(rpc, message)
+        call = continuation(details, request)
+        if rpc == "BeginTransaction":
+            call.add_done_callback(self._begin)
+        return call
+
+    def _check(self, what: str, limit: Limit, size: int) -> None:
+        if size > limit.most:
+            raise TooLargeError(limit.exceeded(what, size))
+        used = self.uses.get(limit.name)
+        if used is None or size > used.size:
+            self.uses[limit.name] = Use(size, what)
+            if self.folder and size > REPORTED_FROM * self._reported.get(limit.name, -1):
+                self._reported[limit.name] = size
+                report(self.folder, self.uses)
+
+    def _check_commit(self, message: Any) -> None:
+        self._check("a commit", COMMIT, len(message.mutations))
+        for mutation in message.mutations:
+            operation = mutation.WhichOneof("operation")
+            if operation == "delete":
+                self._check_key(mutation.delete)
+            elif operation is not None:
+                self._check_entity(getattr(mutation, operation))
+            self._check("a mutation", TRANSFORMS, len(mutation.property_transforms))
+
+    def _check_entity(self, entity: Any) -> None:
+        self._check_key(entity.key)
+        kind = entity.key.path[-1].kind if entity.key.path else "an entity"
+        self._check(kind, ENTITY, entity.ByteSize())
+        indexed = 0
+        for name, value in entity.properties.items():
+            indexed += self._check_value(f"{kind}.{name}", value)
+        self._check(kind, INDEX_ENTRIES, indexed)
+
+    def _check_value(self, what: str, value: Any, level: int = 1) -> int:
+        """Check one property; return how many indexed values it has."""
+        indexed = 0
+        for part in _parts(value):
+            kind = part.WhichOneof("value_type")
+            if kind == "entity_value":
+                self._check(what, NESTING, level)
+                for name, inner in part.entity_value.properties.items():
+                    indexed += self._check_value(f"{what}.{name}", inner, level + 1)
+            elif kind in ("string_value", "blob_value"):
+                content = getattr(part, kind)
+                size = len(content.encode() if isinstance(content, str) else content)
+                self._check(what, UNINDEXED if part.exclude_from_indexes else INDEXED, size)
+            indexed += not part.exclude_from_indexes
+        return indexed
+
+    def _check_key(self, key: Any) -> None:
+        what = f"a key of {_kind([key])}"
+        self._check(what, KEY, key.ByteSize())
+        for element in key.path:
+            self._check(what, KEY_NAME, len(element.name.encode()))
+
+    # Transactions
+
+    def _begin(self, call: Any) -> None:
+        if call.exception() is None:
+            now = self.now()
+            with self._lock:
+                self._open[call.result().transaction] = _Open(now, now)
+
+    def _check_age(self, rpc: str, message: Any) -> None:
+        transaction = _transaction(rpc, message)
+        if not transaction:
+            return
+        with self._lock:
+            if rpc in ("Commit", "Rollback"):
+                found = self._open.pop(transaction, None)
+            else:
+                found = self._open.get(transaction)
+        if found is None or rpc == "Rollback":
+            return
+        now = self.now()
+        for limit, since in ((AGE, found.began), (IDLE, found.used)):
+            if now - since > limit.most:
+                text = limit.exceeded("a transaction", int(now - since))
+                raise TooLargeError(
+                    f"The referenced transaction has expired or is no longer valid: {text}"
+                )
+            self._check("a transaction", limit, int(now - since))
+        found.used = now
+
+
+def report(folder: str, uses: Mapping[str, Use]) -> None:
+    """Write down how near this process came to each limit: one file, always a whole one."""
+    rows = [
+        {**asdict(limit), "size": uses[limit.name].size, "what": uses[limit.name].what}
+        for limit in LIMITS
+        if limit.name in uses
+    ]
+    path = Path(folder) / f"{os.getpid()}-{threading.get_ident()}.json"
+    with contextlib.suppress(OSError):  # The console is gone.
+        path.write_text(json.dumps(rows))
+        path.replace(Path(folder) / f"{os.getpid()}.limits")
+
+
+def _transaction(rpc: str, message: Any) -> bytes:
+    """Return the transaction that a call is part of, b"" for none."""
+    match rpc:
+        case "Lookup" | "RunQuery" | "RunAggregationQuery":
+            return bytes(message.read_options.transaction)
+        case "Commit" | "Rollback":
+            return bytes(message.transaction)
+        case _:
+            return b""
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the values of a list, or the one that it is."""
+    if value.WhichOneof("value_type") == "array_value":
+        yield from value.array_value.values
+    else:
+        yield value
+
+
+def _kind(keys: Any) -> str:
+    """Return the kind of the first key."""
+    return keys[0].path[-1].kind if keys and keys[0].path else "nothing"
