@@ -55,7 +55,7 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
 def _write(commit: Commit) -> None:
     """Write the rows of a commit in the transaction that this code runs in."""
     written = [(key, dump(key.kind, body)) for key, body in _written(commit)]
-    check_sizes(written)
+    check_sizes(written, len(commit.deletes))
     for key, text in written:
         getattr(streams, key.kind)(id=key.name, body=json.loads(text)).put()
     for key, _ in commit.deletes:

@@ -45,6 +45,7 @@ _encode = encoder(allow_nan=True)
 MAX_ROW_BYTES = 1_000_000
 # The service takes 10 MiB, the emulators take 4.
 MAX_COMMIT_BYTES = 3_500_000
+MAX_COMMIT_ROWS = 500
 
 
 def dump(kind: str, body: Any) -> bytes:
@@ -64,22 +65,25 @@ def dump(kind: str, body: Any) -> bytes:
     return _encode(body).encode()
 
 
-def check_sizes(rows: Iterable[tuple[Key, bytes]]) -> None:
-    """Check that the service takes rows, and all of them in one commit.
+def check_sizes(rows: Iterable[tuple[Key, bytes]], deletes: int = 0) -> None:
+    """Check that the service takes rows, and all of them in one commit with so many deletes.
 
     Raises:
         FullError: the row of an interval is too large.
         TooLargeError: another one is, or all of them are.
     """
-    total = 0
+    total, count = 0, deletes
     for key, body in rows:
         size = len(body)
         total += size
+        count += 1
         if size > MAX_ROW_BYTES:
             text = f"the row {key.kind} {key.name:.100} must have at most {MAX_ROW_BYTES} bytes"
             raise (FullError if key.kind == INTERVAL else TooLargeError)(f"{text}, got {size}")
     if total > MAX_COMMIT_BYTES:
         raise TooLargeError(f"a commit must have at most {MAX_COMMIT_BYTES} bytes, got {total}")
+    if count > MAX_COMMIT_ROWS:
+        raise TooLargeError(f"a commit must have at most {MAX_COMMIT_ROWS} rows, got {count}")
 
 
 def load(kind: str, text: bytes) -> Any:

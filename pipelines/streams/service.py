@@ -243,7 +243,7 @@ class Engine:
             inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(rows.Name(*key), at) for key, at in call.deletes]
         written = [*((key, body) for key, body, _ in puts), *inserts]
-        check_sizes((Key(*key), body) for key, body in written)
+        check_sizes(((Key(*key), body) for key, body in written), len(deletes))
         try:
             versions = rows.commit(
                 self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes

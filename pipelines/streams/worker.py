@@ -37,7 +37,7 @@ MIN_WAIT_MS = 1_000
 MAX_GATHER_S = 0.1
 LARGE_BATCH = 100  # Records.
 # In memory for one batch: slabs with timers that fire, and large states.
-MAX_DUE_SLABS, MAX_LOADED_BYTES = 500, 64_000_000
+MAX_DUE_SLABS, MAX_LOADED_BYTES = 400, 64_000_000
 
 
 class Ended(Enum):

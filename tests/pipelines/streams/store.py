@@ -102,7 +102,7 @@ class Store:
         if not self.takes(commit):
             raise UnworkableError("the service takes no such row")
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        check_sizes((key, dump(key.kind, body)) for key, body in written)
+        check_sizes(((key, dump(key.kind, body)) for key, body in written), len(commit.deletes))
         for key, _ in commit.inserts:
             if key in self.rows:
                 raise ChangedError

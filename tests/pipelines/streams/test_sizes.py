@@ -23,7 +23,13 @@ from pipelines.streams import (
     state,
 )
 from pipelines.streams.calls import Commit, FullError, TooLargeError
-from pipelines.streams.encoding import MAX_COMMIT_BYTES, MAX_ROW_BYTES, check_sizes, dump
+from pipelines.streams.encoding import (
+    MAX_COMMIT_BYTES,
+    MAX_COMMIT_ROWS,
+    MAX_ROW_BYTES,
+    check_sizes,
+    dump,
+)
 from pipelines.streams.errors import BadRecordError
 from pipelines.streams.injection import Offer, arrival, inject
 from pipelines.streams.mail import MAX_CHUNK_BYTES
@@ -305,6 +311,9 @@ def test_rows_and_commits_are_checked_against_what_the_services_take() -> None:
     for rows in ([b"x" * (MAX_ROW_BYTES + 1)], [b"x" * MAX_ROW_BYTES] * 4):
         with pytest.raises(Exception, match="must have at most"):
             check_sizes([(key, row) for row in rows])
+    check_sizes([(key, b"x")] * (MAX_COMMIT_ROWS - 9), deletes=9)
+    with pytest.raises(TooLargeError, match="must have at most 500 rows, got 501"):
+        check_sizes([(key, b"x")] * (MAX_COMMIT_ROWS - 9), deletes=10)
 
 
 @pytest.mark.parametrize("services", ["firestore"], indirect=True)
