@@ -30,6 +30,7 @@ import grpc
 
 from demos.invitations.mail import Connection, Mailer
 from pipelines.runtime import Cache
+from pipelines.runtime.failed_call import FailedCall
 from pipelines.runtime.rpc import _BlockingCall as BlockingCall
 from pipelines.tasks import Unavailable
 
@@ -56,57 +57,11 @@ class Crash(BaseException):
     """The process died."""
 
 
-class CallFailed(grpc.RpcError, grpc.Call, grpc.Future):
+class CallFailed(FailedCall):
     """What a caller sees when the server, or its answer, does not come through."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
-        super().__init__()
-        self._code = code
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return "made by a test"
-
-    def initial_metadata(self) -> tuple[()]:
-        return ()
-
-    def trailing_metadata(self) -> tuple[()]:
-        return ()
-
-    def is_active(self) -> bool:
-        return False
-
-    def time_remaining(self) -> None:
-        return None
-
-    def cancel(self) -> bool:
-        return False
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        return False
-
-    def cancelled(self) -> bool:
-        return False
-
-    def running(self) -> bool:
-        return False
-
-    def done(self) -> bool:
-        return True
-
-    def result(self, timeout: float | None = None) -> Any:
-        raise self
-
-    def exception(self, timeout: float | None = None) -> Exception:
-        return self
-
-    def traceback(self, timeout: float | None = None) -> None:
-        return None
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        callback(self)
+        super().__init__(code, "made by a test")
 
 
 def code_of(kind: str) -> grpc.StatusCode:

@@ -21,16 +21,16 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.fork_join import EpochId, key_hash_of
+from pipelines.runtime.advisory_lock import looks
 from pipelines.runtime.cache import counted
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
@@ -43,13 +43,8 @@ JOINED = 0
 ITEM = 2**17
 # Writers that hold the lock longer than this are not waited for.
 WAIT_FOR_WRITERS_S = 1.0
-# A fold that takes longer than this is not waited for by the next one.
-WAIT_FOR_FOLD_S = 2.0
-FOLD_MUTEX_TTL_S = 10
 # An epoch that is older than its period by so much was forgotten by its joiner.
 FORGOTTEN_AFTER_S = 5.0
-MIN_LOOK_S = 0.001
-MAX_LOOK_S = 0.02
 MAX_TRIES = 4
 MAX_REMEMBERED = 10_000
 
@@ -317,32 +312,13 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     # A joiner that is retried, or a second one, must not subtract twice.
     if word is not None and word.state == OPEN:
         word = _decoded(clients.cache.incr_existing(lock, -CLOSED))
-    for pause_s in _looks(WAIT_FOR_WRITERS_S):
+    for pause_s in looks(WAIT_FOR_WRITERS_S):
         if word is None or word.is_quiet:
             break
         clients.clock.sleep(pause_s)
         word = _word(clients, lock)
     is_known = word is not None
     return clients.cache.set(lock, b"0", 60) and is_known
-
-
-@contextlib.contextmanager
-def fold_mutex(clients: Clients, slot: Slot) -> Iterator[None]:
-    """Let the folds of a key run one after the other.
-
-    It only keeps them from contending. A fold that has waited WAIT_FOR_FOLD_S goes ahead, and none
-    waits without memcached.
-    """
-    mutex, token = slot.fold_mutex, clients.new_id().encode()
-    for pause_s in _looks(WAIT_FOR_FOLD_S):
-        if clients.cache.add(mutex, token, FOLD_MUTEX_TTL_S) or clients.cache.get(mutex) is None:
-            break
-        clients.clock.sleep(pause_s)
-    try:
-        yield
-    finally:
-        if clients.cache.get(mutex) == token:
-            clients.cache.delete(mutex)
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
@@ -361,12 +337,3 @@ def _word(clients: Clients, lock: str) -> LockWord | None:
 
 def _decoded(count: int | None) -> LockWord | None:
     return None if count is None else LockWord.decode(count)
-
-
-def _looks(timeout_s: float) -> Iterator[float]:
-    """Return pauses that grow, and end after so many seconds."""
-    pause_s, waited_s = MIN_LOOK_S, 0.0
-    while waited_s < timeout_s:
-        yield pause_s
-        waited_s += pause_s
-        pause_s = min(MAX_LOOK_S, pause_s * 1.5)

@@ -35,6 +35,7 @@ from pipelines.fork_join.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSett
 from pipelines.fork_join.status import Depth, ItemStatus, depth_of, status_of
 from pipelines.fork_join.sweep import STALE_S, Drain, SweepResult
 from pipelines.fork_join.transactional import current_inserts
+from pipelines.runtime.advisory_lock import advisory_lock
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.declaration import Task
@@ -221,7 +222,7 @@ class ForkJoin(Generic[I]):
                 return
             args = replace(args, key=found[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
-        with epochs.fold_mutex(clients, slot):
+        with advisory_lock(clients, slot.fold_mutex):
             lock_seen = epochs.close(clients, slot, args.epoch)
             closed = clients.clock.now()
             folded = fold_epoch(clients, self._folding(), args.epoch)

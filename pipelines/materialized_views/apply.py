@@ -20,6 +20,7 @@ from pipelines.materialized_views.fold import fold, put_row, read_for_apply
 from pipelines.materialized_views.rows import BadContributionError, empty_row
 from pipelines.materialized_views.transport import QueuedUpdate
 from pipelines.materialized_views.updates import Apply, Propagate, newest_of
+from pipelines.runtime.advisory_lock import advisory_lock
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.declaration import Task
@@ -56,7 +57,8 @@ class Applier:
             self._apply(clients, args, saved)
 
         try:
-            transact(body)
+            with advisory_lock(clients, f"views:apply:{args.table}:{args.row}"):
+                transact(body)
         except BadContributionError as error:
             raise Reject(str(error)) from error
         except UnknownTableError as error:

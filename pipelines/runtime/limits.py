@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from pipelines.runtime.failed_call import FailedCall
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -70,36 +72,11 @@ class Use(NamedTuple):
     what: str
 
 
-class TooLargeError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+class TooLargeError(FailedCall):
     """A call that the service refuses, as the client library sees it."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.INVALID_ARGUMENT
-
-    def details(self) -> str:
-        return self.text
-
-    def initial_metadata(self) -> tuple[()]:
-        return ()
-
-    def trailing_metadata(self) -> tuple[()]:
-        return ()
-
-    def is_active(self) -> bool:
-        return False
-
-    def time_remaining(self) -> None:
-        return None
-
-    def cancel(self) -> bool:
-        return False
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        return False
+        super().__init__(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
 @dataclass

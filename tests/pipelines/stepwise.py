@@ -415,6 +415,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("pipelines.fork_join.fold.read_versions", _read_versions),
         mock.patch("pipelines.fork_join.fold.commit_unchanged", _commit_unchanged),
         mock.patch("models.commits.read_versions", _read_versions),
-        mock.patch("pipelines.fork_join.epochs._looks", looks),
+        mock.patch("pipelines.fork_join.epochs.looks", looks),
+        mock.patch("pipelines.runtime.advisory_lock.looks", looks),
     ):
         yield

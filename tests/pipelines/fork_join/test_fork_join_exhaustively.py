@@ -26,6 +26,7 @@ from google.cloud import ndb
 from models.fork_join import PackId, pack_key
 from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
 from pipelines.fork_join import fold as fork_join_fold
+from pipelines.fork_join import queue as fork_join_queue
 from pipelines.runtime import Clients, NoCache
 from pipelines.runtime.messages import Message
 from tests.explorer import IS_EXHAUSTIVE
@@ -82,7 +83,9 @@ def in_steps() -> Iterator[None]:
 
 @pytest.fixture
 def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
+    monkeypatch.setattr(
+        fork_join_queue, "advisory_lock", lambda clients, name: contextlib.nullcontext()
+    )
 
 
 # The search

@@ -10,8 +10,9 @@ import pytest
 from google.cloud import ndb
 
 from models import commits
-from pipelines.fork_join import Batch, epochs, fork_join
+from pipelines.fork_join import Batch, fork_join
 from pipelines.fork_join import fold as fork_join_fold
+from pipelines.fork_join import queue as fork_join_queue
 from pipelines.runtime import Clients
 from tests.explorer import IS_EXHAUSTIVE
 from tests.pipelines.fork_join.test_fork_join_exhaustively import (
@@ -53,7 +54,9 @@ if IS_EXHAUSTIVE:
 
 @pytest.fixture(autouse=True)
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(epochs, "fold_mutex", lambda clients, slot: contextlib.nullcontext())
+    monkeypatch.setattr(
+        fork_join_queue, "advisory_lock", lambda clients, name: contextlib.nullcontext()
+    )
     with stepwise():
         yield
 

@@ -56,6 +56,7 @@ def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             cache=NoCache(),
             process_state=ProcessState(),
             task_paths=None,
+            new_id=lambda: "0",
         )
 
 

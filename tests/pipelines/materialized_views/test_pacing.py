@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from google.cloud import ndb
 
 from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View, ViewGroup
+from pipelines.materialized_views import Contributions, View, ViewGroup, apply
+from pipelines.runtime import Clients
+from pipelines.runtime.advisory_lock import advisory_lock
 from pipelines.runtime.cache import NoCache
 from tests.pipelines.materialized_views.harness import (
     NOON,
@@ -117,3 +122,40 @@ def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
         assert found == [0.0] * 7
         world.settle()
         assert counts(world, Paced, views) == {"all": 7}
+
+
+class Spread(View):
+    """A row for each number."""
+
+    name = "spread"
+    source = Number
+
+    @staticmethod
+    def contributions(number: Number) -> Contributions:
+        return {str(number.said["n"]): {}}
+
+
+@one_emulator
+def test_updates_of_one_row_are_applied_one_after_the_other(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: where the store locks, those that come together would wait for each other's time-outs."""
+    locks: list[str] = []
+
+    @contextmanager
+    def noted(clients: Clients, name: str) -> Iterator[None]:
+        before = len(world.plan.calls)
+        with advisory_lock(clients, name), world.plan.watched():
+            yield
+        calls = world.plan.calls[before:]
+        assert (calls[0], calls[-1]) == ("BeginTransaction", "Commit")
+        locks.append(name)
+
+    monkeypatch.setattr(apply, "advisory_lock", noted)
+    with played(services, [Paced, Spread]) as (world, views):
+        for name, said in (("a", 1), ("b", 1), ("c", 2)):
+            views.save(world.clients, number(name, said))
+        world.settle()
+        assert counts(world, Spread, views) == {"1": 2, "2": 1}
+
+    assert sorted(Counter(locks).values()) == [1, 2, 3]

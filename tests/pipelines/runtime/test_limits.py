@@ -254,7 +254,7 @@ class Book(ndb.Model):
 def test_all_worlds_have_limits(world: World) -> None:
     """ndb's calls too, of entities, of lookups and of a transaction that has rested."""
     with world.context():
-        with pytest.raises(rpc_errors.InvalidArgument, match="limit property"):
+        with pytest.raises(rpc_errors.InvalidArgument, match="limit entity"):
             Book(text="x" * 2**20).put()
         with pytest.raises(rpc_errors.InvalidArgument, match="limit commit"):
             transact(lambda: [Book(text="x").put() for _ in range(501)])

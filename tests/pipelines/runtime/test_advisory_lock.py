@@ -1,0 +1,85 @@
+"""An advisory lock keeps callers from contending; nothing depends on it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipelines.runtime import NoCache
+from pipelines.runtime.advisory_lock import WAIT_S, advisory_lock
+from tests.world import World
+
+
+@pytest.fixture
+def clients(world: World) -> Any:
+    """Clients whose clock is the world's: waiting takes no time."""
+    return world.clients
+
+
+def waited_s(clients: Any, name: str) -> float:
+    """Return how long a caller has waited for the lock."""
+    before = clients.clock.now()
+    with advisory_lock(clients, name):
+        return float((clients.clock.now() - before).total_seconds())
+
+
+def test_whoever_comes_while_another_is_at_it_waits(clients: Any) -> None:
+    """But not for one of another name; and one that takes long is waited for 2 s only."""
+    with advisory_lock(clients, "row a"):
+        assert waited_s(clients, "row b") == 0
+        assert WAIT_S <= waited_s(clients, "row a") < WAIT_S + 0.1
+
+    assert waited_s(clients, "row a") == 0
+
+
+def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
+    """Also when that one fails."""
+    order: list[str] = []
+    is_in, may_go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with advisory_lock(clients, "row"):
+            is_in.set()
+            may_go.wait(10)
+            order.append("first")
+            raise LookupError
+
+    def failing() -> None:
+        with pytest.raises(LookupError):
+            first()
+
+    one = threading.Thread(target=failing)
+    one.start()
+    assert is_in.wait(10)
+    sleeps: list[float] = []
+
+    class Clock:
+        now = clients.clock.now
+
+        def sleep(self, seconds: float) -> None:
+            sleeps.append(seconds)
+            may_go.set()
+            one.join(10)
+
+    with advisory_lock(replace(clients, clock=Clock()), "row"):
+        order.append("second")
+
+    assert order == ["first", "second"]
+    assert len(sleeps) == 1
+
+
+def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(clients: Any) -> None:
+    """Its time was over, and somebody else is at it."""
+    with advisory_lock(clients, "row"):
+        clients.cache.set("row", b"another's", 60)
+
+    assert clients.cache.get("row") == b"another's"
+
+
+def test_without_memcached_nobody_waits(clients: Any) -> None:
+    alone = replace(clients, cache=NoCache())
+    with advisory_lock(alone, "row"):
+        assert waited_s(alone, "row") == 0
