@@ -14,6 +14,7 @@ from models.demos.blog import Comment, index_key, post_id, post_key
 from models.transactions import transact
 from tests.demos.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
 from tests.faults import REPLY_LOST
+from tests.short_answers import whole
 from tests.world import World, in_threads
 
 
@@ -182,9 +183,10 @@ def test_the_last_page_of_posts_costs_what_the_first_one_costs(world: World) -> 
         for at in range(0, 400, 200):
             posts.ndb.put_multi(many[at : at + 200])
 
-        found = cost.costs(world.clients, DEMO)
-        before = world.clients.meter.cost()
-        posts.posts_page(TOKENS, DEMO, page_size=20)
+        with whole(world):
+            found = cost.costs(world.clients, DEMO)
+            before = world.clients.meter.cost()
+            posts.posts_page(TOKENS, DEMO, page_size=20)
         first = world.clients.meter.cost() - before
 
     assert [each.page for each in found] == [1, 10, 20]

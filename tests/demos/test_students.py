@@ -17,6 +17,7 @@ from pipelines.materialized_views import ConsistencyToken
 from pipelines.runtime import Cost
 from tests.demos.schools import ADA, BOB, LIST, bars, joined, settled
 from tests.faults import REPLY_LOST
+from tests.short_answers import whole
 from tests.world import World
 
 
@@ -79,7 +80,7 @@ def test_a_change_costs_no_more_on_its_way_than_the_page_says(world: World) -> N
         (students.delete_student, DEMO, ADA),
     ]
     most = Cost()
-    with world.context():
+    with world.context(), whole(world):
         for change, *args in steps:
             change(world.clients, *args)
             while row := OutboxTask.query().get():

@@ -12,7 +12,7 @@ from models.commits import look_up, read_versions
 from models.rows import Name
 from models.transactions import NoTransactionError, transact
 from tests.models.counters import Tally
-from tests.short_answers import shortened
+from tests.short_answers import shortened, whole
 from tests.world import World
 
 NAMES = [f"p:{number:03d}" for number in range(40)]
@@ -108,7 +108,8 @@ def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -
 
     here.plan.reset()
     asked = [Name("StreamSlab", f"p:{number:03d}") for number in range(2_100)]
-    found, _ = rows.read(here.clients.datastore, asked)
+    with whole(here):
+        found, _ = rows.read(here.clients.datastore, asked)
 
     assert [row.name for row in found if row is not None] == NAMES
     assert here.plan.calls == ["Lookup"] * 3

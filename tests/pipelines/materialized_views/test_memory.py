@@ -68,7 +68,11 @@ def played_in_memory(now: datetime.datetime) -> dict[Any, Any]:
     clock = SimpleNamespace(now=lambda: now)
     with offline():
         clients = SimpleNamespace(
-            clock=clock, random=random.Random(1), cache=NoCache(), task_paths=None
+            clock=clock,
+            random=random.Random(1),
+            cache=NoCache(),
+            task_paths=None,
+            new_id=lambda: "0",
         )
         with Memory() as memory:
 
