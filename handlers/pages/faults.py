@@ -74,6 +74,9 @@ def resize() -> ResponseReturnValue:
     """Have as many workers as a form says: so pressing a button twice is the same as once."""
     count = request.form.get("count", 0, type=int)
     with _platform_expected():
+        most = int(ask_platform("GET", "/api/v1/workers", None)["max"])
+        if not 1 <= count <= most:
+            abort(400, f"count must be a whole number from 1 to {most}.")
         ask_platform("POST", "/api/v1/workers", {"count": count})
     return redirect(_back(), 303)
 

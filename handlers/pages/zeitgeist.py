@@ -127,6 +127,11 @@ def _series(files: list[Any]) -> list[Series]:
 def steer(playback_id: str, verb: str) -> ResponseReturnValue:
     """Change a playback while it goes on."""
     query, feed = request.form.get("query", ""), request.form.get("feed", "")
+    playback = playbacks.current()
+    if playback is None or playback.id != playback_id:
+        abort(404, "There is no such playback. Another one may have begun: open the page again.")
+    if verb in STEERED and playback.part(query) is None:
+        abort(400, "This playback has no such query.")
     if verb in STEERED:
         done = playbacks.ask_for(clients(), playback_id, query, STEERED[verb])
     elif verb == "speed":
@@ -138,7 +143,7 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
             abort(400, "There is no such feed.")
         done = playbacks.hold(playback_id, feed, is_held=verb == "hold")
     if not done:
-        flash("That playback is over, or has no such query. Reload the page.")
+        flash(f"Nothing changed: it is over, or has had {playbacks.MAX_CHANGES} changes.")
     return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from handlers.pages import faults
 from tests.handlers.conftest import Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.pages.party import ID, PAGE
 from tests.world import World
@@ -125,6 +126,26 @@ def test_a_silent_platform_is_said_to_be_silent(alone: Browser, path: str) -> No
     """The response leads back to the page, which says what to do: it is no error of ours."""
     assert alone.post(path).status_code == 303
     assert "The local platform did not answer" in alone.get("/").text
+
+
+@pytest.mark.parametrize("count", ["", "0", "-1", "33", "two", "1" * 40])
+def test_a_bad_count_of_workers_is_refused(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, count: str
+) -> None:
+    """The page says which counts there are, instead of blaming a platform that answers."""
+    asked = []
+
+    def platform(method: str, path: str, body: Any) -> Any:
+        asked.append(method)
+        return {"count": 2, "max": 32}
+
+    monkeypatch.setattr(faults, "ask_platform", platform)
+
+    refused = browser.post("/break-it/workers", {"count": count})
+
+    assert refused.status_code == 400
+    assert "count must be a whole number from 1 to 32." in refused.text
+    assert asked == ["GET"]
 
 
 def test_a_flush_that_worked_is_not_called_a_failure(world: World, alone: Browser) -> None:

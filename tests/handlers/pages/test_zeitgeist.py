@@ -72,6 +72,22 @@ def test_looking_at_it_before_any_playback_says_what_to_press(browser: Browser) 
     assert browser.get("/zeitgeist?tab=none").status_code == 404
 
 
+@pytest.mark.parametrize("verb", ["rumour", "quiet", "hold", "release", "speed", "stop"])
+def test_a_playback_that_does_not_exist_cannot_be_steered(browser: Browser, verb: str) -> None:
+    """Neither before any playback nor by the address of another one; nor by a query it has not."""
+    fields = {"feed": "paris", "speed": "3000", "query": f"{FORM[:6]} tokyo"}
+    first = browser.post(f"/zeitgeist/playbacks/{FORM}/{verb}", fields)
+    browser.post("/zeitgeist/playbacks", upload(FILE))
+
+    other = browser.post(f"/zeitgeist/playbacks/{'b' * 32}/{verb}", fields)
+    silent = browser.post(f"/zeitgeist/playbacks/{FORM}/quiet", {"query": "nobody asks"})
+
+    for refused in (first, other):
+        assert refused.status_code == 404
+        assert "There is no such playback." in refused.text
+    assert (silent.status_code, "no such query" in silent.text) == (400, True)
+
+
 def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> None:
     """With a gap of two buckets; its times are its own on the page."""
     for _ in range(2):
