@@ -50,12 +50,6 @@ class Row:
     version: int
     change: str
 
-    @property
-    def lag(self) -> str:
-        """How far it is behind, by the time of the stream."""
-        minutes = self.lag_ms // 60_000
-        return f"{number(minutes)} min" if minutes < 600 else f"{number(minutes // 60)} h"
-
 
 @dataclass(frozen=True)
 class Sums:

@@ -16,7 +16,7 @@ from demos.weblog.lines import read_log
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.sample import sample_log
 from handlers.pages.incidents import Delivery, Incidents
-from handlers.pages.stream_stage import Hits, hits_of
+from handlers.pages.stream_stage import Hits, hits_of, lag_text, short
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from models.demos.weblog import access_logs
 from models.uploads import UploadChunk
@@ -228,3 +228,15 @@ def test_every_computation_stands_right_of_what_it_reads(services: object) -> No
 def test_what_is_read_changes_nothing(browser: Browser, snapshot: Callable[[], Any]) -> None:
     """S19, S18: looking leaves the store as it was, and every response has its headers."""
     look_only(browser, snapshot, "/streams/weblog")
+
+
+def test_a_box_holds_its_longest_line() -> None:
+    """A letter of 13 px is 5.8 px wide on average, and a box has 136 px."""
+    counts = (0, 9_999, 10_000, 999_999, 10_000_000)
+    lags_ms = (0, 59_999, 5_999_999, 6_000_000, 359_999_999, 8 * 10**10)
+
+    lines = [
+        f"{short(c)} wait · lag {lag_text(ms)}" for c, ms in itertools.product(counts, lags_ms)
+    ]
+
+    assert max(map(len, lines)) <= 23
