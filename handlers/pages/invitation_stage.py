@@ -42,6 +42,7 @@ def party_stage(
         run.elapsed_s,
         is_over=run.state != RUNNING,
         end="cancelled" if run.state == "cancelled" else "sent",
+        is_complete=run.state != "cancelled",
     )
     again = _sent_again(party, send, now)
     stage = stage_of(

@@ -49,6 +49,7 @@ def number_stage(
         is_over=not is_moving,
         begin="pressed",
         end="all measured" if is_complete else "not finished",
+        is_complete=is_complete,
     )
     seen = _own(incidents(run.started, path="numbers"))
     own = [each for each in seen.deliveries if time.has(each.at)]

@@ -39,6 +39,7 @@ def quilt_stage(
         is_over=not found.is_moving,
         begin="made",
         end="finished" if found.is_finished else "unfinished",
+        is_complete=found.is_finished,
     )
     stage = stage_of(
         time,

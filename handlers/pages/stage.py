@@ -120,13 +120,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When a run began, and when it ended or how long it has lasted, in seconds since 1970."""
+    """When a run began, and when it ended or how long it has lasted, in seconds since 1970.
+
+    `is_complete`: whether a run that is over has done all that it was to do.
+    """
 
     started: float
     elapsed_s: float
     is_over: bool
     begin: str = "sent"
     end: str = "done"
+    is_complete: bool = True
 
     @property
     def length_s(self) -> float:
@@ -296,7 +300,8 @@ def _flags(time: Timeline, hits: Sequence[Delivery], found: Incidents) -> list[F
     if hits and len(ends) == len(hits):
         flags.append(Flag("healed", time.of(max(ends)), "all repaired", len(hits)))
     if time.is_over:
-        flags.append(Flag("end", time.elapsed_s, f"{time.end} after {duration(time.elapsed_s)}"))
+        kind = "end" if time.is_complete else "cut"
+        flags.append(Flag(kind, time.elapsed_s, f"{time.end} after {duration(time.elapsed_s)}"))
     return sorted(flags, key=lambda flag: flag.at_s)
 
 

@@ -263,3 +263,15 @@ def test_a_tab_that_is_not_there_is_404(
         assert browser.get(path, query_string={"tab": tab}).status_code == 404
     assert browser.get("/grades", query_string={"more": tab}).status_code == 404
     assert snapshot() == before
+
+
+@pytest.mark.parametrize(("is_complete", "kind"), [(True, "end"), (False, "cut")])
+def test_the_last_flag_is_green_for_a_complete_run_only(
+    services: object, is_complete: bool, kind: str
+) -> None:
+    """A quilt that stopped unfinished, and a send that was cancelled, end in grey."""
+    time = Timeline(0.0, 10.0, is_over=True, end="over", is_complete=is_complete)
+
+    stage = stage_of(time, Incidents([]), frozenset(), now=10.0, name=lambda each: each.task)
+
+    assert stage.flags[-1].kind == kind
