@@ -25,12 +25,12 @@ class Data(Section):
 
     async def kinds(self, request: web.Request) -> web.Response:
         """Show the kinds of a namespace."""
-        namespace = request.query.get("ns", "")
+        namespace, counts = request.query.get("ns", ""), request.query.get("counts") == "yes"
         entities, address = self.console.entities, self.platform.datastore_address
         problem, kinds, namespaces = "", [], [""]
         try:
             kinds, namespaces = await asyncio.gather(
-                asyncio.to_thread(entities.kinds, address, namespace),
+                asyncio.to_thread(entities.kinds, address, namespace, counts=counts),
                 asyncio.to_thread(entities.namespaces, address),
             )
         except InvalidArgument as error:
@@ -43,6 +43,7 @@ class Data(Section):
             kinds=kinds,
             namespaces=namespaces,
             namespace=namespace,
+            counts=counts,
             problem=problem,
         )
 

@@ -52,7 +52,7 @@ def stored(platform, store):
 pytestmark = pytest.mark.services
 
 
-def test_each_kind_is_counted_by_one_question(store, monkeypatch):
+def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeypatch):
     """The emulator sorts the whole kind for each reply of 300 keys: a large kind took seconds."""
     client, reader = datastore_client(store), DatastoreReader("demo-local")
     pages = [datastore.Entity(client.key("Leaf", n, namespace="large")) for n in range(1, 320)]
@@ -67,15 +67,25 @@ def test_each_kind_is_counted_by_one_question(store, monkeypatch):
 
     monkeypatch.setattr(api, "run_query", counted)
 
-    (leaves,) = Entities(reader).kinds(store, "large")
+    (uncounted,) = Entities(reader).kinds(store, "large")
+
+    assert (uncounted.name, uncounted.count, uncounted.is_cut) == ("Leaf", None, False)
+    assert asked == ["__kind__"]
+
+    asked.clear()
+    (leaves,) = Entities(reader).kinds(store, "large", counts=True)
 
     assert (leaves.count, leaves.is_cut) == (300, True)
     assert asked == ["__kind__", "Leaf"]
 
 
 def test_kinds_are_listed_by_namespace(browser, stored):
-    """With how many entities each has."""
-    page, far = browser.get("/data").text, browser.get("/data?ns=far-away").text
+    """With how many entities each has, when that is asked for."""
+    page, far = (browser.get(f"/data?counts=yes{ns}").text for ns in ("", "&ns=far-away"))
+    listed = browser.get("/data?ns=far-away").text
+
+    assert 'href="/data/kind/Book?ns=far-away">Book</a></th></tr>' in listed
+    assert 'href="/data?counts=yes&amp;ns=far-away"' in listed
 
     assert re.search(r'href="/data/kind/Book">Book</a>.*?>60<', page, re.DOTALL)
     assert '<option value="far-away">' in page
