@@ -5,7 +5,8 @@ BatchState
     that the batch is complete. Written by each fold of ends and by each change of the whole, never
     per member.
     Queries: due before a time, the first to be due first: what the sweep is to wake, of those that
-    run. remove_at before a time likewise, of the others. state = "running", by key: how many there
+    run, or whose callback is not acknowledged. remove_at before a time likewise, of those that do
+    not run. state = "running", by key: how many there
     are. parent = a batch's key, by key: the batches nested in it.
     member = a member, by key: the batches that it has become.
     Single-property indexes.
@@ -77,11 +78,13 @@ class BatchState(ndb.Model):
     parent_generation = ndb.IntegerProperty(indexed=False)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     completed = ndb.DateTimeProperty(indexed=False)
-    # When the sweep looks for a member that got lost; None: the batch does not run.
+    # When the sweep looks for a member or a callback that got lost; None: the batch waits for none.
     due = ndb.DateTimeProperty()
     # When its rows are deleted, and then its mark; None: it runs.
     remove_at = ndb.DateTimeProperty()
     wakes = ndb.IntegerProperty(indexed=False, default=0)
+    # By generation, as text: what its callback gets, as long as that is not acknowledged.
+    unacked = ndb.JsonProperty(default={})
     changed_by = ndb.TextProperty()  # The transaction that has cancelled or re-opened it last.
 
     @property
@@ -198,7 +201,7 @@ def results_within(prefix: str) -> Any:
 
 
 def due_batches(now: datetime.datetime) -> Any:
-    """Return the query for the running batches that are to be woken, the first to be due first."""
+    """Return the query for the batches that are to be woken, the first to be due first."""
     return _before(BatchState.due, now)
 
 

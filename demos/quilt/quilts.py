@@ -8,7 +8,8 @@ batch of its squares.
 Lost on failure: nothing. A quilt is finished when its batch says so, however its squares look.
 
 Routes: POST /tasks/batches/quilt/paint, /tasks/batches/quilt-pieces/paint,
-/tasks/batches/quilt-whole/sew, /tasks/quilt/finish.
+/tasks/batches/quilt-whole/sew, /tasks/batches/quilt/completed,
+/tasks/batches/quilt-whole/completed, /tasks/quilt/finish.
 Source: D. Hermes, "Last to cross the finish line", 2012: the quilt of its demo.
 """
 

@@ -92,6 +92,8 @@ def _painted(square: Square, after_s: float) -> list[int | str]:
 
 
 def _name(delivery: Delivery) -> str:
+    if delivery.path.endswith("/completed"):
+        return "the end"
     square = number_of(delivery)
     return "a piece" if square is None else f"square {square + 1}"
 

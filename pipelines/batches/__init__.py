@@ -29,14 +29,15 @@ the next generation, with a completion of its own. A member may add members to i
 (`current_member().add`), or become a batch (`.nest`): it ends when that is complete.
 
 Lost on failure: nothing. A member runs at least once, as any task, and is counted exactly once. A
-member's task that the queue itself lost is created again by the sweep after half an hour; a
-callback that was purged with its queue is not.
+member's task that the queue itself lost is created again by the sweep after half an hour, and a
+callback that is not acknowledged after an hour.
 Cost of a member: 1 task; its share of a pack of ends, put and deleted; 1/1000 of a page, twice; its
-share of a fold, which is 3 writes. Alone in its pack that is little more than 2 writes.
+share of a fold, which is 3 writes. Alone in its pack that is little more than 2 writes. Cost of a
+callback: 1 task, and an acknowledgement, which is a read and a write in two round trips.
 
 Routes: POST /tasks/batches/<name>/<task> for each task that may be a member,
-/tasks/batches/create, /tasks/batches/cancel-nested, /tasks/batches/remove;
-GET /cron/batches/sweep.
+/tasks/batches/<name>/completed for the callback, /tasks/batches/create,
+/tasks/batches/cancel-nested, /tasks/batches/remove; GET /cron/batches/sweep.
 Source: D. Hermes, "Last to cross the finish line", parts one to three, 2012. What its code does
 twice, and what ours does instead: docs/adr/0014.
 """

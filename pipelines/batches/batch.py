@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from models.transactions import transact
-from pipelines.batches import ending, population, reading
+from pipelines.batches import callbacks, ending, population, reading
 from pipelines.batches.creation import RunMember
 from pipelines.batches.declaration import Completed, Declaration, EndsBy
 from pipelines.batches.members import fail, run
@@ -41,7 +41,7 @@ class TaskBatch:
             members: The declared tasks that may be members. Each runs in its own queue, and fails
                 after its own `max_attempts`.
             on_complete: A declared task that gets `Completed`, once per completion. As every task
-                it may be delivered more than once.
+                it may run more than once, but not after it has returned and that was acknowledged.
             policy: When a batch is complete and has succeeded; None: `Policy.all()`.
             keep: How long a batch can be read, and run again, after its completion.
             ends_by: How members' ends are gathered: by a "fork-join" queue, or a "pull-queue".
@@ -61,8 +61,8 @@ class TaskBatch:
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
-        """What has to be mounted: a task for each task that may be a member."""
-        return [
+        """What has to be mounted: a task for each that may be a member, and for the callback."""
+        members: list[Task[Any]] = [
             Task(
                 path,
                 task.queue,
@@ -73,6 +73,9 @@ class TaskBatch:
             )
             for task, path in self.declaration.paths.items()
         ]
+        if self.on_complete is None:
+            return members
+        return [*members, callbacks.task_of(self.name, self.on_complete)]
 
     # Add
 

@@ -39,9 +39,8 @@ from models.batches import (
 from models.commits import read_versions
 from models.transactions import current_transaction, transact
 from pipelines import outbox
-from pipelines.batches import policy
+from pipelines.batches import callbacks, policy
 from pipelines.batches.beliefs import are_last, forget
-from pipelines.batches.declaration import Completed, message_task
 from pipelines.batches.errors import UnknownBatchError
 from pipelines.fork_join import Batch, fork_join
 from pipelines.runtime.clients import Clients
@@ -158,9 +157,7 @@ def conclude(
         outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id(), state.generation))
     state.state, state.sealed, state.completed = COMPLETED, True, now
     state.due, state.remove_at = None, now + datetime.timedelta(seconds=state.keep_s)
-    if state.callback_path:
-        callback = message_task(state.callback_path, state.callback_queue, Completed)
-        outbox.enqueue(clients, callback, completed(state))
+    callbacks.enqueue(clients, state)
     if state.parent:
         end_parent(clients, state, why)
 
@@ -172,24 +169,9 @@ def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None
         state.remove_at = None
 
 
-def completed(state: BatchState) -> Completed:
-    """Return what a batch that is complete adds up to."""
-    name, _, batch_id = state.key.id().partition(":")
-    return Completed(
-        name,
-        batch_id,
-        generation=state.generation,
-        outcome=state.outcome or "",
-        members=state.members,
-        done=state.done,
-        failed=state.failed,
-        cancelled=state.cancelled,
-    )
-
-
 def end_parent(clients: Clients, state: BatchState, why: str = "") -> None:
     """End the member that a batch is, in the transaction that completes it."""
-    numbers = completed(state)
+    numbers = callbacks.completed(state)
     has_succeeded = state.outcome == SUCCEEDED
     error = f"of {numbers.members} members {numbers.failed} failed, {numbers.cancelled} cancelled"
     counts = {"done": numbers.done, "failed": numbers.failed, "cancelled": numbers.cancelled}

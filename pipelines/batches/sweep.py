@@ -1,11 +1,15 @@
 """The sweep of batches: it wakes those in which nothing moves, and deletes those that have served.
 
-Each batch says when it is to be looked at: one that runs in one property, one that is complete in
-another, so neither hides the other. A running one in which nothing has ended for half an hour may
+Each batch says when it is to be woken in one property, and when it is to be removed in another, so
+neither hides the other. A running one in which nothing has ended for half an hour may
 have lost tasks, by a queue that was purged: all that is open gets its tasks anew, again an hour
 later, and then ever more rarely, at least once a day. Long work is then delivered twice, as any
 task may be. One that is nested in a batch which is over is cancelled instead: the task that was to
 do so got lost.
+
+A complete batch is woken while its callback is not acknowledged: the callback is enqueued anew an
+hour after the completion, and then ever more rarely, at least once a day, until the batch is
+removed.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
 then its rows are deleted by a task. The mark stays for 32 days: longer than a task can wait.
@@ -37,6 +41,7 @@ from models.batches import (
 )
 from models.transactions import transact
 from pipelines import outbox
+from pipelines.batches import callbacks
 from pipelines.batches.creation import Create, create
 from pipelines.batches.ending import conclude, touch
 from pipelines.batches.population import is_needed
@@ -96,22 +101,31 @@ def _act(clients: Clients, acts: Iterable[tuple[Callable[[Clients, str], bool], 
 
 def _wake(clients: Clients, batch: str) -> bool:
     def body() -> bool:
-        state = _due(clients, batch, RUNNING)
-        if state is None:
+        state = state_key(batch).get()
+        if state is None or not _is_past(clients, state.due):
             return False
-        if not is_needed(state):
+        if state.state == RUNNING and not is_needed(state):
             conclude(clients, state, is_cancelled=True)
             state.put()
             return True
-        if state.waiting:
-            state.wakes += 1
-            again = Create(batch, batch, state.generation, wake=state.wakes)
-            outbox.enqueue(clients, create, again)
-        touch(clients, state, _pause_s(state.wakes))
+        has_members = _wake_members(clients, state)
+        has_callbacks = callbacks.enqueue_again(clients, state)
         state.put()
-        return bool(state.waiting)
+        return has_members or has_callbacks
 
     return transact(body)
+
+
+def _wake_members(clients: Clients, state: BatchState) -> bool:
+    """Create the tasks of open members again; return whether there are any."""
+    if state.state != RUNNING:
+        return False
+    if state.waiting:
+        state.wakes += 1
+        again = Create(state.key.id(), state.key.id(), state.generation, wake=state.wakes)
+        outbox.enqueue(clients, create, again)
+    touch(clients, state, _pause_s(state.wakes))
+    return bool(state.waiting)
 
 
 def _pause_s(wakes: int) -> float:
@@ -121,10 +135,10 @@ def _pause_s(wakes: int) -> float:
 
 def _mark(clients: Clients, batch: str) -> bool:
     def body() -> bool:
-        state = _due(clients, batch, COMPLETED)
+        state = _removable(clients, batch, COMPLETED)
         if state is None:
             return False
-        state.state = REMOVED
+        state.state, state.due = REMOVED, None
         state.remove_at = naive_utc(clients.clock.now()) + REMOVED_FOR
         outbox.enqueue(clients, remove_rows, Remove(batch))
         state.put()
@@ -135,7 +149,7 @@ def _mark(clients: Clients, batch: str) -> bool:
 
 def _forget(clients: Clients, batch: str) -> bool:
     def body() -> bool:
-        state = _due(clients, batch, REMOVED)
+        state = _removable(clients, batch, REMOVED)
         if state is not None:
             state.key.delete()
         return state is not None
@@ -143,12 +157,15 @@ def _forget(clients: Clients, batch: str) -> bool:
     return transact(body)
 
 
-def _due(clients: Clients, batch: str, expected: str) -> BatchState | None:
+def _removable(clients: Clients, batch: str, expected: str) -> BatchState | None:
     state: BatchState | None = state_key(batch).get()
     if state is None or state.state != expected:
         return None
-    when = state.due if expected == RUNNING else state.remove_at
-    return state if when is not None and when <= naive_utc(clients.clock.now()) else None
+    return state if _is_past(clients, state.remove_at) else None
+
+
+def _is_past(clients: Clients, when: datetime.datetime | None) -> bool:
+    return when is not None and when <= naive_utc(clients.clock.now())
 
 
 @task("/tasks/batches/remove", queue="default")

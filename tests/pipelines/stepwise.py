@@ -334,7 +334,8 @@ def _read_versions(client: Any, keys: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _commit_unchanged(client: Any, *, puts: Sequence[Any], deletes: Sequence[Any] = ()) -> None:
+def commit_unchanged(client: Any, *, puts: Sequence[Any], deletes: Sequence[Any] = ()) -> None:
+    """Write entities that are as they were read, or none; a version is what is stored."""
     expected = [*((entity.key, version) for entity, version in puts), *deletes]
 
     def effect(memory: Memory) -> None:
@@ -413,7 +414,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("pipelines.fork_join.insert.insert_all", _insert_all),
         mock.patch("pipelines.fork_join.fold.transact", transact),
         mock.patch("pipelines.fork_join.fold.read_versions", _read_versions),
-        mock.patch("pipelines.fork_join.fold.commit_unchanged", _commit_unchanged),
+        mock.patch("pipelines.fork_join.fold.commit_unchanged", commit_unchanged),
         mock.patch("models.commits.read_versions", _read_versions),
         mock.patch("pipelines.fork_join.epochs.looks", looks),
         mock.patch("pipelines.runtime.advisory_lock.looks", looks),

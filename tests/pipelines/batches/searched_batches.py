@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.batches import BatchState
-from pipelines.batches import Policy, TaskBatch, UnknownBatchError, current_member
+from pipelines.batches import Completed, Policy, TaskBatch, UnknownBatchError, current_member
 from pipelines.tasks import Reject, Task
-from tests.pipelines.batches.harness import Note, tell
+from tests.pipelines.batches.harness import Note
 from tests.pipelines.batches.stepwise_batches import (
+    DELIVERED,
+    PURGED,
     Callbacks,
+    Called,
+    CallsBack,
     Nested,
     Pending,
     Waiting,
+    call,
     of_kind,
     transact,
     with_clients,
@@ -42,13 +47,14 @@ def work(clients: Any, args: Note) -> None:
         member.nest(CHILD, [(LEAF, Note(label))])
 
 
+CALL = Task("/tasks/call", "default", Completed, call)
 MEMBER = Task("/tasks/member", "fan-out", Note, work)
 NEXT_MEMBER = Task("/tasks/member", "imports", NextNote, work)
 LEAF = Task("/tasks/leaf", "fan-out", Note, work)
-PAIRS = TaskBatch("pairs", members=[MEMBER], on_complete=tell)
-NEXT_PAIRS = TaskBatch("pairs", members=[NEXT_MEMBER], on_complete=tell)
-FIRST = TaskBatch("first", members=[MEMBER], on_complete=tell, policy=Policy.done_at(1))
-CHILD = TaskBatch("child", members=[LEAF], on_complete=tell)
+PAIRS = TaskBatch("pairs", members=[MEMBER], on_complete=CALL)
+NEXT_PAIRS = TaskBatch("pairs", members=[NEXT_MEMBER], on_complete=CALL)
+FIRST = TaskBatch("first", members=[MEMBER], on_complete=CALL, policy=Policy.done_at(1))
+CHILD = TaskBatch("child", members=[LEAF], on_complete=CALL)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Scenario:
     again: Sequence[Callable[[Any], None]] = ()  # After all has ended; left out: the first act.
     generations: int = 1
     is_nested: bool = False
+    calls_back: Sequence[str] = ()  # Whether callbacks are delivered, and first purged.
     knows: Sequence[str] | None = None  # The paths of the version that delivers; None: all.
     is_large: bool = False  # Left to `make soak`.
     faults: Sequence[str] = ()  # In `make test`, beside none.
@@ -79,7 +86,7 @@ class Scenario:
 
     def later(self) -> list[Process]:
         return [
-            Process(f"again {number}", with_clients(act))
+            Process(f"again {number}", with_clients(self._marked(act)))
             for number, act in enumerate(self.again or self.acts[:1])
         ]
 
@@ -87,6 +94,14 @@ class Scenario:
         def run(clients: Any) -> None:
             if self.is_nested:
                 Nested(id="some").put()
+            self._marked(act)(clients)
+
+        return run
+
+    def _marked(self, act: Callable[[Any], None]) -> Callable[[Any], None]:
+        def run(clients: Any) -> None:
+            for mark in self.calls_back:
+                CallsBack(id=mark).put()
             act(clients)
 
         return run
@@ -113,6 +128,17 @@ class Scenario:
         assert self.counts(root), root
         assert not of_kind(end.rows, Waiting)
         assert not of_kind(end.rows, Pending)
+        if self.calls_back:
+            self.check_called(end, [root, *nested])
+
+    def check_called(self, end: End, batches: Sequence[BatchState]) -> None:
+        """Check that each completion was called back: once, or twice if something broke."""
+        called = {row.key.id(): row.count for row in of_kind(end.rows, Called)}
+        assert set(called) == {row.key.id() for row in of_kind(end.rows, Callbacks)}
+        assert max(called.values()) <= (2 if end.is_broken else 1), called
+        for state in batches:
+            assert not state.unacked, state.key
+            assert state.due is None, state.key
 
 
 def states(memory: Memory) -> tuple[list[BatchState], list[BatchState]]:
@@ -177,6 +203,10 @@ def _one_done(state: BatchState) -> bool:
     return bool(state.done >= 1 and state.done + state.cancelled == 2)
 
 
+def _is_done(state: BatchState) -> bool:
+    return bool(state.done == state.members == 1)
+
+
 def _is_cancelled(state: BatchState) -> bool:
     return state.outcome in ("cancelled", "succeeded") and not state.failed
 
@@ -199,6 +229,39 @@ SCENARIOS = (
     Scenario("fail", PAIRS, [populate(PAIRS, "a", "bad")], _has_failed, faults=SOME_FAULTS),
     Scenario("two additions", PAIRS, [add_twice], _all_done, faults=SOME_FAULTS),
     Scenario("cancel", PAIRS, [populate(PAIRS, "a", "b"), cancel], _is_cancelled, most=(CRASH,)),
+    Scenario(
+        "callback",
+        PAIRS,
+        [populate(PAIRS, "a")],
+        _is_done,
+        calls_back=[DELIVERED],
+        faults=ALL_FAULTS,
+    ),
+    Scenario(
+        "callback that is lost",
+        PAIRS,
+        [populate(PAIRS, "a", "b")],
+        _all_done,
+        calls_back=[DELIVERED, PURGED],
+        faults=[CRASH],
+    ),
+    Scenario(
+        "callbacks of two generations",
+        PAIRS,
+        [populate_sealed("bad"), run_again],
+        _is_mended,
+        generations=2,
+        calls_back=[DELIVERED],
+        faults=SOME_FAULTS,
+    ),
+    Scenario(
+        "callbacks of two generations that are lost",
+        PAIRS,
+        [populate_sealed("bad"), run_again],
+        _is_mended,
+        generations=2,
+        calls_back=[DELIVERED, PURGED],
+    ),
     Scenario(
         "two versions",
         PAIRS,

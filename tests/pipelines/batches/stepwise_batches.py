@@ -22,27 +22,26 @@ from pydantic import TypeAdapter
 
 from models import commits, transactions
 from models.batches import BatchState
-from models.transactions import Transaction
-from pipelines.batches import ClosedError
+from models.transactions import Transaction, current_transaction
+from pipelines.batches import ClosedError, Completed, callbacks, sweep
+from pipelines.batches.callbacks import completed
 from pipelines.batches.creation import create
 from pipelines.batches.ending import End, cancel_nested, end_members
 from pipelines.fork_join import Batch, OutcomeUnknownError
-from pipelines.fork_join import fold as fork_join_fold
 from pipelines.runtime.messages import Message
 from pipelines.tasks import Reject, hashed_name
 from tests.pipelines.memory import Memory
-from tests.pipelines.stepwise import NOON, ROWS, Call, Run, rows, stepwise
+from tests.pipelines.stepwise import NOON, ROWS, Call, Run, commit_unchanged, rows, stepwise
 
 JOIN = "/tasks/join"
+_enqueue_callback = callbacks.enqueue
 ENDS = TypeAdapter(End)
-TOLD = "/tasks/tell"
 
 
 class Pending(ndb.Model):
     """A task that was committed, and may not exist yet."""
 
     body = ndb.TextProperty()
-    name = ndb.TextProperty()
     path = ndb.TextProperty()
 
 
@@ -57,6 +56,21 @@ class Callbacks(ndb.Model):
     """How often the completion of a generation was committed."""
 
     count = ndb.IntegerProperty(default=0)
+
+
+class Called(ndb.Model):
+    """How often the callback of a generation ran."""
+
+    count = ndb.IntegerProperty(default=0)
+
+
+class CallsBack(ndb.Model):
+    """A mark that callbacks are delivered, and are not only counted; or that their queue is purged
+    whenever one comes.
+    """
+
+
+DELIVERED, PURGED = "delivered", "purged"
 
 
 class Nested(ndb.Model):
@@ -114,19 +128,40 @@ def transact(body: Callable[[], Any]) -> Any:
 
 
 def enqueue(clients: Any, task: Any, args: Any, **how: Any) -> None:
-    """Write down a task in a transaction; of a callback, how often."""
+    """Write down a task in a transaction."""
     task.check_registered(clients)
-    if task.path == TOLD:
-        key = ndb.Key(Callbacks, args.idempotency_key)
-        row = key.get() or Callbacks(key=key)
-        row.count += 1
-        row.put()
+    if _is_callback(task.path) and CallsBack.get_by_id(DELIVERED) is None:
         return
     if task.path == cancel_nested.path and not of_kind(Memory.current, Nested):
         return  # Its task would find nothing.
-    message = task.message(args)
-    body = message.body.decode()
-    Pending(id=f"{task.path} {body}", path=task.path, body=body).put()
+    body = task.message(args).body.decode()
+    name = f"{task.path} {body}"
+    if _is_callback(task.path):  # Enqueued again it is another task.
+        name = f"{name} {current_transaction().id}"
+    Pending(id=name, path=task.path, body=body).put()
+
+
+def complete(clients: Any, state: BatchState) -> None:
+    """Write down that a generation is complete, and how often; then enqueue its callback."""
+    if state.callback_path:
+        count(Callbacks, completed(state))
+    _enqueue_callback(clients, state)
+
+
+def count(kind: type[Callbacks | Called], args: Completed) -> None:
+    key = ndb.Key(kind, args.idempotency_key)
+    row = key.get() or kind(key=key)
+    row.count += 1
+    row.put()
+
+
+def call(clients: Any, args: Completed) -> None:
+    """Be called back, in one step."""
+    Run.current.ask(Call(ROWS, "callback"), lambda: count(Called, args))
+
+
+def _is_callback(path: str) -> bool:
+    return path.endswith("/completed")
 
 
 def relay(clients: Any) -> None:
@@ -134,8 +169,11 @@ def relay(clients: Any) -> None:
     found = rows("query", lambda memory: of_kind(memory, Pending))
     if not found:
         return
+    is_purged = any(_is_callback(row.path) for row in found) and CallsBack.get_by_id(PURGED)
     messages = [
-        Message(row.path, "default", row.body.encode(), hashed_name(row.key.id())) for row in found
+        Message(row.path, "default", row.body.encode(), hashed_name(row.key.id()))
+        for row in found
+        if not (is_purged and _is_callback(row.path))
     ]
     clients.tasks.create_many(messages)
     rows("delete", lambda memory: [memory.delete(row.key) for row in found])
@@ -195,9 +233,7 @@ def fold(clients: Any, batch: str) -> None:
         puts = end_members.guarded(clients, opened, ends)  # type: ignore[misc]
         if puts is None:
             return False
-        fork_join_fold.commit_unchanged(
-            None, puts=puts, deletes=[(row.key, version) for row, version in found]
-        )
+        commit_unchanged(None, puts=puts, deletes=[(row.key, version) for row, version in found])
         return True
 
     try:
@@ -271,6 +307,13 @@ def delivering(
     return deliver
 
 
+def wake(clients: Any) -> None:
+    """Wake all batches that are due, in a queue that is purged no more."""
+    ndb.Key(CallsBack, PURGED).delete()
+    for key in rows("query", lambda memory: [row.key for row in of_kind(memory, BatchState)]):
+        sweep._wake(clients, key.id())
+
+
 def with_clients(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Let a process that is no task run transactions."""
 
@@ -291,6 +334,11 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("pipelines.batches.population.transact", transact),
         mock.patch("pipelines.batches.batch.transact", transact),
         mock.patch("pipelines.batches.ending.transact", transact),
+        mock.patch("pipelines.batches.callbacks.transact", transact),
+        mock.patch("pipelines.batches.sweep.transact", transact),
+        mock.patch("pipelines.batches.callbacks.enqueue", complete),
+        mock.patch("pipelines.batches.callbacks.read_versions", commits.read_versions),
+        mock.patch("pipelines.batches.callbacks.commit_unchanged", commit_unchanged),
         mock.patch("pipelines.batches.ending.read_versions", commits.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
         mock.patch("pipelines.batches.ending.batches_in", partial(Which, "parent")),

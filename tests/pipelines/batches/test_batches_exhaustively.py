@@ -7,6 +7,7 @@ no state is left out.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +23,14 @@ from tests.pipelines.batches.stepwise_batches import (
     fold,
     of_kind,
     relay,
+    wake,
     with_clients,
 )
 from tests.pipelines.model_checker import DUPLICATE, End, Search
 from tests.pipelines.stepwise import NOON, Process, rows
 
 NONE = ""
+LATER = NOON + datetime.timedelta(hours=2)
 SEARCHED = [
     (scenario, fault)
     for scenario in SCENARIOS
@@ -62,6 +65,8 @@ def check(search: Search, end: End, scenario: Scenario) -> None:
         healed = search.heal(end, scenario.later())
         for number in range(3):
             healed = search.heal(healed, [Process(f"sweep {number}", with_clients(sweep), NOON)])
+        if scenario.calls_back:
+            healed = search.heal(healed, [Process("sweep late", with_clients(wake), LATER)])
         scenario.check_healed(healed)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{search.story(end)}") from error

@@ -131,13 +131,16 @@ def test_what_is_to_be_removed_holds_up_nothing_to_wake(
         assert NOTES.progress("open").waiting == 0
 
 
-def test_each_batch_is_looked_at_for_one_reason(world: World) -> None:
-    """F3, F5: to be woken while it runs, to be removed when it is complete."""
+def test_each_batch_says_for_what_it_is_looked_at(world: World) -> None:
+    """F1, F3, F5: to be woken until its callback is acknowledged; to be removed once complete."""
     with world.context():
         NOTES.populate(world.clients, "b", notes("bad"))
         state = state_key("notes:b")
         assert (state.get().due is None, state.get().remove_at is None) == (False, True)
         NOTES.cancel(world.clients, "b")
+        assert (state.get().due is None, state.get().remove_at is None) == (False, False)
+    world.settle()
+    with world.context():
         assert (state.get().due is None, state.get().remove_at is None) == (True, False)
         NOTES.run_again(world.clients, "b")
         assert (state.get().due is None, state.get().remove_at is None) == (False, True)

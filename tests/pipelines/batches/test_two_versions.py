@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from models.batches import BatchState, state_key
 from models.dead_tasks import DeadTask
 from models.fork_join import WorkPack
 from pipelines.batches import TaskBatch
+from pipelines.batches.callbacks import path_of
 from pipelines.tasks import Task
 from pipelines.tasks.errors import UnknownTaskError
 from tests.pipelines.batches.harness import (
@@ -38,6 +40,10 @@ def serve_without(world: World, *gone: Task[object]) -> None:
     object.__setattr__(world.clients, "task_paths", frozenset(tasks))
 
 
+def callbacks_of(batches: TaskBatch) -> list[Task[Any]]:
+    return [task for task in batches.tasks if task.path == path_of(batches.name)]
+
+
 def dead_paths(world: World) -> list[str]:
     with world.context():
         return [dead.path for dead in DeadTask.query().fetch()]
@@ -56,7 +62,7 @@ def test_a_version_without_the_callback_completes_a_batch(world: World) -> None:
     with world.context():
         NOTES.populate(world.clients, "b", notes("a", "b", "c"), seal=True)
     deliver_each(world, ("default", "fan-out"))
-    serve_without(world, tell)
+    serve_without(world, tell, *callbacks_of(NOTES))
     deliver_each(world, ("fork-join",))
 
     with world.context():
@@ -79,7 +85,7 @@ def test_a_version_without_the_callback_cancels_what_is_nested(world: World) -> 
     deliver_next(world, "fan-out")
     with world.context():
         TREES.cancel(world.clients, "root")
-    serve_without(world, tell)
+    serve_without(world, tell, *callbacks_of(TREES))
     deliver_each(world, ("default",))
 
     with world.context():
