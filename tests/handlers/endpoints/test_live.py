@@ -170,7 +170,10 @@ def test_a_token_that_is_none_takes_nobodys_turn(browser: Browser, updates: str)
 def test_a_stream_tells_at_once_what_came_while_nobody_listened(
     browser: Browser, listener: Browser, world: World, updates: str
 ) -> None:
-    """By the header that a browser sends when it connects again, or by the address."""
+    """By the header that a browser sends when it connects again, or by the address.
+
+    The header counts, because the address is that of the first connection.
+    """
     old = latest(browser, updates)
     world.clients.publish("sums")
     new = latest(browser, updates)
@@ -183,7 +186,7 @@ def test_a_stream_tells_at_once_what_came_while_nobody_listened(
     assert all(text.count("event: changed") == 1 for text in streams)
     assert all(f"id: {new}\n" in text for text in streams)
     # A minute without news: signs of life alone.
-    quiet = listener.get(f"{updates}/events", headers={"Last-Event-ID": new})
+    quiet = listener.get(f"{updates}/events?after={old}", headers={"Last-Event-ID": new})
     assert "event" not in quiet.text
     assert quiet.text.count(":\n\n") > 5
     assert quiet.headers["Content-Type"].startswith("text/event-stream")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipelines.pull_queues import PullQueue
+from tests.handlers.conftest import app_with
 from tests.handlers.endpoints.acts import one_emulator
 from tests.world import ACCOUNT, BASE_URL, Services, World
 
@@ -136,6 +138,26 @@ def test_a_token_is_good_for_its_own_queue_only(worker: Worker) -> None:
         for call in ("ack", "renew", "release"):
             assert worker.post(f"{path}/{call}", {"tokens": [wrong]}).status_code == 400
     assert worker.post("work/ack", {"tokens": [token, token]}).json == {"lost": []}
+
+
+@one_emulator
+def test_a_lease_outlives_a_change_of_keys(worker: Worker) -> None:
+    """S14: the newest key signs its token, and tokens of the others are read."""
+    old, new = worker.world.settings.secret_keys[0], "brand-new-0123456789-abcdefghij-KLM"
+
+    def deploy(*keys: str) -> None:
+        settings = replace(worker.world.settings, secret_keys=keys)
+        worker.world.app = app_with(worker.world, settings=settings)
+
+    worker.post("work/items", {"payload": "a"})
+    [before] = worker.lease()
+    deploy(new, old)
+    answer = worker.post("work/renew", {"tokens": [before["token"]]})
+    [after] = answer.json["leases"]
+    deploy(new)
+
+    assert worker.post("work/ack", {"tokens": [before["token"]]}).status_code == 400
+    assert worker.post("work/ack", {"tokens": [after["token"]]}).json == {"lost": []}
 
 
 @one_emulator

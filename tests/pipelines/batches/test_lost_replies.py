@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from models.transactions import transact
+from pipelines.batches import population
 from tests.faults import REPLY_LOST
 from tests.pipelines.batches.harness import NOTES, notes
 from tests.world import World
@@ -57,6 +58,26 @@ def test_members_are_added_once(world: World, seal: bool) -> None:
     with world.context():
         assert NOTES.progress("b").members == 3
         assert add() == 0
+
+
+def test_members_on_several_pages_are_added_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F4: their caller learns of all of them, when the commit that counts them has no reply."""
+    store = population._store
+
+    def stored(*args: Any) -> None:
+        with world.plan.unwatched():
+            store(*args)
+
+    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
+    monkeypatch.setattr(population, "_store", stored)
+
+    added = losing_a_reply(world, lambda: NOTES.populate(world.clients, "b", notes(*"abcde")))
+
+    assert added == 5
+    with world.context():
+        assert NOTES.progress("b").members == 5
 
 
 def test_members_of_two_additions_are_added_once(world: World) -> None:

@@ -10,7 +10,13 @@ import pytest
 from models.counters import total_key
 from models.fork_join import PARTITIONS
 from models.transactions import NoTransactionError, transact
-from pipelines.counters import Counter, DifferentItemError, NotGatheredError
+from pipelines.counters import (
+    Counter,
+    DifferentItemError,
+    NotGatheredError,
+    OutcomeUnknownError,
+)
+from pipelines.counters.gathered import MAX_CLAIMS
 from pipelines.fork_join import expiry
 from pipelines.fork_join.accumulator import BufferFullError
 from tests.faults import ERROR, REPLY_LOST
@@ -158,6 +164,19 @@ def test_another_call_with_a_used_idempotency_key_counts_nothing(
 
     assert again.is_duplicate
     assert [total(world, key, counter) for key in "abc"] == [1, 0, 3]
+
+
+def test_many_counters_whose_key_cannot_be_claimed_count_nothing(world: World) -> None:
+    """E1: else the same key could stand for two different calls."""
+    world.plan.reset(more=dict.fromkeys(range(MAX_CLAIMS), ERROR))
+    with world.clients.context():
+        with world.plan.watched(), pytest.raises(OutcomeUnknownError):
+            HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
+        assert world.plan.calls == ["Commit"] * MAX_CLAIMS
+        HITS.increment_many(world.clients, {"a": 5, "b": 5}, idempotency_key="r")
+    world.settle()
+
+    assert [total(world, key, HITS) for key in "ab"] == [5, 5]
 
 
 @pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])

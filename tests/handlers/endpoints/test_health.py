@@ -1,0 +1,25 @@
+"""Whether the app can work: its services are asked for all who want to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers.endpoints import health
+
+
+def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask whether the app is ready, as often as they like."""
+    now_s, asked_at_s = [100.0], list[float]()
+
+    def ask() -> dict[str, bool]:
+        asked_at_s.append(now_s[0])
+        return {"datastore": len(asked_at_s) == 1}
+
+    monkeypatch.setattr(health, "_ask", ask)
+    states = health.Health(elapsed_s=lambda: now_s[0])
+    answers = []
+    for now_s[0] in (100.0, 100.9, 101.1, 101.5, 102.2):
+        answers.append(states.states()["datastore"])
+
+    assert asked_at_s == [100.0, 101.1, 102.2]
+    assert answers == [True, True, False, False, False]
