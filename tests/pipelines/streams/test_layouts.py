@@ -169,6 +169,17 @@ class Counted(Computation):
         ctx.state.counter("n").add(1)
 
 
+def test_no_computation_is_merged_into_fewer_intervals_than_it_was_declared_with() -> None:
+    """G10: however little it has to do."""
+    desk = Desk(Pipeline("p", Counted, intervals=2, limits=Limits(intervals=8)))
+    for label in "ab":
+        desk.push(Came(label, "k", 1))
+        desk.run()
+        desk.wait(2 * load.STALE_MS / 1000)
+
+    assert len(desk.head.intervals["counted"]) == 2
+
+
 @pytest.mark.parametrize("period_ms", [load.PERIOD_MS, 0], ids=["short runs", "measured runs"])
 def test_what_was_split_is_not_merged_within_a_minute(
     period_ms: int, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ from pipelines.streams import (
     shelf,
     state,
 )
-from pipelines.streams.calls import Commit, FullError, TooLargeError
+from pipelines.streams.calls import Commit, FullError, OutcomeUnknownError, TooLargeError
 from pipelines.streams.encoding import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
@@ -234,6 +234,21 @@ def test_what_a_left_inbox_holds_goes_on_although_commits_take_little() -> None:
 
 
 # What sources bring
+
+
+def test_a_push_whose_reply_is_lost_is_known_behind_others() -> None:
+    """G6: several of them may have come in before it looks."""
+    desk = desk_of(Last)
+    desk.push(Came("0", "a", 1), watermark=1)
+    environment = desk.environment
+    steps = inject(environment, Offer("in", "", [arrival(environment, "in", {"k": "a"}, 1, "1")]))
+    desk.simulation.acts[Commit](desk.until(steps, Commit))
+    for id_ in "234":
+        desk.push(Came(id_, "a", 1))
+
+    desk.finish(steps, steps.throw(OutcomeUnknownError()))
+
+    assert desk.status().sources["in"].records == 5
 
 
 def test_a_push_that_one_commit_cannot_hold_is_let_in_by_several() -> None:

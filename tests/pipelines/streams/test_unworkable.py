@@ -35,8 +35,10 @@ from pipelines.streams.records import check_key, value_text
 from pipelines.streams.rows import CHUNK, DEAD, DeadRow
 from pipelines.streams.sink import Sink
 from pipelines.streams.sink_worker import SinkWorker
+from tests.pipelines.streams.accidents import UnavailableError
 from tests.pipelines.streams.desk import Came, Desk, is_batch
 from tests.pipelines.streams.store import answered
+from tests.pipelines.streams.test_failures import tally
 
 HALF = "\ud83d"  # Of an emoji.
 
@@ -338,3 +340,19 @@ def test_what_a_reader_finds_that_is_no_record_is_a_dead_letter_and_it_reads_on(
     assert letter.letter is not None
     assert len(json.dumps(json.loads(letter.letter.text))) < 200_000
     assert desk.status().sources["log"].records == 21
+
+
+def test_who_fails_forgets_no_workers_that_died_before_it() -> None:
+    """I, G7: an error that gives the interval back ends no row of deaths."""
+    desk = tally()
+    desk.push(Came("1", "a", 1), watermark=1)
+    desk.simulation.acts[Commit](desk.until(desk.worker("tally"), Commit))
+    desk.wait(16)
+    steps = desk.worker("tally")
+    desk.until(steps, Commit, of=2)
+    assert desk.interval("tally").deaths == 1
+
+    with pytest.raises(UnavailableError):
+        desk.finish(steps, steps.throw(UnavailableError()))
+
+    assert (desk.interval("tally").owner, desk.interval("tally").deaths) == ("", 1)
