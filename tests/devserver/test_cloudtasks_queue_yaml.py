@@ -234,9 +234,13 @@ def test_same_file_is_no_deployment(engine, tmp_path):
     assert state(engine, "a") == messages.PAUSED
 
 
-def test_names_of_yaml_queues_are_blocked_for_9_days(engine, tmp_path):
-    """In a queue of queue.yaml a name is blocked for 9 days (CreateTaskRequest)."""
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_names_of_yaml_queues_are_blocked_for_9_days(engine, tmp_path, is_updated):
+    """In a queue of queue.yaml a name is blocked for 9 days (CreateTaskRequest), updated or not."""
     deploy(engine, tmp_path, f"queue:\n{A}")
+    if is_updated:
+        queue = engine.queues.get(PLACE.queue_name("a"))
+        engine.queues.update(queue, ["retry_config.max_attempts"])
     task = messages.Task(name=f"{PLACE.queue_name('a')}/tasks/t")
     task.http_request.url = "http://handler.invalid"
     engine.tasks.create(PLACE.queue_name("a"), task)

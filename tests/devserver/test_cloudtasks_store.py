@@ -95,6 +95,24 @@ def test_attempt_that_was_cut_off_runs_again(tmp_path):
     after.close()
 
 
+def test_a_task_that_a_fault_delays_is_late_after_a_restart_too(tmp_path):
+    """By as much as the fault said, and once."""
+    path = tmp_path / "tasks.sqlite3"
+    before = make_engine(path)
+    before.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    before.faults.add(kind="delay", param=30)
+    add(before, "a")
+    assert before.begin_ready() == []
+    before.close()
+
+    after = make_engine(path)
+    after.advance(29)
+    assert after.begin_ready() == []
+    after.advance(1)
+    assert ids(after.begin_ready()) == ["a"]
+    after.close()
+
+
 def test_an_overlap_ends_a_task_of_an_earlier_run(tmp_path):
     """The success of an overlapping delivery counts for a task that the store gave back, too."""
     path = tmp_path / "tasks.sqlite3"

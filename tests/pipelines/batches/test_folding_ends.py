@@ -9,9 +9,10 @@ from google.api_core import exceptions as rpc_errors
 
 from models.batches import BatchPage, state_key
 from pipelines.batches import beliefs
-from pipelines.batches.ending import End, count_guarded, end_members
+from pipelines.batches.ending import STALE_S, End, count_guarded, end_members
 from pipelines.fork_join import Batch
 from pipelines.fork_join import fold as fork_join_fold
+from pipelines.runtime.clock import naive_utc
 from tests.pipelines.batches.harness import (
     NOTES,
     RAN,
@@ -110,7 +111,11 @@ def test_ends_are_counted_without_a_transaction(
     deliver_next(world, "fan-out")
     world.clock.sleep(1)
     deliver_all(world, "fork-join")
+    with world.context():
+        due = state_key("notes:b").get().due
+    left_alone_s = (due - naive_utc(world.clock.now())).total_seconds()
 
+    assert 0.99 * STALE_S < left_alone_s <= STALE_S  # The sweep wakes none that moves.
     assert committed == [3]  # The batch, its page, and a row of results.
     with world.context():
         assert NOTES.progress("b").done == 2

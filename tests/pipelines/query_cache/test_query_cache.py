@@ -173,7 +173,9 @@ def test_all_works_without_memcached(world: World) -> None:
         assert room.titles(clients) == ["two"]
         assert not room.headlines.invalidate(clients)
         stats = room.headlines.stats(clients)
-    assert (stats.uncached, stats.calls, stats.is_shared) == (3, 3, False)
+        assert (stats.uncached, stats.calls, stats.is_shared) == (3, 3, False)
+        room.headlines.empty(clients)
+        assert room.headlines.stats(clients).calls == 0
 
 
 def test_a_result_of_another_type_is_an_error_at_once(world: World) -> None:
