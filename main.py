@@ -46,7 +46,7 @@ def open_clients(settings: DemoSettings, registry: Registry = APP) -> Clients:
         return endpoints.open_clients(settings, {Mailer: mailer}, registry)
     # An emulator writes one entity as often as it is asked to; the page of counters says so.
     names = [counter.name for counter in WAYS.values()]
-    limit = EntityWriteLimit(open_cache(settings.memcached), names)
+    limit = EntityWriteLimit(open_cache(settings.memcached, scope=settings.cache_scope), names)
     services: dict[type, object] = {Mailer: mailer, EntityWriteLimit: limit}
     return endpoints.open_clients(settings, services, registry, interceptors=[limit])
 

@@ -105,7 +105,7 @@ def open_clients(
             transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
-        cache=open_cache(settings.memcached),
+        cache=open_cache(settings.memcached, scope=settings.cache_scope),
         meter=meter,
         relay=BackgroundRelay(),
         processes=processes or NoProcesses(),

@@ -60,6 +60,11 @@ class Settings:
     def is_local(self) -> bool:
         return self.platform == LOCAL
 
+    @property
+    def cache_scope(self) -> str:
+        """The name of this app's data: two apps may share a memcached, and nothing in it."""
+        return f"{self.project}/{self.database or ''}"
+
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
         """Read the settings.

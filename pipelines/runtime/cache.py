@@ -65,6 +65,7 @@ class MemcachedCache:
         self,
         host: str,
         *,
+        scope: str = "",
         timeout_s: float = TIMEOUT_S,
         pool_size: int = 32,
         monotonic: Callable[[], float] = time.monotonic,
@@ -73,6 +74,7 @@ class MemcachedCache:
 
         Args:
             host: "host:port".
+            scope: Sets its keys apart from those of others on this server.
             timeout_s: For connecting and for each answer.
             pool_size: More than the process has threads; an empty pool raises at once.
         """
@@ -84,26 +86,27 @@ class MemcachedCache:
             default_noreply=False,
             no_delay=True,
         )
+        self._scope = scope
         self._monotonic = monotonic
         self._away_until = 0.0
 
     def get(self, key: str) -> bytes | None:
-        value = self._attempt(lambda: self._client.get(_hashed(key)), None)
+        value = self._attempt(lambda: self._client.get(self._name(key)), None)
         return value if isinstance(value, bytes) else None
 
     def set(self, key: str, value: bytes, ttl_s: int) -> bool:
         ttl_s = _checked(ttl_s)
-        return bool(self._attempt(lambda: self._client.set(_hashed(key), value, ttl_s), False))
+        return bool(self._attempt(lambda: self._client.set(self._name(key), value, ttl_s), False))
 
     def add(self, key: str, value: bytes, ttl_s: int) -> bool:
         ttl_s = _checked(ttl_s)
-        return bool(self._attempt(lambda: self._client.add(_hashed(key), value, ttl_s), False))
+        return bool(self._attempt(lambda: self._client.add(self._name(key), value, ttl_s), False))
 
     def delete(self, key: str) -> bool:
-        return bool(self._attempt(lambda: self._client.delete(_hashed(key)), False))
+        return bool(self._attempt(lambda: self._client.delete(self._name(key)), False))
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        name, ttl_s = _hashed(key), _checked(ttl_s)
+        name, ttl_s = self._name(key), _checked(ttl_s)
 
         def incr() -> int | None:
             counted = self._client.incr(name, delta)
@@ -115,7 +118,7 @@ class MemcachedCache:
         return self._attempt(incr, None)
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        name = _hashed(key)
+        name = self._name(key)
         step = self._client.incr if delta >= 0 else self._client.decr
         changed = self._attempt(lambda: step(name, abs(delta)), None)
         return int(changed) if changed is not None else None
@@ -125,6 +128,9 @@ class MemcachedCache:
 
     def close(self) -> None:
         self._client.close()
+
+    def _name(self, key: str) -> str:
+        return hashlib.sha256(f"{self._scope}\n{key}".encode()).hexdigest()
 
     def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
         if self._monotonic() < self._away_until:
@@ -175,9 +181,13 @@ class NoCache:
         pass
 
 
-def open_cache(host: str | None, *, timeout_s: float = TIMEOUT_S) -> Cache:
-    """Return the cache at "host:port", or one that never holds anything."""
-    return MemcachedCache(host, timeout_s=timeout_s) if host else NoCache()
+def open_cache(host: str | None, *, scope: str = "", timeout_s: float = TIMEOUT_S) -> Cache:
+    """Return the cache at "host:port", or one that never holds anything.
+
+    Args:
+        scope: Sets its keys apart from those of other apps on the same server.
+    """
+    return MemcachedCache(host, scope=scope, timeout_s=timeout_s) if host else NoCache()
 
 
 def counted(value: bytes | None) -> int | None:
@@ -189,10 +199,6 @@ def counted(value: bytes | None) -> int | None:
     # After a decrement memcached may leave a blank behind the number.
     is_number = value is not None and len(value) <= 20 and value.strip().isdigit()
     return int(value) if value is not None and is_number else None
-
-
-def _hashed(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _checked(ttl_s: int) -> int:

@@ -11,7 +11,7 @@ import pymemcache
 import pytest
 
 from pipelines.runtime import NoCache, open_cache
-from pipelines.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache, _hashed
+from pipelines.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache
 
 
 @pytest.fixture
@@ -63,6 +63,23 @@ def test_keys_do_not_run_into_each_other(cache: MemcachedCache) -> None:
     assert cache.get("A") is None
 
 
+def test_apps_that_share_a_server_share_nothing_in_it(memcached_address: str | None) -> None:
+    """Neither values nor counters: their scopes are parts of all names."""
+    if memcached_address is None:
+        pytest.skip("there is no memcached on this machine")
+    one, same, other = (
+        open_cache(memcached_address, scope=scope) for scope in ("demo-a/", "demo-a/", "demo-b/")
+    )
+    assert one.set("k", b"one", 60)
+    assert one.incr("n", 5, 60) == 5
+
+    assert (same.get("k"), same.incr("n", 1, 60)) == (b"one", 6)
+    assert (other.get("k"), other.incr("n", 1, 60)) == (None, 1)
+    assert not other.delete("k")
+    for cache in (one, same, other):
+        cache.close()
+
+
 @pytest.mark.parametrize("ttl_s", [0, -1, MAX_TTL_S + 1])
 def test_a_time_to_live_that_means_something_else_is_refused(ttl_s: int) -> None:
     """M5: 0 is for ever, and beyond 30 days is a date in 1970: both are a caller's error."""
@@ -84,7 +101,7 @@ def test_what_somebody_else_planted_is_bytes(cache: MemcachedCache, memcached_ad
     host, _, port = memcached_address.rpartition(":")
     cache.set("k", b"x", 60)
     client = pymemcache.Client((host, int(port)), default_noreply=False)
-    client.set(_hashed("k"), b"cos\nsystem\n(S'echo'\ntR.", flags=1)
+    client.set(cache._name("k"), b"cos\nsystem\n(S'echo'\ntR.", flags=1)
     client.close()
 
     assert cache.get("k") == b"cos\nsystem\n(S'echo'\ntR."
