@@ -112,8 +112,17 @@ class ShortAnswers:
 class DrawnAnswers(ShortAnswers):
     """Cuts the first answer to some questions, and each above 300 results.
 
-    Which, their shape says: a play that is played again makes the same calls.
+    Which, their shape says: a play that is played again makes the same calls. A lookup outside of a
+    transaction is cut where its parts are of one moment: who asks again for such an answer would
+    ask for ever.
     """
+
+    has_snapshots: bool = True
+
+    def _look_up(self, continuation: Any, details: Any, request: Any) -> Any:
+        if not (self.has_snapshots or request.read_options.transaction):
+            return continuation(details, request)
+        return super()._look_up(continuation, details, request)
 
     def _results(self, query: Any, limit: int, *, is_first: bool) -> int:
         shape = [query.kind[0].name if query.kind else "", *(o.property.name for o in query.order)]

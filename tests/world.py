@@ -152,7 +152,8 @@ class World:
         self.engine = self.services.cloud_tasks.engine
         self.clock = QueueClock(self.engine)
         self.settings = settings_for(self.services)
-        self.wire = FaultyWire(self.plan, DrawnAnswers().ask)
+        answers = DrawnAnswers(has_snapshots=self.services.datastore_kind == "firestore")
+        self.wire = FaultyWire(self.plan, answers.ask)
         self.clients = open_clients(self.services, self.plan, self.wire)
         # A worker's threads end with it: what gathers in memory must not go on in the next test.
         self.services.closers.extend(
@@ -370,7 +371,8 @@ def open_clients(services: Services, plan: FaultPlan, wire: FaultyWire) -> Clien
         emulator=services.datastore,
         namespace=f"t{next(_namespaces):x}",
         database=services.database,
-        interceptors=[*channel, DatastoreLimits(services.cloud_tasks.engine.clock.now)],
+        # Before the wire, which may cut what is asked for.
+        interceptors=[meter, DatastoreLimits(services.cloud_tasks.engine.clock.now), wire],
     )
     datastore.stub = WaitingStub(datastore.stub)
     return Clients(

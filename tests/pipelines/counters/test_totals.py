@@ -24,6 +24,7 @@ from tests.pipelines.counters.counts import (
     resize,
     total,
 )
+from tests.short_answers import whole
 from tests.world import World, in_threads
 
 pytestmark = WAYS
@@ -108,7 +109,7 @@ def test_hundreds_of_totals_are_cut_into_lookups(world: World) -> None:
     with world.clients.context():
         LIKES.increment_many(world.clients, dict.fromkeys(counted, 2))
         world.plan.reset()
-        with world.plan.watched():
+        with whole(world), world.plan.watched():
             totals = LIKES.totals(world.clients, [*counted, *unknown])
 
     assert [totals[key].value for key in counted] == [2] * 100

@@ -88,7 +88,7 @@ def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> Non
 VARIANTS = (
     (discarded_at_once, 0),
     (handed_by_name, 0),
-    (places_of_all_streams, 420),
+    (places_of_all_streams, 129),
     (horizon_of_what_runs, 480),
     (code_says_what_passes, 140),
     (one_id_at_all_sinks, 0),
