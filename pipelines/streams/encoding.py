@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pipelines.runtime.limits import COMMIT
 from pipelines.streams.calls import FullError, Key, TooLargeError
 from pipelines.streams.keys import KeyState, SetTimer, made
 from pipelines.streams.records import NEVER
@@ -45,7 +46,7 @@ _encode = encoder(allow_nan=True)
 MAX_ROW_BYTES = 1_000_000
 # The service takes 10 MiB, the emulators take 4.
 MAX_COMMIT_BYTES = 3_500_000
-MAX_COMMIT_ROWS = 500
+MAX_COMMIT_ROWS = COMMIT.most
 
 
 def dump(kind: str, body: Any) -> bytes:
