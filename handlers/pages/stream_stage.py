@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.pages.formatting import number
 from handlers.pages.incidents import Delivery, Incidents
 from pipelines.streams.limits import SLOTS
 
@@ -19,34 +18,6 @@ class Hits:
 
     count: int
     is_open: bool
-
-
-def lag_text(lag_ms: int) -> str:
-    """Return how far a computation is behind, in at most six characters.
-
-    >>> [lag_text(ms) for ms in (0, 1, 59_999, 90_000, 6_000_000, 36_000_000, 10**10)]
-    ['0 s', '1 s', '60 s', '1 min', '1.7 h', '10 h', '115 d']
-    """
-    minutes = lag_ms / 60_000
-    if minutes < 1:
-        return f"{-(-lag_ms // 1000)} s"
-    if minutes < 100:
-        return f"{int(minutes)} min"
-    hours = minutes / 60
-    if hours < 100:
-        return f"{hours:.{0 if hours >= 9.95 else 1}f} h"
-    return f"{number(int(hours / 24))} d"
-
-
-def short(count: int) -> str:
-    """Return a count in at most five characters, as far as it has any meaning.
-
-    >>> [short(count) for count in (0, 9_999, 10_000, 123_456, 12_345_678)]
-    ['0', '9\\u202f999', '10k', '123k', '12M']
-    """
-    if count < 10_000:
-        return number(count)
-    return f"{count // 1000}k" if count < 1_000_000 else f"{count // 1_000_000}M"
 
 
 def hits_of(seen: Incidents) -> dict[str, Hits]:

@@ -38,7 +38,6 @@ from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
 from handlers.pages.quotas import SAMPLE_BYTES, let_in_upload
-from handlers.pages.stream_stage import lag_text, short
 from handlers.pages.weblog_charts import (
     BOX_HEIGHT,
     BOX_WIDTH,
@@ -50,8 +49,6 @@ from handlers.pages.weblog_stage import weblog_stage
 
 bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
 
-bp.add_app_template_filter(lag_text)
-bp.add_app_template_filter(short)
 
 TABS = ("table", "results", "state", "how", "code")
 PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as it goes"}

@@ -15,8 +15,9 @@ from demos.weblog import loads, progress, source
 from demos.weblog.lines import read_log
 from demos.weblog.pipeline import WEBLOG
 from demos.weblog.sample import sample_log
+from handlers.pages.formatting import lag_text, short
 from handlers.pages.incidents import Delivery, Incidents
-from handlers.pages.stream_stage import Hits, hits_of, lag_text, short
+from handlers.pages.stream_stage import Hits, hits_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from models.demos.weblog import access_logs
 from models.uploads import UploadChunk
