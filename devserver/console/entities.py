@@ -19,8 +19,7 @@ from devserver.console.words import Body, body
 
 PAGE_ENTITIES = 25
 # One reply of the Datastore emulator holds 300 keys, and it sorts the whole kind for each: to count
-# further took 1.3 s for a kind of 6,000 entities. So a page counts when it is
-# asked to.
+# further took 1.3 s for a kind of 6,000 entities. So a page counts when it is asked to.
 MAX_COUNTED = 299
 COUNTED_AT_ONCE = 4
 MAX_KINDS = 200
