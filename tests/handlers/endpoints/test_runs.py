@@ -102,6 +102,19 @@ def test_a_list_is_filtered_by_state_and_by_job(world: World) -> None:
     assert listed(get(world, "?state=running&name=apply&limit=1")) == ["b"]
 
 
+def test_pages_of_a_filtered_list_have_at_most_as_many_runs_as_asked_for(world: World) -> None:
+    """One more than the limit is a page of its own, and no page repeats or leaves out a run."""
+    start(world, "a", "b")
+    start(world, "other", job=PICKY)
+    start(world, "c")
+
+    first = get(world, "?name=apply&limit=2")
+    rest = get(world, f"?name=apply&limit=2&before={quote(first.json['next_before'] or '')}")
+
+    assert (listed(first), listed(rest)) == (["c", "b"], ["a"])
+    assert rest.json["next_before"] is None
+
+
 def test_a_run_shows_its_items_and_why_some_failed(world: World) -> None:
     """A letter for each item, in order; the reasons of those that did not go well."""
     put_items(world, 5)
