@@ -126,16 +126,16 @@ class _Hands:
         self.bytes = 0
         self.ttl = _milliseconds(computation.ttl)
         self.context = computation.context(self)
-        self.key, self.at, self.is_late = "", 0, False
+        self.key, self.at, self.late_at = "", 0, 0
         self._input: Input | None = None
         self._work: Any = None
         self.firing: SetTimer | None = None
         self._has_dropped = False
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
-    def enter(self, key: str, at: int, is_late: bool, firing: SetTimer | None) -> None:
+    def enter(self, key: str, at: int, late_at: int, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
-        self.key, self.at, self.is_late, self.firing = key, at, is_late, firing
+        self.key, self.at, self.late_at, self.firing = key, at, late_at, firing
         self._has_dropped, self._hook_bytes = False, 0
         self._hook_outputs.clear()
         work = self.works.get(key)
@@ -146,9 +146,9 @@ class _Hands:
                 work.expires = NEVER  # An earlier version may have had one.
         self._work = work
 
-    def step(self, at: int, is_late: bool) -> None:
+    def step(self, at: int, late_at: int) -> None:
         """Go on, in the same hook, with a record that it has led to (fused.py)."""
-        self.at, self.is_late, self.firing = at, is_late, None
+        self.at, self.late_at, self.firing = at, late_at, None
         if self.ttl is not None:
             self._keep_until(at + self.ttl)
 
@@ -176,7 +176,7 @@ class _Hands:
         if self.firing is not None or at < self.at:
             self._check_order(at, is_wall)
         hold = self.at if is_wall else at
-        is_late, before = self.is_late, self._work.timers.get(tag)
+        is_late, before = self.late_at > 0, self._work.timers.get(tag)
         if before == (at, is_wall, hold, is_late):
             return
         if is_late and before is not None and not before.is_late:
@@ -209,7 +209,7 @@ class _Hands:
         id_ = self._output_id(stream) if computation.weak else ""
         size = len(text) * (len(targets) or 1)  # In a commit: each reader gets its own.
         self.count_bytes(size)
-        self._keep(Production(stream, text, at, self.is_late, targets, id_), size)
+        self._keep(Production(stream, text, at, self.late_at, targets, id_), size)
 
     def count_bytes(self, size: int) -> None:
         """Count what a hook writes.
@@ -254,7 +254,8 @@ class _Hands:
 
     def produce_late(self, stream: str, text: str, at: int) -> None:
         """Hand a record that was dropped to the stream for late ones, as it was stored."""
-        late = Production(stream, text, at, True, self.route(stream, decoded(text)))
+        late_at = self.late_at or max(self.watermark, 1)
+        late = Production(stream, text, at, late_at, self.route(stream, decoded(text)))
         self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _keep_until(self, at: int) -> None:
@@ -296,16 +297,16 @@ class _Batch(_Hands):
             self.effects.taken += 1
 
     def _take(self, each: Input) -> None:
-        key, value, at, stream, is_late, *_ = each
+        key, value, at, stream, late_at, *_ = each
         if stream == DEAD_TIMERS:
             tag, fires_at, is_wall = value
             self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
             return
-        if is_late and self.computation.late == "drop":
+        if late_at and self.computation.late == "drop":
             self._drop(each)
             return
         self._input = each
-        self.enter(key, at, is_late, None)
+        self.enter(key, at, late_at, None)
         if not self.call(each, self.computation.record, Record(key, value, at, stream)):
             return
         if self._has_dropped:
@@ -369,7 +370,7 @@ class _Batch(_Hands):
         return fired >= self.max_fired or self._is_full() or (fired > 0 and self.is_over())
 
     def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
-        self.enter(key, timer.hold, timer.is_late, timer)
+        self.enter(key, timer.hold, max(self.watermark, 1) if timer.is_late else 0, timer)
         told = Timer(key, tag, timer.at, timer.is_wall)
         self.effects.fired.append((key, timer))
         if self.call((tag, timer), self.computation.timer, told):
@@ -388,7 +389,7 @@ class _CarefulBatch(_Batch):
 
     def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
         effects, key, at = self.effects, self.key, self.at
-        before, is_late, firing = self._work.freeze(), self.is_late, self.firing
+        before, late_at, firing = self._work.freeze(), self.late_at, self.firing
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
@@ -401,7 +402,7 @@ class _CarefulBatch(_Batch):
                 self._work.put(before)
                 del effects.productions[produced:]
                 self.bytes, effects.counts = size, replace(counts)
-                self.enter(key, at, is_late, firing)
+                self.enter(key, at, late_at, firing)
             else:
                 return True
         effects.failures.append(Failure(key, what, storable(said, MAX_ERROR_CHARS)))

@@ -14,7 +14,7 @@ class Hands(Protocol):
     key: str
     at: int
     now: int
-    is_late: bool
+    late_at: int
 
     @property
     def watermark(self) -> int: ...
@@ -77,7 +77,7 @@ class Context:
     @property
     def late(self) -> bool:
         """Whether this record came behind its source's watermark, or follows from one that did."""
-        return self._hands.is_late
+        return self._hands.late_at > 0
 
     def set_timer(self, tag: str, at: int, *, wall: bool = False) -> None:
         """Have `timer` called for this key, once, when a time is reached.

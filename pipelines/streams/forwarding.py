@@ -7,7 +7,7 @@ from pipelines.streams.environment import Environment
 from pipelines.streams.keys import Target
 from pipelines.streams.layout import Inbox, Left
 from pipelines.streams.mail import Mail
-from pipelines.streams.rows import CHUNK, LATE, Head, Names, is_late, past_names, time_of
+from pipelines.streams.rows import CHUNK, LATE, Head, Names, is_late, late_at, past_names
 
 # Of at most 256 KB each, in one commit.
 MAX_FORWARDED = 8
@@ -38,13 +38,12 @@ def forwarded(
     Args:
         watermark: What is before it goes into the lane for late ones.
     """
-    reached = min((time_of(name) for name, _ in chunks if is_late(name)), default=watermark)
-    commit, mail = Commit(), Mail(environment, head, reached)
+    commit, mail = Commit(), Mail(environment, head)
     for name, found in chunks:
         commit.deletes.append((Key(CHUNK, name), found.version))
         for letter in found.body:
-            late = is_late(name) or letter.at < watermark
-            mail.send(Target(computation, letter.key), letter, is_late=late)
+            late = late_at(name) or (watermark if letter.at < watermark else 0)
+            mail.send(Target(computation, letter.key), letter, late_at=late)
     commit.inserts += mail.inserts()
     return commit, mail
 

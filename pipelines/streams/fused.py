@@ -42,7 +42,7 @@ from pipelines.streams.texts import decoded
 _BETWEEN = ":"  # The name of a part and a tag; in no name.
 # A record on its way to a part; what gives it its key, unless it has that already; is it late? And
 # its value as it was written, because a part may change the value.
-_Waiting = tuple[Computation, KeyOf | None, Record, bool, str]
+_Waiting = tuple[Computation, KeyOf | None, Record, int, str]
 
 
 class _PartsCodec(JsonCodec):
@@ -172,7 +172,7 @@ class _BatchHands(Hands, Protocol):
     @property
     def timers(self) -> Mapping[str, SetTimer]: ...
 
-    def step(self, at: int, is_late: bool) -> None: ...
+    def step(self, at: int, late_at: int) -> None: ...
 
     @property
     def text(self) -> str: ...
@@ -203,7 +203,7 @@ class _Steps:
 
     __slots__ = (
         "_context", "_fired", "_fused", "_hands", "_has_dropped", "_part", "_waiting",
-        "at", "is_late", "key", "now",
+        "at", "key", "late_at", "now",
     )  # fmt: skip
 
     def __init__(self, fused: Fused, hands: _BatchHands) -> None:
@@ -214,7 +214,7 @@ class _Steps:
         self._has_dropped = False
         # Whose timer fires, and where it holds back what comes behind it; None: a record has come.
         self._fired: tuple[str, int] | None = None
-        self.key, self.now, self.at, self.is_late = "", 0, 0, False
+        self.key, self.now, self.at, self.late_at = "", 0, 0, 0
 
     def close(self) -> None:
         """Let go of what stands behind this, and of what this stands behind."""
@@ -228,10 +228,10 @@ class _Steps:
         self._begin(None)
         [(first, _), *others] = self._fused.readers[record.stream]
         text = self._hands.text
-        self._waiting.append((first, None, record, self.is_late, text))
+        self._waiting.append((first, None, record, self.late_at, text))
         for part, key_of in others:
             again = record._replace(value=decoded(text))
-            self._waiting.append((part, key_of, again, self.is_late, text))
+            self._waiting.append((part, key_of, again, self.late_at, text))
         self._work_on_all(is_alone=not others)
 
     def fire(self, timer: Timer) -> None:
@@ -248,7 +248,7 @@ class _Steps:
 
     def _begin(self, fired: tuple[str, int] | None) -> None:
         hands = self._hands
-        self.key, self.now, self.at, self.is_late = hands.key, hands.now, hands.at, hands.is_late
+        self.key, self.now, self.at, self.late_at = hands.key, hands.now, hands.at, hands.late_at
         self._fired = fired
         self._waiting.clear()  # A hook that raised has left something.
 
@@ -260,15 +260,15 @@ class _Steps:
         """
         waiting, step = self._waiting, self._hands.step
         while waiting:
-            part, key_of, record, is_late, text = waiting.popleft()
-            self._part, self.at, self.is_late = part, record.at, is_late
-            step(record.at, is_late)
+            part, key_of, record, late_at, text = waiting.popleft()
+            self._part, self.at, self.late_at = part, record.at, late_at
+            step(record.at, late_at)
             if key_of is not None and (key := key_of(record.value)) != self.key:
                 raise BadRecordError(
                     f"{part.name} has the key {key!r:.100} for a record of {self.key!r:.100}: "
                     "computations that are fused have the same keys"
                 )
-            self._has_dropped = is_late and part.late == "drop"
+            self._has_dropped = late_at > 0 and part.late == "drop"
             if not self._has_dropped:
                 part.record(self._context, record)
             if self._has_dropped:
@@ -283,7 +283,7 @@ class _Steps:
             self._hands.drop_inside()
         stream = self._part.late_stream
         if stream is not None:
-            self._send(stream, text, at, is_late=True)
+            self._send(stream, text, at, late_at=self.late_at or 1)
             if stream in self._fused.outputs:
                 self._hands.produce_late(stream, text, at)
 
@@ -328,7 +328,7 @@ class _Steps:
         if self._fused.readers[stream]:
             text = value_text(value)
             self._hands.count_bytes(len(text))
-            self._send(stream, text, check_output(at, self.at), is_late=self.is_late)
+            self._send(stream, text, check_output(at, self.at), late_at=self.late_at)
         if stream in self._fused.outputs:
             self._hands.produce(stream, value, at)
 
@@ -337,8 +337,8 @@ class _Steps:
             self._hands.drop_late()  # It refuses that for a timer.
         self._has_dropped = True
 
-    def _send(self, stream: str, text: str, at: int, *, is_late: bool) -> None:
+    def _send(self, stream: str, text: str, at: int, *, late_at: int) -> None:
         """Have those parts work on a record that read it, each on one of its own."""
         for part, key_of in self._fused.readers[stream]:
             record = Record(self.key, decoded(text), at, stream)
-            self._waiting.append((part, key_of, record, is_late, text))
+            self._waiting.append((part, key_of, record, late_at, text))

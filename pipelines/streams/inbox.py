@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from pipelines.streams.calls import Commit, Found, Key
 from pipelines.streams.keys import Input, made
-from pipelines.streams.rows import CHUNK, Letter, fingerprint, is_late
+from pipelines.streams.rows import CHUNK, Letter, fingerprint, late_at
 
 _id_of = attrgetter("id")
 
@@ -100,25 +100,25 @@ def gather(
     """
     batch = Batch(chunks)
     for number, (name, found) in enumerate(chunks):
-        letters, late = found.body, is_late(name)
+        letters = found.body
         chosen: Sequence[Letter]
         if any(map(_id_of, letters)):
             chosen = list(batch.choose(number, letters, known, limit))
         else:
             chosen = batch.choose_all(number, letters, limit)
-        batch.inputs += inputs_of(chosen, is_late=late, are_decoded=are_decoded)
+        batch.inputs += inputs_of(chosen, late_at=late_at(name), are_decoded=are_decoded)
         if batch.end[1] < len(letters):
             break
     return batch
 
 
-def inputs_of(letters: Sequence[Letter], *, is_late: bool, are_decoded: bool = True) -> list[Input]:
+def inputs_of(letters: Sequence[Letter], *, late_at: int, are_decoded: bool = True) -> list[Input]:
     """Return letters as a batch gets them, each with a value of its own."""
     if not letters:
         return []
     keys, times, streams, ids, texts = zip(*letters, strict=True)
     values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(letters)
-    late = (is_late,) * len(letters)
+    late = (late_at,) * len(letters)
     return list(made(Input, zip(keys, values, times, streams, late, ids, texts, strict=True)))
 
 

@@ -286,7 +286,6 @@ class _Plan:
             floor = max(floor, head.body.sources.get(offer.stream, 0))
             known = with_process(head.body, offer.stream, offer.process)
             self.commit.puts.append((environment.names.head, known, head.version))
-        self.mail.reached = floor
         late = self._send(floor)
         self.passage.end()
         self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
@@ -324,13 +323,13 @@ class _Plan:
             if error:
                 letter = Letter("", at, stream, id_, text)
                 for reader, _ in graph.readers[stream]:
-                    self.mail.send(Target(reader, "", error), letter, is_late=False)
+                    self.mail.send(Target(reader, "", error), letter, late_at=0)
                 continue
-            is_late = at < floor
-            late += is_late
+            late_at = floor if at < floor else 0
+            late += late_at > 0
             for target in graph.route(stream, value):
                 letter = Letter(target.key, at, stream, id_, text)
-                self.passage.send(target, letter, is_late=is_late)
+                self.passage.send(target, letter, late_at=late_at)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:

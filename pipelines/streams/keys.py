@@ -93,6 +93,7 @@ DEAD_TIMERS = ""
 class Input(NamedTuple):
     """A record on its way to a key; `id` is empty for what needs no deduplication.
 
+    `late_at`: see Production.
     `text`: the value as it was stored. A hook may change the value: whatever goes on without the
     hook, a further attempt, a dead letter, a late stream, begins with the text.
     """
@@ -101,7 +102,7 @@ class Input(NamedTuple):
     value: Any
     at: int
     stream: str
-    is_late: bool = False
+    late_at: int = 0
     id: str = ""
     text: str = ""
 
@@ -117,13 +118,15 @@ class Target(NamedTuple):
 class Production(NamedTuple):
     """A record that a hook has written: its value as text, and who gets it.
 
+    `late_at`: the watermark by which it, or the record that it follows from, came late. It holds
+    the watermark of its readers there, until it is worked on. 0: it is in time.
     `id`: follows from that of its input, if that has one and the computation is weak.
     """
 
     stream: str
     text: str
     at: int
-    is_late: bool
+    late_at: int
     targets: tuple[Target, ...]
     id: str = ""
 

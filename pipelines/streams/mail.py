@@ -11,7 +11,7 @@ and one that dies is delivered again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.streams.calls import Create, Key, Read, Steps, Wake
@@ -33,13 +33,12 @@ MAX_DELAY_S = 29 * 24 * 3600.0
 class Mail:
     """What one commit sends.
 
-    Attributes:
-        reached: The watermark by which its late records are late. They hold that of their readers
-            there, until they are worked on: how late they are does not follow from who is slow.
+    A late record holds the watermark of its readers where it was when the record came, until it is
+    worked on: how late it is does not follow from who is slow. So late records that came at
+    different watermarks go into chunks of their own.
     """
 
-    def __init__(self, environment: Environment, head: Head, reached: int = 0) -> None:
-        self.reached = reached
+    def __init__(self, environment: Environment, head: Head) -> None:
         self._environment = environment
         self._head = head
         self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
@@ -48,13 +47,17 @@ class Mail:
 
     def produce(self, productions: Iterable[Production]) -> None:
         """Send what hooks have written."""
-        for stream, text, at, is_late, targets, id_ in productions:
+        for stream, text, at, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, Letter(target.key, at, stream, id_, text), is_late=is_late)
+                self.send(target, Letter(target.key, at, stream, id_, text), late_at=late_at)
 
-    def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
-        """Send a letter to an interval, or, if it has no key, to the dead letters."""
-        if not is_late and (known := self._by_target.get(target)) is not None:
+    def send(self, target: Target, letter: Letter, *, late_at: int) -> None:
+        """Send a letter to an interval, or, if it has no key, to the dead letters.
+
+        Args:
+            late_at: The watermark by which it came late; 0: it is in time.
+        """
+        if not late_at and (known := self._by_target.get(target)) is not None:
             known.append(letter)
             return
         computation, key, error = target
@@ -63,9 +66,11 @@ class Mail:
             self._dead.append(DeadRow(computation, "", error, now_ms, letter))
             return
         lo = interval_of(self._head, computation, slot_of(key))
-        letters = self._letters[computation, lo, LATE if is_late else ON_TIME]
+        # What is late may have to wait until the watermark has passed it (forwarding.py).
+        hold = min(max(late_at, letter.at + 1), FOREVER - 1) if late_at else 0
+        letters = self._letters[computation, lo, hold]
         letters.append(letter)
-        if not is_late:
+        if not hold:
             self._by_target[target] = letters
 
     def bury(self, dead: DeadRow) -> None:
@@ -81,22 +86,14 @@ class Mail:
         """Return the intervals that get something."""
         return sorted({(computation, lo) for computation, lo, _ in self._letters})
 
-    def _time_of(self, lane: int, letters: Sequence[Letter]) -> int:
-        """Return the time that a chunk is named by, and that it holds the watermark at.
-
-        A late one can be worked on at the latest when that has passed its records.
-        """
-        if lane == ON_TIME:
-            return min([letter.at for letter in letters])
-        return min(max(self.reached, *(letter.at + 1 for letter in letters)), FOREVER - 1)
-
     def inserts(self) -> list[tuple[Key, Any]]:
         """Return the rows of all that is sent."""
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
-        for (computation, lo, lane), letters in self._letters.items():
+        for (computation, lo, hold), letters in self._letters.items():
+            lane = LATE if hold else ON_TIME
             for part, size in _cut(letters):
-                at = self._time_of(lane, part)
+                at = hold or min([letter.at for letter in part])
                 name = f"{id_}.{len(rows)}.{len(part)}.{size}"
                 born = birth_of(self._head, computation, lo)
                 key = names.chunk(computation, lo, lane, at, name, born)

@@ -85,15 +85,15 @@ class Passage:
         if not self._weak:
             self._mail.produce(productions)
             return
-        for stream, text, at, is_late, targets, id_ in productions:
+        for stream, text, at, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, Letter(target.key, at, stream, id_, text), is_late=is_late)
+                self.send(target, Letter(target.key, at, stream, id_, text), late_at=late_at)
 
-    def send(self, target: Target, letter: Letter, *, is_late: bool) -> None:
+    def send(self, target: Target, letter: Letter, *, late_at: int) -> None:
         """Take a letter: it waits for its computation if that is weak, else it is sent."""
         name = target.computation
-        if name not in self._weak or is_late or target.error:
-            self._mail.send(target, letter, is_late=is_late)
+        if name not in self._weak or late_at or target.error:
+            self._mail.send(target, letter, late_at=late_at)
         elif isinstance(sink := self._graph.computations[name], Sink):
             self._hand(sink, target, letter)
         else:
@@ -114,18 +114,18 @@ class Passage:
             if each in handed:
                 self.passed[each.target.computation] += 1
             else:
-                self._mail.send(each.target, each.letter, is_late=False)
+                self._mail.send(each.target, each.letter, late_at=0)
 
     def _hand(self, sink: Sink, target: Target, letter: Letter) -> None:
         if letter.id:
             id_ = sink_id(sink, letter.stream, letter.id)
             self.parcels.append(Parcel(target, letter, sink.version, id_))
         else:  # The other side could not tell a repetition.
-            self._mail.send(target, letter, is_late=False)
+            self._mail.send(target, letter, late_at=0)
 
     def _pass(self, name: str, letters: list[Letter]) -> None:
         part = letters[: self._left]
-        inputs = inputs_of(part, is_late=False)
+        inputs = inputs_of(part, late_at=0)
         effects = run_batch(
             self._graph.computations[name],
             {},
@@ -140,9 +140,9 @@ class Passage:
         failed = {id(failure.what) for failure in effects.failures}
         for letter, each in zip(part, inputs, strict=True):
             if id(each) in failed:
-                self._mail.send(Target(name, letter.key), letter, is_late=False)
+                self._mail.send(Target(name, letter.key), letter, late_at=0)
         for letter in letters[effects.taken :]:
-            self._mail.send(Target(name, letter.key), letter, is_late=False)
+            self._mail.send(Target(name, letter.key), letter, late_at=0)
         self._bytes += sum(len(each.text) * len(each.targets) for each in effects.productions)
         self.produce(effects.productions)
 

@@ -322,8 +322,9 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         if found is None:
             break
         dead: DeadRow = found.body
-        mail = Mail(environment, head.body, head.body.inputs.get(dead.computation, 0))
-        _send_again(environment, environment.at(head.body), dead, mail)
+        mail = Mail(environment, head.body)
+        late_at = max(1, head.body.inputs.get(dead.computation, 0))
+        _send_again(environment, environment.at(head.body), dead, mail, late_at)
         try:
             # The intervals are to be those that it is sent to, so it names the head, too.
             yield Commit(
@@ -346,20 +347,22 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     return True
 
 
-def _send_again(environment: Environment, plan: Plan, dead: DeadRow, mail: Mail) -> None:
+def _send_again(
+    environment: Environment, plan: Plan, dead: DeadRow, mail: Mail, late_at: int
+) -> None:
     letter = dead.letter
     if not plan.takes(dead.computation):
         raise UnknownStreamError(f"{dead.computation} does not run any more")
     if letter is None:
         text = value_text([dead.tag, dead.at, dead.is_wall])
         target = Target(dead.computation, dead.key)
-        mail.send(target, Letter(dead.key, dead.hold, DEAD_TIMERS, "", text), is_late=True)
+        mail.send(target, Letter(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at)
         return
     targets = plan.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
         if target.computation == dead.computation:
             id_ = _id_of_replay(environment, plan, dead, letter)
-            mail.send(target, letter._replace(key=target.key, id=id_), is_late=True)
+            mail.send(target, letter._replace(key=target.key, id=id_), late_at=late_at)
             return
     raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
 

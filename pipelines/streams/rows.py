@@ -309,6 +309,11 @@ def is_late(name: str) -> bool:
     return name.rsplit(":", 3)[1] == str(LATE)
 
 
+def late_at(name: str) -> int:
+    """Return the watermark by which the records of a chunk came late; 0: they are in time."""
+    return time_of(name) if is_late(name) else 0
+
+
 def chunk_size(name: str) -> tuple[int, int]:
     """Return how many letters and bytes a chunk had when it was sent.
 

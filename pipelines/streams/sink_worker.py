@@ -98,7 +98,9 @@ def _records(batch: Batch, sink: Sink) -> list[SinkRecord]:
             id_ = sink_id(sink, each.stream, each.id)
         else:
             id_ = batch.name_of(number)
-        records.append(SinkRecord(id_, each.key, each.value, each.at, each.stream, each.is_late))
+        records.append(
+            SinkRecord(id_, each.key, each.value, each.at, each.stream, each.late_at > 0)
+        )
     return records
 
 

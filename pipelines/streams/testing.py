@@ -141,8 +141,8 @@ class StreamTest:
         self.pipeline.source(stream)
         texts = [(value, value_text(value), check_time(at)) for value, at in records]
         for value, text, at in texts:
-            is_late = at < self._sources[stream]
-            self._deliver(stream, text, at, is_late, self._graph.route(stream, value))
+            floor, targets = self._sources[stream], self._graph.route(stream, value)
+            self._deliver(stream, text, at, floor if at < floor else 0, targets)
         self._run()
 
     def advance_watermark(self, at: int, stream: str | None = None) -> None:
@@ -205,7 +205,7 @@ class StreamTest:
             raise UnknownStreamError(f"{sink} is no sink")
         inputs, self._sunk[sink] = self._sunk[sink], []
         return [
-            computation.make(SinkRecord(f"{sink}.{n}", *each[:4], each.is_late))
+            computation.make(SinkRecord(f"{sink}.{n}", *each[:4], each.late_at > 0))
             for n, each in enumerate(inputs)
         ]
 
@@ -244,7 +244,7 @@ class StreamTest:
         for name in self._graph.order:
             streams = self._graph.computations[name].inputs
             sources = [self._sources[each] for each in streams if each in self._sources]
-            pending = [each.at for each in self._inboxes[name] if not each.is_late]
+            pending = [each.at for each in self._inboxes[name] if not each.late_at]
             first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
             self._watermarks[name] = max(before[name], first)
             out[name] = min(self._watermarks[name], self._keys[name].holds.first())
@@ -282,15 +282,15 @@ class StreamTest:
         self.late[name] += effects.counts.late + effects.counts.late_inside
         self.dead += [(name, failure) for failure in effects.failures]
         for each in effects.productions:
-            self._deliver(each.stream, each.text, each.at, each.is_late, each.targets)
+            self._deliver(each.stream, each.text, each.at, each.late_at, each.targets)
 
     def _deliver(
-        self, stream: str, text: str, at: int, is_late: bool, targets: tuple[Target, ...]
+        self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
     ) -> None:
         """Write a record to a stream, and put it before those who read that."""
-        self._written[stream].append(Output(json.loads(text), at, is_late))
+        self._written[stream].append(Output(json.loads(text), at, late_at > 0))
         for target in targets:
-            each = Input(target.key, json.loads(text), at, stream, is_late, text=text)
+            each = Input(target.key, json.loads(text), at, stream, late_at, text=text)
             if target.error:
                 self.dead.append((target.computation, Failure("", each, target.error)))
             elif isinstance(self._graph.computations[target.computation], Sink):

@@ -179,9 +179,6 @@ class Worker(Owner):
             self.limit = min(2 * self.limit, self.most)
         return True
 
-    def _mail(self) -> Mail:
-        return Mail(self.environment, self.head, self.watermark)
-
     def _know_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
         """Know what was accepted before, if something of some chunks may have been."""
         if has_ids(chunks):
@@ -295,7 +292,7 @@ class Worker(Owner):
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
-        commit, mail, wall = Commit(), self._mail(), self.interval.wall
+        commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
         with at_fault():
             interval = self._outcome(batch, effects, commit, mail)
             commit.inserts += mail.inserts()

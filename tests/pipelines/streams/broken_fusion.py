@@ -20,8 +20,8 @@ def late_is_forgotten(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:
     """What follows from a late record is in time for the next part."""
     real = _Steps._send
 
-    def send(self: Any, *args: Any, is_late: bool) -> None:
-        real(self, *args, is_late=False)
+    def send(self: Any, *args: Any, late_at: int) -> None:
+        real(self, *args, late_at=0)
 
     patch.setattr(_Steps, "_send", send)
 

@@ -41,15 +41,15 @@ def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """Late records pass, too, and may overtake themselves, sent in time, in an inbox."""
     real = Passage.send
 
-    def send(self: Passage, target: Target, letter: Letter, *, is_late: bool) -> None:
+    def send(self: Passage, target: Target, letter: Letter, *, late_at: int) -> None:
         stage = self._graph.computations[target.computation]
-        if not is_late or target.computation not in self._weak or stage in (*_sinks(self),):
-            real(self, target, letter, is_late=is_late)
+        if not late_at or target.computation not in self._weak or stage in (*_sinks(self),):
+            real(self, target, letter, late_at=late_at)
             return
-        inputs = inputs_of([letter], is_late=True)
+        inputs = inputs_of([letter], late_at=1)
         effects = run_batch(stage, {}, inputs, watermark=0, now=0, route=self._graph.route)
         if effects.failures:
-            real(self, target, letter, is_late=True)
+            real(self, target, letter, late_at=1)
         for production in effects.productions:
             self.produce([production])
 

@@ -62,7 +62,7 @@ def test_a_batch_has_what_is_new_up_to_a_number(
 ) -> None:
     """And takes out of its inbox what it was, and no more."""
     chunks = [
-        (f"p:c:0000:{int(is_late)}:{n:015d}:id.{n}.1.1", Found(body, n))
+        (f"p:c:0000:{int(is_late)}:{n + 1:015d}:id.{n}.1.1", Found(body, n))
         for n, (is_late, body) in enumerate(written)
         if body
     ]
@@ -92,9 +92,10 @@ def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limi
                 batch.repeated.append((number, place))
                 continue
             met.add(id_)
-            is_late, value = name.split(":")[3] == str(LATE), json.loads(letter.text)
+            _, _, _, lane, at, _ = name.split(":")
+            late_at, value = int(lane == str(LATE)) * int(at), json.loads(letter.text)
             batch.inputs.append(
-                Input(*letter[:1], value, *letter[1:3], is_late, letter.id, letter.text)
+                Input(*letter[:1], value, *letter[1:3], late_at, letter.id, letter.text)
             )
             batch.ids.append(id_)
             batch.places.append((number, place))
@@ -155,7 +156,7 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
                 raise ValueError
 
     before = {"k": KeyState('{"seen":4}')}
-    inputs = inputs_of([Letter("k", 1, "in", "", "{}")], is_late=False)
+    inputs = inputs_of([Letter("k", 1, "in", "", "{}")], late_at=0)
 
     effects = run_batch(Flaky(), before, inputs, watermark=0, now=0)
 
@@ -177,7 +178,7 @@ def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
             if record.at == 1:
                 raise ValueError
 
-    inputs = inputs_of([Letter("k", at, "in", "", "{}") for at in (1, 2)], is_late=False)
+    inputs = inputs_of([Letter("k", at, "in", "", "{}") for at in (1, 2)], late_at=0)
 
     effects = run_batch(Wordy(), {}, inputs, watermark=0, now=0)
 
@@ -303,7 +304,7 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
     gc.disable()
     try:
         for value in ("good", "poison"):
-            inputs = inputs_of([Letter("k", 1, "in", "", json.dumps(value))], is_late=False)
+            inputs = inputs_of([Letter("k", 1, "in", "", json.dumps(value))], late_at=0)
             run_batch(computation, {}, inputs, watermark=0, now=0)
         assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
         assert all(each() is None for each in Fragile.seen)

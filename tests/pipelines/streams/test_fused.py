@@ -373,7 +373,7 @@ def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
     test.push("in", {"k": "a", "waits": [0]}, at=10)
     test.advance_watermark(20)
     test.push("in", {"k": "a", "waits": [0]}, at=10)
-    inputs = inputs_of([Letter("a", 10, "in", "", '{"k":"a","waits":[0]}')], is_late=True)
+    inputs = inputs_of([Letter("a", 10, "in", "", '{"k":"a","waits":[0]}')], late_at=1)
     return test, run_batch(fused, {}, inputs, watermark=20, now=0).counts
 
 

@@ -13,7 +13,7 @@ import pytest
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer, watermarks
 from pipelines.streams.calls import Commit, Found, Key
 from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, SOURCE
+from pipelines.streams.rows import CHUNK, SOURCE, is_late, time_of
 from pipelines.streams.watermarks import tick
 from pipelines.streams.windows import Tumbling, Windowed
 from tests.pipelines.streams import schedules
@@ -60,6 +60,41 @@ def test_a_record_within_the_lateness_counts_however_far_behind_workers_are(back
     status = desk.status().computations["hits"]
     assert (status.late, status.records) == (0, 1 + max(1, backlog))
     assert desk.head.inputs["hits"] == (100 + 5 * max(0, backlog - 1)) * S
+
+
+class Copied(Computation):
+    inputs: ClassVar = {"in": itemgetter("k")}
+    outputs = ("copies",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("copies", record.value)
+
+
+COPIED_HITS = Windowed(
+    "hits",
+    Tumbling(timedelta(seconds=10)),
+    inputs={"copies": itemgetter("k")},
+    output="out",
+    lateness=timedelta(seconds=60),
+)
+
+
+def test_a_record_behind_a_stage_is_as_late_as_it_came_beside_whatever_came_later() -> None:
+    """G7: one commit writes for records that came at different watermarks."""
+    desk = Desk(Pipeline("p", Copied, COPIED_HITS, intervals=1))
+    desk.push(Came("r0", "a", 102 * S))
+    desk.run()
+    desk.push(Came("late", "late", 70 * S))
+    desk.push(Came("r1", "a", 302 * S))
+    desk.push(Came("later", "later", 250 * S))
+    steps = desk.worker("copied")
+    desk.finish(steps, desk.until(steps, Commit))
+
+    holds = sorted(time_of(name) for name in desk.rows(CHUNK) if is_late(name))
+    assert holds == [100 * S, 300 * S]
+    desk.run()
+    status = desk.status().computations["hits"]
+    assert (status.late, status.records) == (0, 4)
 
 
 def test_late_records_are_worked_on_while_as_much_as_ever_waits_in_time() -> None:

@@ -102,10 +102,10 @@ def undecoded(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """A letter cannot be decoded."""
     real = inbox.inputs_of
 
-    def inputs_of(letters: Any, *, is_late: bool, are_decoded: bool = True) -> Any:
+    def inputs_of(letters: Any, *, late_at: int, are_decoded: bool = True) -> Any:
         if are_decoded and any(is_bad(each.text) for each in letters):
             raise RecursionError("maximum recursion depth exceeded")
-        return real(letters, is_late=is_late, are_decoded=are_decoded)
+        return real(letters, late_at=late_at, are_decoded=are_decoded)
 
     patch.setattr(inbox, "inputs_of", inputs_of)
 
@@ -126,10 +126,10 @@ def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """What it leads to cannot be sent."""
     real = Mail.send
 
-    def send(self: Any, target: Any, letter: Any, *, is_late: bool) -> None:
+    def send(self: Any, target: Any, letter: Any, *, late_at: int) -> None:
         if target.computation == "reading" and is_bad(letter.text):
             raise UnicodeEncodeError("utf-8", HALF, 0, 1, "surrogates not allowed")
-        real(self, target, letter, is_late=is_late)
+        real(self, target, letter, late_at=late_at)
 
     patch.setattr(Mail, "send", send)
 
