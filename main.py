@@ -7,18 +7,20 @@ configured at import.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from flask import Flask, render_template
 from flask.typing import ResponseReturnValue
 
-from demos.counters.counters import WAYS
-from demos.counters.write_limit import EntityWriteLimit
+from demos.counters.counters import WAYS, is_row_of
 from demos.invitations.mail import Mailer, SmtpMailer
 from demos.registry import APP
 from handlers import endpoints, limits, pages
 from handlers.settings import DemoSettings
 from pipelines.registry import Registry
 from pipelines.runtime import Clients, open_cache
+from pipelines.runtime.write_limit import EntityWriteLimit, Tickets
 
 # Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
 API_PREFIX = "/api/"
@@ -32,8 +34,14 @@ def serve() -> Flask:
     return app
 
 
-def open_clients(settings: DemoSettings, registry: Registry = APP) -> Clients:
-    """Open everything remote that the settings name, to enqueue what a registry has."""
+def open_clients(
+    settings: DemoSettings, registry: Registry = APP, *, interceptors: Sequence[Any] = ()
+) -> Clients:
+    """Open everything remote that the settings name, to enqueue what a registry has.
+
+    Args:
+        interceptors: What a local app's calls of Datastore go through.
+    """
     mailer = SmtpMailer(
         settings.smtp_host,
         settings.smtp_port,
@@ -42,13 +50,16 @@ def open_clients(settings: DemoSettings, registry: Registry = APP) -> Clients:
         settings.smtp_password,
         settings.smtp_starttls,
     )
-    if not settings.is_local:
-        return endpoints.open_clients(settings, {Mailer: mailer}, registry)
+    if not settings.is_local or settings.cloud_profile:  # The limit is there.
+        return endpoints.open_clients(
+            settings, {Mailer: mailer}, registry, interceptors=interceptors
+        )
     # An emulator writes one entity as often as it is asked to; the page of counters says so.
     names = [counter.name for counter in WAYS.values()]
-    limit = EntityWriteLimit(open_cache(settings.memcached, scope=settings.cache_scope), names)
+    tickets = Tickets(open_cache(settings.memcached, scope=settings.cache_scope))
+    limit = EntityWriteLimit(tickets, lambda key: is_row_of(key, names))
     services: dict[type, object] = {Mailer: mailer, EntityWriteLimit: limit}
-    return endpoints.open_clients(settings, services, registry, interceptors=[limit])
+    return endpoints.open_clients(settings, services, registry, interceptors=[*interceptors, limit])
 
 
 def create_app(settings: DemoSettings, clients: Clients, registry: Registry = APP) -> Flask:

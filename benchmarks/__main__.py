@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import (
     batches,
+    cloud,
     cloudtasks,
     continuations,
     counters,
@@ -32,6 +33,7 @@ from benchmarks import (
     streams_growth,
 )
 from benchmarks.results import Result, table
+from cloud_profile import BUNDLED
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
@@ -50,6 +52,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "streams": streams.measure,
     "streams_growth": streams_growth.measure,
 }
+# Not with the others: `make bench LIKE=cloud`.
+LIKE = "cloud"
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"
 
@@ -58,6 +62,10 @@ def main() -> int:
     """Run what is asked for; 1 when a target is not met."""
     arguments = _arguments()
     results: list[Result] = []
+    if arguments.like:
+        BENCHMARKS.clear()
+        path = BUNDLED if arguments.like == BUNDLED.stem else Path(arguments.like)
+        BENCHMARKS[LIKE] = lambda: cloud.measure(path, arguments.names)
     for name, measure in BENCHMARKS.items():
         if arguments.names and name not in {each.partition(".")[0] for each in arguments.names}:
             continue
@@ -77,6 +85,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", help="benchmarks, or beginnings of results' names")
+    parser.add_argument(
+        "--like", default="", help="measure on a profile of latencies: cloud, or its file"
+    )
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
     return parser.parse_args()
 

@@ -155,11 +155,11 @@ def _bench() -> Iterator[Bench]:
     with open_testbed("benchmarks.fan_out_app:serve()") as bench:
         with bench.clients.context():
             for start in range(0, ITEMS_A_RUN, 500):
-                ndb.put_multi([_addressee(i) for i in range(start, start + 500)])
+                ndb.put_multi([addressee(i) for i in range(start, start + 500)])
         _timed(bench, NOTHING, _run_items)
         yield bench
 
 
-def _addressee(number: int) -> Addressee:
+def addressee(number: int) -> Addressee:
     spread = f"{(number * 2654435761) % 2**32:08x}"
     return Addressee(id=f"g:{spread}", address=f"guest{number}@example.com")

@@ -19,7 +19,8 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from demos.counters.write_limit import EntityWriteLimit
+from demos.counters.counters import is_row_of
+from demos.counters.counters import limit as production_limit
 from models.transactions import transact
 from pipelines.counters import Counter
 from pipelines.counters.additions import addition
@@ -74,8 +75,8 @@ def total(clients: Clients, design: str) -> int:
 def serve() -> Flask:
     """Return the app."""
     app, clients = app_for(Registry(*COUNTERS.values()))
-    limit = clients.service(EntityWriteLimit)
-    limit.declarations, limit.is_on = frozenset({"limited"}), True
+    if (limit := production_limit(clients)) is not None:
+        limit.is_limited, limit.is_on = lambda key: is_row_of(key, {"limited"}), True
 
     def count(design: str) -> None:
         once = clients.new_id() if design in ("adaptive", "idle", "limited") else None

@@ -135,27 +135,27 @@ def _watched(bench: Bench, design: str, rows: int, saves: int, act: Callable[[st
     Raises:
         RuntimeError: it is not within TIMEOUT_S, or there is more.
     """
-    before, writes = _visible(bench, design, rows), bench.cost().writes
+    before, writes = visible(bench, design, rows), bench.cost().writes
     loads: list[Load] = []
     clients = threading.Thread(target=lambda: loads.append(act(f"/bench/{design}/{rows}/{{}}")))
     clients.start()
     looks: list[tuple[float, int]] = []
     ends_at = time.time() + TIMEOUT_S
     while not looks or looks[-1][1] < saves:
-        looks.append((time.time(), _visible(bench, design, rows) - before))
+        looks.append((time.time(), visible(bench, design, rows) - before))
         if time.time() > ends_at:
             raise RuntimeError(f"{design}: {looks[-1][1]} of {saves} updates are visible")
         time.sleep(LOOK_EVERY_S)
     clients.join()
     bench.queue.wait_idle(TIMEOUT_S)
-    if _visible(bench, design, rows) - before != saves:
+    if visible(bench, design, rows) - before != saves:
         raise RuntimeError(f"{design}: more updates are visible than were made")
     (load,) = loads
     seen = [(at - load.began, count) for at, count in looks]
     return Run(load, seen, bench.cost().writes - writes)
 
 
-def _visible(bench: Bench, design: str, rows: int) -> int:
+def visible(bench: Bench, design: str, rows: int) -> int:
     """Return how many sources the rows count."""
     groups = range(rows * SPREAD, rows * SPREAD + rows)
     with bench.clients.context():

@@ -61,10 +61,10 @@ def _rates(bench: Bench) -> Iterator[Result]:
         loads: dict[str, list[Load]] = {design: [] for design in DESIGNS}
         for _ in range(ROUNDS):
             for design, found in loads.items():
-                before = _folded(bench, design)
+                before = folded(bench, design)
                 load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
                 _settle(bench)
-                _check(design, _folded(bench, design) - before, len(load.latencies_s))
+                _check(design, folded(bench, design) - before, len(load.latencies_s))
                 found.append(load)
         for design in DESIGNS:
             for rival in RIVALS:
@@ -274,5 +274,5 @@ def _sum(bench: Bench, design: str) -> tuple[int, int]:
     return (row.items, row.batches) if row else (0, 0)
 
 
-def _folded(bench: Bench, design: str) -> int:
+def folded(bench: Bench, design: str) -> int:
     return _sum(bench, design)[0]

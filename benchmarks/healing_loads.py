@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 from typing import Any, Protocol
@@ -254,13 +254,14 @@ class Leased:
 
 
 class AllLoads:
-    """Every pattern at once."""
+    """Every pattern at once, and more loads if there are any."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, more: Sequence[Callable[[Stack, Clients], Load]] = ()) -> None:
         with mock.patch.dict(os.environ, find(stack.where["console"]).environment):
             self.clients = main.open_clients(DemoSettings.from_environment(os.environ))
         sums = Sums(stack, self.clients)
-        others = [kind(stack, self.clients) for kind in (Mails, Quilts, Weblog, Clicks, Leased)]
+        kinds = (Mails, Quilts, Weblog, Clicks, Leased, *more)
+        others: list[Load] = [kind(stack, self.clients) for kind in kinds]
         self._loads: list[Load] = [sums, *others]
         self._looks = {type(load).__name__.lower(): (load, load.is_exact) for load in self._loads}
         self._looks["grades"] = sums, sums.books.bars_are_exact

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import statistics
@@ -23,6 +24,8 @@ from benchmarks.results import Result, percentile, quartiles
 # A lost race is sent again, within the same latency.
 MAX_RACES = 1_000
 ACCEPTED, LOST_RACE = 204, 409
+# What a patient client sends again, too: the services were not there, or the server is too busy.
+TRY_AGAIN = (429, 500, 503)
 _NUMBERS = itertools.count()
 
 
@@ -68,11 +71,27 @@ def counted(port: int, path: str, clients: int, numbers: range) -> Load:
     return _run(port, path, "--clients", clients, "--first", first, "--requests", most)
 
 
-def paced(port: int, path: str, clients: int, per_s: float, numbers: range) -> Load:
-    """GET a path once for each number, at a rate, whatever the answers."""
+def paced(
+    port: int,
+    path: str,
+    clients: int,
+    per_s: float,
+    numbers: range,
+    *,
+    give_up_s: float = float("inf"),
+) -> Load:
+    """GET a path once for each number, at a rate, whatever the answers.
+
+    Args:
+        give_up_s: After so long no request is sent, and none is waited for; those that were
+            answered until then are what is returned. An error of the server is sent again.
+    """
     first, most = numbers.start, len(numbers)
     return _run(
-        port, path, "--clients", clients, "--per-s", per_s, "--first", first, "--requests", most
+        port,
+        path,
+        *("--clients", clients, "--per-s", per_s, "--first", first, "--requests", most),
+        *("--give-up-s", give_up_s),
     )
 
 
@@ -123,6 +142,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--requests", type=int, default=0, help="0: as many as there is time for")
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--give-up-s", type=float, default=float("inf"))
     parser.add_argument("--per-s", type=float, default=0.0, help="0: as fast as the answers come")
     print(json.dumps(asdict(asyncio.run(_send(parser.parse_args())))))
     return 0
@@ -133,9 +153,10 @@ async def _send(chosen: argparse.Namespace) -> Load:
     numbers = itertools.islice(itertools.count(chosen.first), chosen.requests or None)
     latencies: list[float] = []
     ends: list[float] = []
+    is_patient = chosen.give_up_s < float("inf")
 
     async def client() -> None:
-        async with _line(chosen.port) as get:
+        async with _line(chosen.port, is_patient=is_patient) as get:
             for number in numbers:
                 if chosen.per_s:
                     at = started + (number - chosen.first) / chosen.per_s
@@ -145,14 +166,19 @@ async def _send(chosen: argparse.Namespace) -> Load:
                 latencies.append(await get(chosen.path.format(number)))
                 ends.append(time.perf_counter() - started)
 
+    async def until_given_up() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(chosen.give_up_s if is_patient else None):
+                await client()
+
     async with asyncio.TaskGroup() as group:
         for _ in range(chosen.clients):
-            group.create_task(client())
+            group.create_task(until_given_up())
     return Load(began, time.perf_counter() - started, latencies, ends)
 
 
 @asynccontextmanager
-async def _line(port: int) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
+async def _line(port: int, *, is_patient: bool) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
     """Keep a connection; its answers are read to their ends, so that the next is the next."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -165,7 +191,7 @@ async def _line(port: int) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
             if status == ACCEPTED:
                 return time.perf_counter() - began
             await reader.readexactly(_length(head))
-            if status != LOST_RACE:
+            if status != LOST_RACE and not (is_patient and status in TRY_AGAIN):
                 raise RuntimeError(f"{path}: {status}")
         raise RuntimeError(f"{path}: lost a thousand races")
 

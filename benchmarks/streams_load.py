@@ -87,16 +87,16 @@ def hops_ms(bench: Bench, accepted: dict[int, float], records: int) -> list[floa
     Raises:
         WrongError: there is not a result of each.
     """
-    readable = _readable(bench)
-    if set(readable) != set(range(records)):
-        raise WrongError(f"{len(readable)} records of {records} have a result")
+    found = readable(bench)
+    if set(found) != set(range(records)):
+        raise WrongError(f"{len(found)} records of {records} have a result")
     begins_at = min(accepted.values()) + WARM_S
     return [
-        1000 * max(0.0, readable[number] - at) for number, at in accepted.items() if at > begins_at
+        1000 * max(0.0, found[number] - at) for number, at in accepted.items() if at > begins_at
     ]
 
 
-def _readable(bench: Bench) -> dict[int, float]:
+def readable(bench: Bench) -> dict[int, float]:
     """Return when the commit of each record had returned."""
     lines = [line.split() for path in bench.costs.glob(f"*.{NOTES}") for line in path.open()]
     return {int(number): float(at) for number, at in lines}
@@ -109,7 +109,7 @@ def until_noted(bench: Bench, records: int) -> None:
         WrongError: there is not, after a long time.
     """
     ends_at = time.monotonic() + TIMEOUT_S
-    while (found := len(_readable(bench))) < records:
+    while (found := len(readable(bench))) < records:
         if time.monotonic() > ends_at:
             raise WrongError(f"{found} records of {records} have a result")
         time.sleep(0.2)

@@ -20,9 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 from flask import Flask
 
 import main
+from cloud_profile import load as load_profile
+from cloud_profile.slowdown import slowed
 from demos.invitations.mail import Mailer, SmtpMailer
 from devserver import ports
 from devserver.app import THREADS, WORKERS, AppServer
@@ -67,7 +70,8 @@ class Bench:
     """What is measured, and what it runs on."""
 
     clients: Clients
-    read_meter: Meter  # Of what this process asks of Datastore.
+    writer: Clients  # The same, as slow as the profile says: what a caller in the cloud has.
+    read_meter: Meter  # Of what this process asks of Datastore by `clients`.
     queue: RunningEmulator
     relay: MailServer
     costs: Path
@@ -78,7 +82,14 @@ class Bench:
     def cost(self) -> Cost:
         """Return what the app has spent so far, and what this process has on Cloud Tasks."""
         bills = [Cost(**bill["cost"]) for bill in self._bills()]
-        return sum(bills, start=self.clients.meter.total())
+        own = [self.clients.meter.total()]
+        if self.writer is not self.clients:
+            own.append(self.writer.meter.total())
+        return sum([*bills, *own], start=Cost())
+
+    def aborts(self) -> int:
+        """Return how many calls of the app have lost a race so far."""
+        return sum(bill["aborts"] for bill in self._bills())
 
     def cached(self) -> int:
         """Return how often the app has asked memcached."""
@@ -109,23 +120,45 @@ class CountingCache:
         return counted
 
 
+class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Counts the calls that lost a race, by whoever says so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        call = continuation(details, request)
+        call.add_done_callback(self._look)
+        return call
+
+    def _look(self, call: Any) -> None:
+        error = call.exception()
+        if error is not None and error.code() == grpc.StatusCode.ABORTED:
+            with self._lock:
+                self.count += 1
+
+
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
     """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS."""
     settings = DemoSettings.from_environment(os.environ)
-    opened = main.open_clients(settings, registry)
+    aborts = AbortCounter()
+    opened = main.open_clients(settings, registry, interceptors=[aborts])
     cache = CountingCache(opened.cache)
     clients = replace(opened, cache=cache)  # type: ignore[arg-type]
     path = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
-    threading.Thread(target=_note, args=[path, clients.meter, cache], daemon=True).start()
+    threading.Thread(target=_note, args=[path, clients.meter, cache, aborts], daemon=True).start()
     return main.create_app(settings, clients, registry), clients
 
 
-def _note(path: Path, meter: Meter, cache: CountingCache) -> None:
+def _note(path: Path, meter: Meter, cache: CountingCache, aborts: AbortCounter) -> None:
     """Note a bill whenever it has grown; no request waits for that."""
     noted = ""
     while True:
         cost, operations = meter.total().as_dict(), cache.operations
-        bill = json.dumps({"cost": cost, "cache_operations": operations})
+        bill = json.dumps({"cost": cost, "cache_operations": operations, "aborts": aborts.count})
         if bill != noted:
             part = path.with_suffix(".part")
             part.write_text(bill)
@@ -143,6 +176,7 @@ def open_testbed(
     threads: int = THREADS,
     emulator: str = "datastore",
     at_once: int = 16,
+    profile: Path | None = None,
 ) -> Iterator[Bench]:
     """Start everything on free ports.
 
@@ -153,6 +187,7 @@ def open_testbed(
         threads: Of each of them.
         emulator: "datastore", or "firestore", which locks, and increments by itself.
         at_once: How many tasks of the queue "bench" are delivered at a time.
+        profile: How slow the services are; None: as fast as emulators are.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
@@ -167,6 +202,7 @@ def open_testbed(
             project=PROJECT,
             location=LOCATION,
             issuer="http://issuer.bench",
+            profile=load_profile(profile) if profile else None,
         ) as queue,
         _app(
             target,
@@ -177,12 +213,15 @@ def open_testbed(
             cache if is_cached else None,
             relay,
             queue,
+            profile,
         ) as app,
     ):
         read_meter = Meter()
-        clients = _clients(url, datastore, relay, queue, read_meter)
+        clients = writer = _clients(url, datastore, relay, queue, read_meter)
+        if profile is not None:
+            writer = _clients(url, datastore, relay, queue, Meter(), profile)
         costs = Path(folder)
-        yield Bench(clients, read_meter, queue, relay, costs, port, app.workers, datastore)
+        yield Bench(clients, writer, read_meter, queue, relay, costs, port, app.workers, datastore)
 
 
 def _written(path: Path, at_once: int) -> Path:
@@ -191,13 +230,26 @@ def _written(path: Path, at_once: int) -> Path:
 
 
 def _clients(
-    url: str, datastore: str, relay: MailServer, queue: RunningEmulator, read_meter: Meter
+    url: str,
+    datastore: str,
+    relay: MailServer,
+    queue: RunningEmulator,
+    read_meter: Meter,
+    profile: Path | None = None,
 ) -> Clients:
-    meter = Meter()
-    client = open_cloud_tasks(emulator=queue.grpc_address, interceptors=[meter])
+    """Return clients of this process; as slow as a profile says, all they ask counts as cost."""
+    slow = slowed(str(profile), NoCache()) if profile else None
+    meter = Meter() if slow is None else read_meter
+    client = open_cloud_tasks(
+        emulator=queue.grpc_address, interceptors=[meter, *(slow.tasks if slow else ())]
+    )
     host, _, port = relay.address.rpartition(":")
     return Clients(
-        datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[read_meter]),
+        datastore=open_datastore(
+            PROJECT,
+            emulator=datastore,
+            interceptors=[read_meter, *(slow.datastore if slow else ())],
+        ),
         tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
         cache=NoCache(),
         meter=meter,
@@ -216,6 +268,7 @@ def _app(
     cache: str | None,
     relay: MailServer,
     queue: RunningEmulator,
+    profile: Path | None = None,
 ) -> Iterator[AppServer]:
     """Run gunicorn with the measured app."""
     url = f"http://127.0.0.1:{port}"
@@ -234,6 +287,7 @@ def _app(
         "SECRET_KEY": secrets.token_hex(32),
         "LOG_LEVEL": "WARNING",
         "BENCH_COSTS": folder,
+        "CLOUD_PROFILE": str(profile or ""),
     }
     count, threads = workers
     app = AppServer(ROOT, port=port, env=env, target=target, workers=count, threads=threads)

@@ -87,7 +87,7 @@ class AppServer:
         self.grace_s = grace_s
         self.process: GuardedProcess | None = None
         self.restarts = 0
-        self.wanted = WORKERS
+        self.wanted = workers
         self._resizing = asyncio.Lock()
 
     @property
@@ -177,7 +177,7 @@ class AppServer:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""
         self.reports.reloading()
         self.deaths.reloading()
-        self.wanted = WORKERS  # As gunicorn reads it again.
+        self.wanted = self.processes  # As gunicorn reads it again.
         if self.process is None or not self.process.running:
             self._spawn()
             return
@@ -229,7 +229,7 @@ class AppServer:
                 await asyncio.sleep(_BETWEEN_SIGNALS_S)
 
     def _spawn(self) -> None:
-        self.wanted = WORKERS
+        self.wanted = self.processes
         command = [sys.executable, "-m", "gunicorn", f"devserver.wsgi:load({self.target!r})"]
         command += ["--config", str(_REPOSITORY / "gunicorn.conf.py"), "--bind", self.address]
         command += ["--workers", str(self.processes), "--threads", str(self.threads)]

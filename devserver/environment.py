@@ -58,6 +58,7 @@ def of_app(at: Addresses, chosen: Settings, secret_key: str, limits_folder: Path
         "TASKS_ISSUER": at.console,
         "DEVSERVER_URL": at.console,
         "LIMITS_FOLDER": str(limits_folder),
+        "CLOUD_PROFILE": str(chosen.profile_path or ""),
         "SECRET_KEY": secret_key,
         "PYTHONUNBUFFERED": "1",
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cloud_profile import Profile
 from devserver.app import AppServer
 from devserver.autosave import clock_time
 from devserver.backing import Backing
@@ -36,6 +37,7 @@ class ServiceTable:
     cron: Cron
     watch: Watch
     is_kept: bool
+    profile: Profile | None = None
 
     def rows(self) -> list[ServiceState]:
         """Return the state of every service, as of now."""
@@ -60,6 +62,8 @@ class ServiceTable:
     def _app_row(self) -> ServiceState:
         app = self.app
         note = f"{len(app.workers())} workers"
+        if self.profile is not None:
+            note += f", {self.profile.in_words()}"
         if app.restarts:
             note += f", restarted {app.restarts} times"
         if app.reports.latest:

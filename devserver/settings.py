@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from cloud_profile import BUNDLED, Profile, ProfileError
+from cloud_profile import load as load_profile
 from devserver import ports, target
 from devserver.datastore import KINDS
 from devserver.errors import DevserverError, NotLocalError, UsageError
@@ -17,6 +19,8 @@ TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
 PROJECT = "demo-local"
 LOCATION = "us-central1"
 _LOCAL_PREFIX = "demo-"
+# What a profile stands on: the service locks, too.
+LOCKING = "firestore"
 
 # Credentials and traces of a real platform: the app of a laptop must not see them.
 _NOT_FOR_THE_APP = (
@@ -46,6 +50,8 @@ class Settings:
         datastore_host: An emulator that somebody else runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
         memcache_hosts: A cache that somebody else runs; "" starts one.
+        profile: How slow the services are to be; None: as fast as emulators are.
+        profile_path: Its file.
     """
 
     root: Path
@@ -64,6 +70,8 @@ class Settings:
     datastore_host: str
     datastore_database: str
     memcache_hosts: str
+    profile: Profile | None
+    profile_path: Path | None
     reload: bool
     json: bool
     verbose: bool
@@ -87,12 +95,13 @@ def read(
     Raises:
         NotLocalError: the project is not one of a laptop.
         PortTakenError: somebody listens where we were told to.
-        UsageError: an argument is unknown, or lacks its value.
+        UsageError: an argument is unknown, or lacks its value, or names no profile.
         DevserverError: a setting is no number, or no known name.
     """
     options = _parser().parse_args(arguments)
     root = (root or Path.cwd()).resolve()
-    kind = env.get("DATASTORE_EMULATOR") or KINDS[0]
+    profile_path = _profile_path(options.like, root)
+    kind = env.get("DATASTORE_EMULATOR") or (LOCKING if profile_path else KINDS[0])
     if kind not in KINDS:
         raise DevserverError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
     return Settings(
@@ -112,6 +121,8 @@ def read(
         datastore_host=env.get("DATASTORE_EMULATOR_HOST", ""),
         datastore_database=env.get("DATASTORE_DATABASE", ""),
         memcache_hosts=env.get("MEMCACHE_HOSTS", ""),
+        profile=_profile(profile_path),
+        profile_path=profile_path,
         reload=not options.no_reload,
         json=options.json,
         verbose=options.verbose,
@@ -144,6 +155,20 @@ def without_cloud(env: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in env.items() if name not in _NOT_FOR_THE_APP}
     # google-auth would otherwise look for a metadata server, which takes seconds.
     return {**kept, "NO_GCE_CHECK": "true"}
+
+
+def _profile_path(like: str, root: Path) -> Path | None:
+    """Return the file of a profile: one of ours by its name, or one of the caller's own."""
+    if not like:
+        return None
+    return BUNDLED if like == BUNDLED.stem else (root / like).resolve()
+
+
+def _profile(path: Path | None) -> Profile | None:
+    try:
+        return load_profile(path) if path else None
+    except ProfileError as error:
+        raise UsageError(f"--like takes {BUNDLED.stem!r} or a profile's file: {error}") from error
 
 
 def _project(env: Mapping[str, str]) -> str:
@@ -208,6 +233,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the queue.yaml; else that of the target's package, else that of this folder",
     )
     parser.add_argument("--cron", type=Path, metavar="PATH", help="the cron.yaml; the same")
+    parser.add_argument(
+        "--like",
+        default="",
+        metavar="cloud|FILE",
+        help="draw latencies and limits from a profile, on the Firestore emulator: the one that "
+        "comes along (cloud_profile/cloud.toml), or a file of your own in its form",
+    )
     parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
     parser.add_argument("--no-reload", action="store_true", help="do not reload on save")
     parser.add_argument("--json", action="store_true", help="print the addresses as one JSON line")

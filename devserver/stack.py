@@ -74,6 +74,7 @@ class Stack:
             on_line=terminal.sink("app"),
             target=target.text,
             grace_s=app.GRACE_S if chosen.dev_dir else _GRACE_IN_MEMORY_S,
+            **_instances(chosen),
         )
         self.keeper = AppKeeper(
             self.app, terminal.about("app"), reload=chosen.reload, folder=target.folder
@@ -89,6 +90,7 @@ class Stack:
             self.cron,
             self.watch,
             is_kept=chosen.dev_dir is not None,
+            profile=chosen.profile,
         )
         self._autosave: Autosave | None = None
         self._shutdown = Shutdown(terminal.say)
@@ -190,6 +192,7 @@ class Stack:
             location=settings.LOCATION,
             issuer=f"http://{ports.LOOPBACK}:{chosen.console_port}",
             kill_worker=self._kill_worker,
+            profile=chosen.profile,
         )
         try:
             return Emulator(wanted)
@@ -282,6 +285,14 @@ class Stack:
     async def _kill_worker(self, attempt: Attempt) -> None:
         """Kill a worker for a fault rule; which of them has the attempt, nobody knows."""
         self.kill_worker()
+
+
+def _instances(chosen: Settings) -> dict[str, int]:
+    """Return how many workers a profile gives the app, and threads."""
+    if chosen.profile is None:
+        return {}
+    most, at_once = (chosen.profile[f"instances.{name}"] for name in ("most", "requests_at_once"))
+    return {"workers": int(most), "threads": int(at_once)}
 
 
 def _reporter(terminal: Terminal) -> Callable[[str, str], None]:

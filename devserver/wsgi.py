@@ -52,9 +52,20 @@ def load(target: str) -> WsgiApp:
         page = ErrorPage(BROKEN, *describe(error))
     else:
         _write(LOADED)
-        return app
+        return _as_cold_as_a_profile_says(app)
     page.report()
     return page
+
+
+def _as_cold_as_a_profile_says(app: WsgiApp) -> WsgiApp:
+    """Return the app behind the start of an instance, if there is a profile."""
+    path = os.getenv("CLOUD_PROFILE")
+    if not path:
+        return app
+    from cloud_profile import load as load_profile
+    from cloud_profile.instances import ColdStart
+
+    return ColdStart(app, load_profile(Path(path)))
 
 
 def _write(text: str) -> None:

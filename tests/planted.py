@@ -127,7 +127,16 @@ PACKAGES = {
     "emulator": Package(
         _in(
             "devserver/cloudtasks",
-            *("batches", "clock", "control", "database", "dispatcher", "emulator", "errors"),
+            *(
+                "batches",
+                "behaviour",
+                "clock",
+                "control",
+                "database",
+                "dispatcher",
+                "emulator",
+                "errors",
+            ),
             *("faults", "grpc_server", "history", "incidents", "listing", "messages", "names"),
             *("operations", "outgoing", "paging", "queue_state", "queue_yaml", "rates", "reasons"),
             *("records", "retries", "statuses", "store", "tables", "task_messages", "tokens"),

@@ -10,12 +10,14 @@ Lost on failure: nothing that was accepted; in memory, what a killed process had
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
-from demos.counters.write_limit import EntityWriteLimit
 from models.demos.counters import ClickSwitch, switch_key
 from pipelines.counters import Counted, Counter, ShardStatus
 from pipelines.runtime import Clients
+from pipelines.runtime.write_limit import EntityWriteLimit
 
 KEY = "clicks"
 # Clicks of forms are counted beside the others, by the same commit: what was accepted is known.
@@ -70,6 +72,14 @@ def resize(clients: Clients, number: int | None) -> None:
 
 
 # The limit of production, simulated
+
+LIMITED_KINDS = ("CounterShard", "CounterTotal")
+
+
+def is_row_of(key: Any, declarations: Collection[str]) -> bool:
+    """Return whether a key is a row of some counters, by their declarations' names."""
+    last = key.path[-1]
+    return last.kind in LIMITED_KINDS and last.name.split("|")[1] in declarations
 
 
 def limit(clients: Clients) -> EntityWriteLimit | None:

@@ -118,7 +118,7 @@ class Attempts:
                 return None
             if self._is_held_back(queue, task_due, now):
                 continue
-            queue.bucket.tokens -= 1.0
+            queue.take_token(now)
             return self._begin(queue, task_due, NORMAL, now)
         return None
 
@@ -131,13 +131,20 @@ class Attempts:
         return queue.pop_due(now, faults.pick if reorders else None)
 
     def _is_held_back(self, queue: QueueState, task: TaskRecord, now: float) -> bool:
-        """Apply a delay fault, once to each attempt; return whether one struck."""
+        """Let a due task wait, once for each attempt; return whether it does.
+
+        For as long as a dispatch takes, and for a delay fault if one strikes.
+        """
         if task.due_at != task.schedule_at:
             return False
         rule = self._state.faults.fires("delay", task)
-        if rule is None:
+        held_s = self._state.behaviour.dispatch_s()
+        if rule is not None:
+            held_s += DEFAULT_DELAY_S if rule.param is None else rule.param
+        if rule is None and held_s <= 0:
             return False
-        task.due_at = now + (DEFAULT_DELAY_S if rule.param is None else rule.param)
+        task.is_delayed = rule is not None
+        task.due_at = now + held_s
         queue.push(task)
         self._state.store.tasks.update(task)
         return True
@@ -178,8 +185,9 @@ class Attempts:
     def _apply_faults(self, queue: QueueState, attempt: Attempt) -> None:
         """Mark the attempt with the faults that strike it."""
         task, faults = attempt.task, self._state.faults
-        if task.due_at != task.schedule_at:
+        if task.is_delayed:
             attempt.faults.append("delay")
+            task.is_delayed = False
         if faults.fires("error", task):
             attempt.answers_500 = True
             attempt.faults.append("error")

@@ -29,7 +29,9 @@ from typing import Any
 
 from aiohttp import web
 
+from cloud_profile import Profile
 from devserver.cloudtasks import control, queue_yaml
+from devserver.cloudtasks.behaviour import Behaviour
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.dispatcher import Dispatcher, KillWorker
 from devserver.cloudtasks.engine import Engine
@@ -60,6 +62,7 @@ class EmulatorSettings:
         watching: False leaves it to the caller to call reload_queues() when queue.yaml changes.
         dispatching: False leaves the delivery of tasks to the caller.
         kill_worker: Kills the worker that handles an attempt (fault kill_worker).
+        profile: How the service is to behave; None: at once, and at the full rate.
     """
 
     app_url: str = "http://127.0.0.1:8080"
@@ -77,6 +80,7 @@ class EmulatorSettings:
     rng: random.Random | None = None
     retention: Retention | None = None
     kill_worker: KillWorker | None = None
+    profile: Profile | None = None
 
 
 class Emulator:
@@ -103,6 +107,7 @@ class Emulator:
             rng=settings.rng,
             issuer=settings.issuer,
             retention=settings.retention,
+            behaviour=Behaviour.like(settings.profile),
             in_memory=settings.store_path is None,
         )
         self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None

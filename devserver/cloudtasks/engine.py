@@ -25,6 +25,7 @@ from typing import Any
 
 from devserver.cloudtasks import messages, tokens
 from devserver.cloudtasks.attempts import Attempts
+from devserver.cloudtasks.behaviour import Behaviour
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.engine_state import EngineState, Retention
 from devserver.cloudtasks.faults import FaultBook
@@ -57,6 +58,7 @@ class Engine:
         app: Where App Engine targets are.
         issuer: The `iss` claim of the tokens.
         rng: The randomness of the faults.
+        behaviour: What a profile says of the service; None: nothing.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Engine:
         rng: random.Random | None = None,
         issuer: str = "https://accounts.google.com",
         retention: Retention | None = None,
+        behaviour: Behaviour | None = None,
         in_memory: bool = False,
     ) -> None:
         self.place = place
@@ -77,7 +80,12 @@ class Engine:
         self.faults = FaultBook(rng or random.Random())
         self.reset_listeners: list[Callable[[], None]] = []
         self._state = state = EngineState(
-            store, place, self.clock, self.faults, retention or Retention()
+            store,
+            place,
+            self.clock,
+            self.faults,
+            retention or Retention(),
+            behaviour or Behaviour(),
         )
         self.lock = state.lock
         self.change_listeners = state.change_listeners

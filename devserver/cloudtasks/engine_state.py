@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from devserver.cloudtasks import errors, messages
+from devserver.cloudtasks.behaviour import Behaviour
 from devserver.cloudtasks.clock import Clock
 from devserver.cloudtasks.faults import FaultBook
 from devserver.cloudtasks.names import Place, queue_of_task
 from devserver.cloudtasks.queue_state import QueueState, phase_of
+from devserver.cloudtasks.rates import Ramp
 from devserver.cloudtasks.records import TaskRecord
 from devserver.cloudtasks.store import Store
 
@@ -63,13 +65,20 @@ class EngineState:
     """
 
     def __init__(
-        self, store: Store, place: Place, clock: Clock, faults: FaultBook, retention: Retention
+        self,
+        store: Store,
+        place: Place,
+        clock: Clock,
+        faults: FaultBook,
+        retention: Retention,
+        behaviour: Behaviour,
     ) -> None:
         self.store = store
         self.place = place
         self.clock = clock
         self.faults = faults
         self.retention = retention
+        self.behaviour = behaviour
         self.lock = threading.RLock()
         self.queues: dict[str, QueueState] = {}
         self.change_listeners: list[Callable[[], None]] = []
@@ -105,10 +114,15 @@ class EngineState:
         now = self.clock.now()
         for stored in self.store.queues.all():
             message = messages.Queue.FromString(stored.spec)
-            self.queues[stored.name] = QueueState(message, stored.from_yaml, now)
+            self.queues[stored.name] = self.new_queue(message, stored.from_yaml, now)
         self.store.attempts.close_lost()
         for task in self.store.tasks.live():
             self.queues[task.queue].add(task)
+
+    def new_queue(self, message: Any, from_yaml: bool, now: float) -> QueueState:
+        """Return a queue that is cold."""
+        ramp = Ramp(self.behaviour.allowed_per_s, self.behaviour.cold_after_s)
+        return QueueState(message, from_yaml, now, ramp)
 
     def queue(self, name: str) -> QueueState:
         """Return a queue.

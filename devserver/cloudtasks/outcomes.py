@@ -46,7 +46,7 @@ class Outcomes:
         if attempt.loses_response and response.status is not None:
             attempt.error = "The response was lost (fault lose_response)."
             return
-        if statuses.throttles(attempt.task.is_app_engine, response.status):
+        if self._state.behaviour.throttles(attempt.task.is_app_engine, response.status):
             retry_after_s = statuses.retry_after_s(response.headers, now)
             attempt.queue.throttle.slow_down(now, retry_after_s)
 

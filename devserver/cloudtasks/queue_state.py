@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from devserver.cloudtasks import messages
-from devserver.cloudtasks.rates import Throttle, TokenBucket
+from devserver.cloudtasks.rates import Ramp, Throttle, TokenBucket
 from devserver.cloudtasks.records import LIVE, TaskRecord
 
 # Reordering looks this far down the queue: enough to mix any test's tasks,
@@ -28,7 +28,7 @@ class QueueState:
         phases: How many live tasks wait, retry or run.
     """
 
-    def __init__(self, message: Any, from_yaml: bool, now: float) -> None:
+    def __init__(self, message: Any, from_yaml: bool, now: float, ramp: Ramp | None = None) -> None:
         self.message = message
         self.from_yaml = from_yaml
         self.tasks: dict[str, TaskRecord] = {}
@@ -36,6 +36,7 @@ class QueueState:
         self.running = 0
         self.phases: Counter[str] = Counter()
         self.throttle = Throttle()
+        self.ramp = ramp or Ramp()
         self.bucket = TokenBucket(0.0, 0, 0.0, now)
         self._heap: list[tuple[float, int, int, TaskRecord]] = []
         self._pushes = itertools.count()
@@ -54,7 +55,7 @@ class QueueState:
 
     def configure(self, message: Any, from_yaml: bool, now: float) -> None:
         """Take new settings; tokens that are already there stay."""
-        self.bucket.fill(now, self.throttle.factor)
+        self._fill(now)
         self.message = message
         self.from_yaml = from_yaml
         self.bucket.rate_per_s = message.rate_limits.max_dispatches_per_second
@@ -95,9 +96,20 @@ class QueueState:
         """Return whether pause, concurrency and rate allow a dispatch now."""
         if self.is_paused or not self.has_slot():
             return False
-        self.throttle.recover(now)
-        self.bucket.fill(now, self.throttle.factor)
+        self._fill(now)
         return self.bucket.has_token()
+
+    def take_token(self, now: float) -> None:
+        """Spend the token of a dispatch."""
+        self.bucket.tokens -= 1.0
+        self.ramp.use(now)
+
+    def _fill(self, now: float) -> float:
+        """Add the tokens that came; return the factor on the queue's rate."""
+        self.throttle.recover(now)
+        factor = self.throttle.factor * self.ramp.factor(self.bucket.rate_per_s, now)
+        self.bucket.fill(now, factor)
+        return factor
 
     def head(self) -> TaskRecord | None:
         """Return the task with the earliest due time."""
@@ -139,9 +151,7 @@ class QueueState:
         head = self.head()
         if head is None or self.is_paused or not self.has_slot():
             return None
-        self.throttle.recover(now)
-        self.bucket.fill(now, self.throttle.factor)
-        token_at = self.bucket.next_token_at(self.throttle.factor)
+        token_at = self.bucket.next_token_at(self._fill(now))
         return None if token_at is None else max(head.due_at, token_at)
 
     def is_idle(self, now: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
@@ -151,9 +161,13 @@ class QueueState:
         if self.is_paused:
             return True
         head = self.head()
-        if head is not None and (with_scheduled or head.due_at <= now):
+        if head is not None and (with_scheduled or head.due_at <= now or self._holds_back(now)):
             return False
         return not (with_retrying and self.phases[RETRYING])
+
+    def _holds_back(self, now: float) -> bool:
+        """Return whether a task whose time has come goes out a little later."""
+        return any(entry[3].schedule_at <= now and _is_valid(entry) for entry in self._heap)
 
 
 def phase_of(task: TaskRecord) -> str:

@@ -61,7 +61,7 @@ class Queues:
         with state.change():
             queue = state.queues.get(message.name)
             if queue is None:
-                queue = QueueState(message, True, state.clock.now())
+                queue = state.new_queue(message, True, state.clock.now())
                 state.queues[message.name] = queue
             queue.configure(message, True, state.clock.now())
             self._save(queue)
@@ -82,7 +82,7 @@ class Queues:
         if state.store.names.blocked_until(request.name) > now:
             raise errors.queue_too_recent()
         validation.check_queue(request)
-        queue = QueueState(validation.complete_queue(request), False, now)
+        queue = state.new_queue(validation.complete_queue(request), False, now)
         state.queues[request.name] = queue
         self._save(queue)
         return queue
@@ -179,6 +179,6 @@ class Queues:
         message.ClearField("purge_time")
         has_rate = message.rate_limits.max_dispatches_per_second > 0
         message.state = messages.RUNNING if has_rate else messages.PAUSED
-        fresh = QueueState(message, queue.from_yaml, self._state.clock.now())
+        fresh = self._state.new_queue(message, queue.from_yaml, self._state.clock.now())
         self._state.queues[queue.name] = fresh
         self._save(fresh)

@@ -10,6 +10,7 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimi
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 SLOW_STEP_S = 1.0
@@ -52,6 +53,35 @@ class Throttle:
             self.factor = min(1.0, self.factor * 2)
             self.calm_from += RECOVERY_STEP_S
             self.changed_at = now
+
+
+@dataclass(slots=True)
+class Ramp:
+    """How much of its rate a queue may use since it was cold.
+
+    Attributes:
+        allowed_per_s: The rate so many seconds after that; None: any.
+        cold_after_s: A queue that has dispatched nothing for so long is cold.
+    """
+
+    allowed_per_s: Callable[[float], float] | None = None
+    cold_after_s: float = math.inf
+    began_at: float | None = None
+    used_at: float = 0.0
+
+    def factor(self, rate_per_s: float, now: float) -> float:
+        """Return the share of a rate that is let through."""
+        if self.allowed_per_s is None or rate_per_s <= 0:
+            return 1.0
+        is_cold = self.began_at is None or now - self.used_at >= self.cold_after_s
+        elapsed_s = 0.0 if is_cold or self.began_at is None else now - self.began_at
+        return min(1.0, self.allowed_per_s(elapsed_s) / rate_per_s)
+
+    def use(self, now: float) -> None:
+        """Note a dispatch."""
+        if self.began_at is None or now - self.used_at >= self.cold_after_s:
+            self.began_at = now
+        self.used_at = now
 
 
 @dataclass(slots=True)

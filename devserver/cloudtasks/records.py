@@ -19,7 +19,8 @@ class TaskRecord:
     Attributes:
         sequence: Rises with each task ever created.
         spec: The serialized Task message as it was stored at creation.
-        due_at: When it may be dispatched: schedule_at, or later by a fault.
+        due_at: When it may be dispatched: schedule_at, or a while later.
+        is_delayed: A fault holds its next attempt back.
         execution_count: Responses so far, as the ExecutionCount header counts them.
         retry_reason: What the RetryReason header says on the next attempt.
         entry: Its place in the queue's heap, None while it has none.
@@ -49,6 +50,7 @@ class TaskRecord:
     last_code: int = 0
     last_message: str = ""
     running: int = 0
+    is_delayed: bool = False
     entry: tuple[float, int, int, "TaskRecord"] | None = None
 
 

@@ -94,8 +94,17 @@ def open_clients(
     """
     meter = Meter()
     processes = open_processes(settings.processes_folder)
-    limits = [DatastoreLimits(folder=settings.limits_folder)] if settings.is_local else []
-    cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=[meter])
+    limits: list[Any] = []
+    if settings.is_local:
+        limits = [DatastoreLimits(folder=settings.limits_folder)]
+    cache = open_cache(settings.memcached, scope=settings.cache_scope)
+    of_tasks: list[Any] = [meter]
+    if settings.cloud_profile:  # Never in a deployed app, which does not have the package.
+        from cloud_profile.slowdown import slowed
+
+        slow = slowed(settings.cloud_profile, cache)
+        cache, limits, of_tasks = slow.cache, [*limits, *slow.datastore], [meter, *slow.tasks]
+    cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=of_tasks)
     clients = Clients(
         datastore=open_datastore(
             settings.project,
@@ -105,7 +114,7 @@ def open_clients(
             transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
-        cache=open_cache(settings.memcached, scope=settings.cache_scope),
+        cache=cache,
         meter=meter,
         relay=BackgroundRelay(),
         processes=processes or NoProcesses(),

@@ -16,7 +16,10 @@ from pipelines.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
 DEMO_PREFIX = "demo-"
 EMULATORS = ("DATASTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST")
-LOCAL_ONLY = (*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER", "DEVSERVER_URL", "LIMITS_FOLDER")
+LOCAL_ONLY = (
+    *(*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER"),
+    *("DEVSERVER_URL", "LIMITS_FOLDER", "CLOUD_PROFILE"),
+)
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 MIN_SECRET = 32
@@ -54,6 +57,7 @@ class Settings:
     log_level: str = "INFO"
     processes_folder: str | None = None
     limits_folder: str = ""  # Where a local app tells the console how near it came to limits.
+    cloud_profile: str = ""  # The file whose latencies a local app takes on.
     live_streams: int = 0  # How many streams of live updates a process holds open.
 
     @property
@@ -99,6 +103,7 @@ class Settings:
             "log_level": env.get("LOG_LEVEL", "INFO").upper(),
             "processes_folder": env.get("WORKER_FILES") or None,
             "limits_folder": env.get("LIMITS_FOLDER", ""),
+            "cloud_profile": env.get("CLOUD_PROFILE", ""),
             "live_streams": _live_streams(env, platform),
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, abort, flash, redirect, render_template, request, url_for
@@ -140,7 +141,9 @@ def _live(found: NumbersRun | None) -> dict[str, Any]:
 def stack_in_words() -> str:
     """Return in words what the numbers are of."""
     if settings().datastore_emulator:
-        return "the Datastore emulator and the Cloud Tasks emulator, on this machine"
+        words = "the Datastore emulator and the Cloud Tasks emulator, on this machine"
+        profile = settings().cloud_profile
+        return f"{words}, as slow as {Path(profile).stem} says" if profile else words
     return "Datastore and Cloud Tasks"
 
 

@@ -5,8 +5,9 @@ import stat
 
 import pytest
 
+from cloud_profile import BUNDLED
 from devserver import settings
-from devserver.errors import DevserverError, NotLocalError, PortTakenError
+from devserver.errors import DevserverError, NotLocalError, PortTakenError, UsageError
 
 
 def test_a_project_that_may_be_real_is_refused(tmp_path):
@@ -85,3 +86,34 @@ def test_the_app_never_sees_real_credentials():
     env = {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json", "K_SERVICE": "x", "HOME": "/home/me"}
 
     assert settings.without_cloud(env) == {"HOME": "/home/me", "NO_GCE_CHECK": "true"}
+
+
+def test_like_cloud_is_the_profile_that_comes_along_on_the_emulator_that_locks(tmp_path):
+    """As the service does; who names an emulator gets that one."""
+    cloud = settings.read(["--like=cloud"], ZERO_PORTS, tmp_path)
+    named = settings.read(
+        ["--like=cloud"], {**ZERO_PORTS, "DATASTORE_EMULATOR": "datastore"}, tmp_path
+    )
+    none = settings.read([], ZERO_PORTS, tmp_path)
+
+    assert (cloud.profile_path, cloud.profile.name) == (BUNDLED, "cloud")
+    assert (cloud.datastore_kind, named.datastore_kind) == ("firestore", "datastore")
+    assert (none.profile, none.profile_path, none.datastore_kind) == (None, None, "datastore")
+
+
+def test_like_takes_a_file_of_ones_own(tmp_path):
+    """From the folder where it is called."""
+    own = tmp_path / "ours.toml"
+    own.write_text(BUNDLED.read_text().replace('name = "cloud"', 'name = "ours"'))
+
+    assert settings.read(["--like", "ours.toml"], ZERO_PORTS, tmp_path).profile.name == "ours"
+
+
+def test_like_something_that_is_no_profile_says_what_is_wrong(tmp_path):
+    """And what it takes."""
+    (tmp_path / "ours.toml").write_text("name = 7")
+
+    with pytest.raises(UsageError, match=r"--like takes 'cloud' or .*ours\.toml is no profile"):
+        settings.read(["--like=ours.toml"], ZERO_PORTS, tmp_path)
+    with pytest.raises(UsageError, match=r"clod cannot be read"):
+        settings.read(["--like=clod"], ZERO_PORTS, tmp_path)

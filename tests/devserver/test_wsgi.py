@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from cloud_profile import BUNDLED
+from cloud_profile.instances import ColdStart
 from devserver import wsgi
 from devserver.load_reports import LoadReports
 from devserver.wsgi import BROKEN, FIRST_LINE, LAST_LINE, LOADED, PROBLEM_HEADER, ErrorPage
@@ -163,3 +165,14 @@ def test_a_report_is_shown_once_however_many_workers_make_it():
     for line in report:
         reports.take(line)
     assert shown == ["before", *report, "between", LOADED, *report]
+
+
+def test_a_profile_puts_the_app_behind_the_start_of_an_instance(load, monkeypatch):
+    """Without one it is the app itself."""
+    text = "def serve():\n    return lambda environ, start_response: []\n"
+    plain, _ = load(text)
+    monkeypatch.setenv("CLOUD_PROFILE", str(BUNDLED))
+    cold, _ = load(text)
+
+    assert not isinstance(plain, ColdStart)
+    assert isinstance(cold, ColdStart)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from demos.counters import counters
-from demos.counters.write_limit import EntityWriteLimit
 from models.demos.counters import switch_key
 from pipelines.runtime import NoCache
+from pipelines.runtime.write_limit import EntityWriteLimit, Tickets
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only
@@ -30,7 +30,7 @@ def total(world: World) -> int:
 
 def limited(world: World) -> EntityWriteLimit:
     """Give the app the simulation that it has on a laptop."""
-    limit = EntityWriteLimit(NoCache(), [])
+    limit = EntityWriteLimit(Tickets(NoCache()))
     services = {**world.clients.services, EntityWriteLimit: limit}
     object.__setattr__(world.clients, "services", services)
     return limit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,11 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud.datastore_v1.types import CommitRequest
 
 from demos.counters import counters
-from demos.counters.write_limit import Contended, EntityWriteLimit
 from pipelines.runtime.cache import NoCache
+from pipelines.runtime.write_limit import Contended, EntityWriteLimit, Tickets
 
 
-class Tickets(NoCache):
+class CountedTickets(NoCache):
     """memcached, as far as tickets need it."""
 
     def __init__(self) -> None:
@@ -33,20 +35,30 @@ class Limited:
 
     def __init__(self, cache: Any = None) -> None:
         self.now_s, self.waits = 1000.0, list[float]()
-        self.limit = EntityWriteLimit(
-            cache or Tickets(), ["likes"], now_s=lambda: self.now_s, sleep=self.sleep
-        )
-        self.limit.is_on = True
+        self.limit = self.process(cache or CountedTickets())
+
+    def process(self, cache: Any) -> EntityWriteLimit:
+        """Return the limit of one process."""
+        tickets = Tickets(cache, now_s=lambda: self.now_s, sleep=self.sleep)
+        return EntityWriteLimit(tickets, lambda key: counters.is_row_of(key, ["likes"]), is_on=True)
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(round(seconds, 3))
         self.now_s += seconds
 
-    def write(self, *names: str, kind: str = "CounterShard", method: str = "Commit") -> Any:
+    def write(
+        self,
+        *names: str,
+        kind: str = "CounterShard",
+        method: str = "Commit",
+        operation: str = "update",
+        by: EntityWriteLimit | None = None,
+    ) -> Any:
         path = [{"key": {"path": [{"kind": kind, "name": name}]}} for name in names]
-        request = CommitRequest(mutations=[{"update": each} for each in path])
+        request = CommitRequest(mutations=[{operation: each} for each in path])
         details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
-        return self.limit.intercept_unary_unary(lambda d, r: "done", details, request)
+        limit = by or self.limit
+        return limit.intercept_unary_unary(lambda d, r: "done", details, request)
 
 
 def test_a_write_now_and_then_never_waits() -> None:
@@ -86,6 +98,40 @@ def test_ten_seconds_take_ten_writes() -> None:
             pass
 
     assert 9 <= written <= 11
+
+
+def test_two_processes_share_the_limit() -> None:
+    """Each has its first write of a window for nothing; from then on they share ten."""
+    world = Limited()
+    cache = CountedTickets()
+    processes = itertools.cycle([world.process(cache), world.process(cache)])
+    written = 0
+    while world.now_s < 1009.9:
+        with contextlib.suppress(Contended):
+            world.write("00|likes|000|a", by=next(processes))
+            written += 1
+
+    assert 9 <= written <= 12
+
+
+def test_an_entity_that_is_written_once_costs_no_call_of_memcached() -> None:
+    """A second write takes its ticket, and that of the first."""
+    cache = CountedTickets()
+    world = Limited(cache)
+    world.write("00|likes|000|a", "00|likes|001|a")
+    after_one = dict(cache.counts)
+    world.write("00|likes|000|a")
+
+    assert (after_one, list(cache.counts.values())) == ({}, [2])
+
+
+def test_what_is_inserted_is_not_limited() -> None:
+    """Nobody has written it before."""
+    world = Limited()
+    for _ in range(5):
+        world.write("00|likes|000|a", operation="insert")
+
+    assert world.waits == []
 
 
 def test_other_entities_are_not_limited() -> None:

@@ -1,0 +1,392 @@
+"""As slow as the cloud: each pattern beside the code of its talk, on a profile of latencies.
+
+The stack is that of the other benchmarks on the Firestore emulator, which locks, with the
+latencies and limits of a profile (cloud_profile/cloud.toml, or a file of one's own): so a design
+pays for each round trip, and for each entity that many write. Every design is offered the same
+items at the same rate, and watched until all of them are visible, or until LIMIT_S is over: then
+it has fallen behind, and its lags are at least those that are shown. A total of ours that is not
+exact fails the benchmark; the others are measured anyway.
+
+At the end each demo is used for a while, on the whole stack (benchmarks/cloud_demos.py).
+
+    make bench LIKE=cloud
+    make bench LIKE=cloud NAMES=cloud.counters
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from google.cloud import ndb
+
+from benchmarks import cloud_demos, fan_in, fork_join
+from benchmarks.batches_app import BenchDone
+from benchmarks.continuations import addressee
+from benchmarks.counters_app import COUNTERS
+from benchmarks.counters_app import total as counted_by
+from benchmarks.fan_out_app import ITEMS, NOTHING, PAGES, REQUEST, Receipt, Walk
+from benchmarks.load import closed, new_numbers, paced
+from benchmarks.results import Result, percentile
+from benchmarks.streams_app import HOPS, Arrived, BenchCount, count_each
+from benchmarks.streams_load import numbered, push, readable
+from benchmarks.testbed import Bench, open_testbed
+from pipelines import continuations
+from pipelines.continuations.progress import progress
+from pipelines.runtime import Cost
+from pipelines.tasks.runs import UnknownRunError
+
+PER_S, OFFERED_S, CLIENTS = 20.0, 12.0, 16
+OFFERED = int(PER_S * OFFERED_S)
+WALKED, MEMBERS = 300, 100
+LIMIT_S = 45.0
+LOOK_EVERY_S = 0.1
+WARM_CLIENTS, WARM_S = 16, 6.0
+
+# Starts a load and returns when each of its items was accepted, by time.time().
+Act = Callable[[], Sequence[float]]
+Visible = Callable[[], int]
+
+
+class WrongTotalError(Exception):
+    """A design of ours has lost or doubled items, or has not come to its end."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of the items of one design.
+
+    Attributes:
+        lags_s: From each item's acceptance until as many were visible, or until nobody looked on.
+        behind: How many were not visible in the end, of those that were offered.
+    """
+
+    offered: int
+    behind: int
+    per_s: float
+    lags_s: Sequence[float]
+    aborts: int
+    cost: Cost
+
+    def result(self, pattern: str, design: str, versus: str) -> Result:
+        """Return the run as one figure, with the others beside it."""
+        done = max(1, self.offered - self.behind)
+        bill = {name: round(spent / done, 2) for name, spent in self.cost.as_dict().items()}
+        return Result(
+            f"cloud.{pattern}.{design}_per_s",
+            self.per_s,
+            "items a second",
+            versus,
+            raw={
+                "offered": self.offered,
+                "behind": self.behind,
+                "lag_p50_s": round(percentile(self.lags_s, 0.5), 2),
+                "lag_p95_s": round(percentile(self.lags_s, 0.95), 2),
+                "aborts_per_item": round(self.aborts / done, 2),
+                **{f"{name}_per_item": figure for name, figure in bill.items()},
+            },
+        )
+
+
+def measure(profile: Path, names: Sequence[str] = ()) -> Iterator[Result]:
+    """Measure patterns on a profile, print the table of what was seen, and use all demos.
+
+    Args:
+        names: Those that are measured, as "cloud.counters"; without any all are.
+    """
+    patterns = {
+        "counters": _counters,
+        "views": _views,
+        "fork_join": _fork_join,
+        "continuations": _continuations,
+        "batches": _batches,
+        "streams": _streams,
+    }
+    results: list[Result] = []
+    for pattern, measured in patterns.items():
+        if _is_asked_for(pattern, names):
+            for result in measured(profile):
+                results.append(result)
+                yield result
+    print("\n".join(table(results)), file=sys.stderr)
+    if _is_asked_for("demos", names):
+        yield from cloud_demos.measure(profile)
+
+
+def _is_asked_for(pattern: str, names: Sequence[str]) -> bool:
+    return not names or any(f"cloud.{pattern}".startswith(name) for name in names)
+
+
+def table(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the lines of a Markdown table of runs."""
+    columns = "a second | lag p50, p95 (s) | behind | aborts | reads | writes | tasks"
+    yield f"| | {columns} | round trips |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for result in results:
+        raw = result.raw
+        at_least = "≥ " if raw["behind"] else ""
+        name = result.name.removeprefix("cloud.").removesuffix("_per_s")
+        figures = [
+            f"{raw[f'{what}_per_item']:g}" for what in ("aborts", "reads", "writes", "tasks")
+        ]
+        lags = f"{at_least}{raw['lag_p50_s']:g}, {at_least}{raw['lag_p95_s']:g}"
+        behind = f"{raw['behind']} of {raw['offered']}" if raw["behind"] else ""
+        cells = [f"`{name}`, {result.versus}", f"{result.value:.3g}", lags, behind, *figures]
+        yield f"| {' | '.join(cells)} | {raw['round_trips_per_item']:g} |"
+
+
+# Watching
+
+
+def _watched(
+    bench: Bench, act: Act, visible: Visible, offered: int, *, is_ours: bool = True
+) -> Run:
+    """Offer items, look until all are visible or LIMIT_S is over, and return what was seen.
+
+    Raises:
+        WrongTotalError: a design of ours has fewer or more items in the end.
+    """
+    before, cost, aborts = visible(), bench.cost(), bench.aborts()
+    accepted: list[Sequence[float]] = []
+    load = threading.Thread(target=lambda: accepted.append(act()))
+    looks = [(time.time(), 0)]
+    load.start()
+    while looks[-1][1] < offered and looks[-1][0] < looks[0][0] + LIMIT_S:
+        time.sleep(LOOK_EVERY_S)
+        looks.append((time.time(), visible() - before))
+    load.join()
+    if is_ours:
+        with contextlib.suppress(TimeoutError):
+            bench.queue.wait_idle(LIMIT_S)
+        if visible() - before != offered:
+            raise WrongTotalError(f"{visible() - before} items of {offered} are visible")
+    spent, lost = bench.cost() - cost, bench.aborts() - aborts
+    bench.queue.engine.reset()  # What has fallen behind is not waited for.
+    return _run(looks, accepted[0], offered, lost, spent)
+
+
+def _run(
+    looks: Sequence[tuple[float, int]],
+    accepted: Sequence[float],
+    offered: int,
+    aborts: int,
+    cost: Cost,
+) -> Run:
+    began, (ended, seen) = looks[0][0], looks[-1]
+    lags, later = [], iter(looks)
+    at, count = next(later)
+    for number, accepted_at in enumerate(sorted(accepted), 1):
+        while count < number and (look := next(later, None)) is not None:
+            at, count = look
+        lags.append(max(0.0, (at if count >= number else ended) - accepted_at))
+    behind = max(0, offered - seen)
+    # What was not accepted either has waited since it was offered, until the end.
+    lags += [ended - began - n / PER_S for n in range(len(accepted), offered)]
+    return Run(offered, behind, min(seen, offered) / (ended - began), lags, aborts, cost)
+
+
+@contextlib.contextmanager
+def _stack(target: str, profile: Path, warm: Sequence[str] = (), **options: Any) -> Iterator[Bench]:
+    """Run an app in the cloud, whose instances have started."""
+    testbed = open_testbed(
+        f"benchmarks.{target}:serve()",
+        is_cached=True,
+        emulator="firestore",
+        profile=profile,
+        **options,
+    )
+    with testbed as bench:
+        for path in warm:
+            closed(bench.port, path, WARM_CLIENTS, WARM_S)
+        _rest(bench)
+        yield bench
+
+
+def _rest(bench: Bench) -> None:
+    """Wait until the warm-up is folded."""
+    time.sleep(1.0)
+    with contextlib.suppress(TimeoutError):
+        bench.queue.wait_idle(LIMIT_S, with_scheduled=True)
+
+
+def _sent(bench: Bench, path: str) -> Act:
+    """Return what sends the offered items to a path, whose "{}" is an item's number."""
+
+    def act() -> Sequence[float]:
+        load = paced(bench.port, path, CLIENTS, PER_S, new_numbers(OFFERED), give_up_s=LIMIT_S)
+        return [load.began + end_s for end_s in load.ends_s]
+
+    return act
+
+
+# Patterns
+
+
+def _counters(profile: Path) -> Iterator[Result]:
+    """One count: ours, the talk's twenty shards, and one row."""
+    designs = {
+        "adaptive": "exact, in as many shards as conflicts ask for",
+        "gathered": "by a fork-join queue",
+        "twenty-shards": "the talk's code",
+        "one-row": "a transaction on one row",
+    }
+    with _stack("counters_app", profile, ["/bench/idle"]) as bench:
+        for design, versus in designs.items():
+
+            def visible(design: str = design) -> int:
+                with bench.clients.context():
+                    return counted_by(bench.clients, design)
+
+            is_ours = design in COUNTERS
+            act = _sent(bench, f"/bench/{design}?n={{}}")
+            run = _watched(bench, act, visible, OFFERED, is_ours=is_ours)
+            yield run.result("counters", _name(design), versus)
+
+
+def _views(profile: Path) -> Iterator[Result]:
+    """Updates of 2 rows, and of 100."""
+    designs = {"fan-in": "gathered for a second", "talk": "the talk's code: a task an update"}
+    with _stack("fan_in_app", profile, ["/bench/each/7/7"]) as bench:
+        for rows in fan_in.ROWS:
+            for design, versus in designs.items():
+                act = _sent(bench, f"/bench/{design}/{rows}/{{}}")
+                visible = partial(fan_in.visible, bench, design, rows)
+                run = _watched(bench, act, visible, OFFERED, is_ours=design == "fan-in")
+                yield run.result(f"views_{rows}", _name(design), versus)
+
+
+def _fork_join(profile: Path) -> Iterator[Result]:
+    """Additions to one sum."""
+    designs = {
+        "fork-join": "ours",
+        "slides": "the talk's code",
+        "inline": "a transaction each",
+    }
+    with _stack("fork_join_app", profile, ["/bench/put"]) as bench:
+        for design, versus in designs.items():
+            act = _sent(bench, f"/bench/{design}?n={{}}")
+            visible = partial(fork_join.folded, bench, design)
+            run = _watched(bench, act, visible, OFFERED, is_ours=design == "fork-join")
+            yield run.result("fork_join", _name(design), versus)
+
+
+def _continuations(profile: Path) -> Iterator[Result]:
+    """A walk over items, which are all accepted at its beginning."""
+    with _stack("fan_out_app", profile) as bench:
+        with bench.clients.context():
+            ndb.put_multi([addressee(number) for number in range(WALKED)])
+        _walked(bench, "items")  # The instances start.
+        for design, versus in {
+            "pages": "pages of 100",
+            "items": "one task an item",
+            "request": "one long request",
+        }.items():
+            run = _walked(bench, design)
+            yield run.result("continuations", design, versus)
+
+
+def _walked(bench: Bench, design: str) -> Run:
+    walk = Walk(secrets.token_hex(8), "g", NOTHING)
+
+    def act() -> Sequence[float]:
+        clients = bench.writer
+        began = time.time()
+        with clients.context():
+            if design == "pages":
+                continuations.start(clients, PAGES, walk, run_id=walk.run_id, expected=WALKED)
+            else:
+                {"items": ITEMS, "request": REQUEST}[design].enqueue(clients, walk)
+        return [began] * WALKED
+
+    def visible() -> int:
+        with bench.clients.context():
+            if design == "pages":
+                with contextlib.suppress(UnknownRunError):
+                    return progress(walk.run_id, dots=False).totals.done
+                return 0
+            first, beyond = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
+            query = Receipt.query(Receipt._key > first, Receipt._key < beyond)
+            return len(query.fetch(keys_only=True))
+
+    return _watched(bench, act, visible, WALKED, is_ours=design == "pages")
+
+
+def _batches(profile: Path) -> Iterator[Result]:
+    """A hundred members and one callback: a member is visible when the batch is complete."""
+    designs = {"ours": "a fork-join queue", "article": "the article's code"}
+    with _stack("batches_app", profile, at_once=64) as bench:
+        _batch(bench, "ours", is_ours=True)  # The instances start.
+        for design, versus in designs.items():
+            run = _batch(bench, design, is_ours=design == "ours")
+            yield run.result("batches", design, versus)
+
+
+def _batch(bench: Bench, design: str, *, is_ours: bool) -> Run:
+    batch = secrets.token_hex(8)
+
+    def act() -> Sequence[float]:
+        began = time.time()
+        path = f"/bench/{design}/{batch}?count={MEMBERS}"
+        paced(bench.port, path, 1, 1.0, range(1), give_up_s=2 * LIMIT_S)
+        return [began] * MEMBERS
+
+    def visible() -> int:
+        with bench.clients.context():
+            return MEMBERS if BenchDone.get_by_id(f"{design}:{batch}") else 0
+
+    return _watched(bench, act, visible, MEMBERS, is_ours=is_ours)
+
+
+def _streams(profile: Path) -> Iterator[Result]:
+    """Records that are counted by their keys, pushed ten at a time."""
+    with _stack("streams_app", profile) as bench:
+        for first in (0, OFFERED):  # The instances start with the first ones.
+            act = partial(_push, bench, first)
+            run = _watched(bench, act, lambda: len(readable(bench)), OFFERED)
+        yield run.result("streams", "pushed", "an exact stage")
+        run = _watched(
+            bench, partial(_enqueue, bench), partial(_each, bench), OFFERED, is_ours=False
+        )
+        yield run.result("streams", "task_each", "one task and one transaction a record")
+
+
+def _push(bench: Bench, first: int) -> Sequence[float]:
+    """Push records at their rate; return when each was accepted."""
+    slow, size, accepted = replace(bench, clients=bench.writer), 10, list[float]()
+    began = time.time()
+    for begin in range(0, OFFERED, size):
+        time.sleep(max(0.0, began + begin / PER_S - time.time()))
+        now_ms = int(time.time() * 1000)
+        push(slow, HOPS, [numbered(first + begin + n, now_ms) for n in range(size)])
+        accepted += [time.time()] * size
+    return accepted
+
+
+def _enqueue(bench: Bench) -> Sequence[float]:
+    """Enqueue a task for each record, at their rate, over ten keys as hot as a window's."""
+    size, accepted = 10, list[float]()
+    began = time.time()
+    with bench.writer.context():
+        for begin in range(0, OFFERED, size):
+            time.sleep(max(0.0, began + begin / PER_S - time.time()))
+            records = [Arrived(f"k{n}", 0) for n in range(size)]
+            count_each.enqueue_many(bench.writer, records)
+            accepted += [time.time()] * size
+    return accepted
+
+
+def _each(bench: Bench) -> int:
+    with bench.clients.context():
+        return sum(row.count for row in BenchCount.query().fetch())
+
+
+def _name(design: str) -> str:
+    return design.replace("-", "_")

@@ -1,0 +1,124 @@
+"""Each demo in the cloud's latencies: forms over HTTP, a little of each, and totals that are exact.
+
+python -m benchmarks.cloud_demos
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.books import GIVE_UP_S
+from benchmarks.dev_server import Stack, running
+from benchmarks.healing import TARGET
+from benchmarks.healing_loads import AllLoads, Visitor
+from benchmarks.results import Result
+from cloud_profile import BUNDLED
+from demos.blog import samples
+from demos.blog.posts import DEMO
+from demos.blog.samples import SAMPLE_COMMENTS, SAMPLE_POSTS
+from demos.blog.views import COMMENT_COUNTS
+from demos.numbers import runs
+from demos.zeitgeist import playbacks
+from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from demos.zeitgeist.playbacks import SPEEDS
+from demos.zeitgeist.records import records_of
+from models.demos.numbers import numbers_run_key
+from pipelines.runtime import Clients
+
+WRITE_S = 4.0
+
+
+class Blog:
+    """The samples of an empty blog, and how many comments each post has."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        self.visitor.send("/blog/new", "/blog/samples", {})
+
+    def is_exact(self) -> bool:
+        status = samples.status(self.clients, DEMO)
+        if status is None or status.is_running or status.done != SAMPLE_POSTS + SAMPLE_COMMENTS:
+            return False
+        posts = [str(number) for number in range(1, SAMPLE_POSTS + 1)]
+        totals = COMMENT_COUNTS.totals(self.clients, posts).values()
+        return sum(total.value for total in totals) == SAMPLE_COMMENTS
+
+
+class Zeitgeist:
+    """The sample, ten days of queries: each of its records is counted once."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        form = {"id": secrets.token_hex(16), "sample": "1", "speed": str(SPEEDS[-1])}
+        self.visitor.send("/zeitgeist", "/zeitgeist/playbacks", form)
+
+    def is_exact(self) -> bool:
+        playback = playbacks.current()
+        if playback is None or not playback.is_over:
+            return False
+        pushed = sum(
+            len(records_of(playback, feed, playback.begin, playback.last)) for feed in FEEDS
+        )
+        counter = ZEITGEIST.status(self.clients).computations["counter"]
+        return (counter.records, counter.late, counter.dead) == (pushed, 0, 0)
+
+
+class Numbers:
+    """A run of all probes."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.run_id = Visitor(stack), secrets.token_hex(16)
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        self.visitor.send("/numbers", "/numbers", {"id": self.run_id})
+
+    def is_exact(self) -> bool:
+        run = numbers_run_key(self.run_id).get()
+        return run is not None and runs.is_complete(run)
+
+
+def measure(profile: Path) -> Iterator[Result]:
+    """Use all demos at once for a while; yield how long each took until it was exact."""
+    with running(f"--like={profile}", "--target", TARGET, LOG_LEVEL="WARNING") as stack:
+        loads = AllLoads(stack, [Blog, Zeitgeist, Numbers])
+        loads.open()
+        with loads.writing():
+            time.sleep(WRITE_S)
+        exact_s = loads.until_exact(time.monotonic())
+    for name, seconds in sorted(exact_s.items()):
+        versus = "from the end of the writing to exact"
+        most = GIVE_UP_S - 1
+        yield Result(f"cloud.demos.{name}_s", seconds, "s", versus, most, at_least=False)
+
+
+def main() -> int:
+    """Measure; 1 when a demo is not exact."""
+    results = []
+    for result in measure(BUNDLED):
+        print(result.line(), flush=True)
+        results.append(result)
+    return int(not all(result.met for result in results))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("LOG_LEVEL", "WARNING")
+    sys.exit(main())
