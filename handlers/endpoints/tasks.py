@@ -66,6 +66,7 @@ def deliver(rest: str) -> ResponseReturnValue:
         return "", 405, {"Allow": "POST"}
     # One byte more shows that a body is too long, whatever its header says.
     delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
+    clients().meter.delivered(len(delivery.body))
     task = registry().tasks.get(request.path)
     if task is None:
         return _wait_for_a_version(delivery, "no task is declared for this path")

@@ -387,7 +387,7 @@ class _Attempt:
             record(page, self.job, found, is_last=is_last)
             page.committed_by = proof
             page.in_doubt += self.doubts
-            page.cost = (Cost(**page.cost) + self._spent()).as_dict()
+            page.cost = (Cost.of(page.cost) + self._spent()).as_dict()
             page.closed = page.done and can_close
             self.lease.settle(page, is_over=is_over)
             return page

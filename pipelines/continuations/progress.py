@@ -72,7 +72,7 @@ class Totals:
         in_doubt = count = 0
         for page in pages:
             letters.update(page.receipts)
-            cost += Cost(**page.cost) + _CLOSING
+            cost += Cost.of(page.cost) + _CLOSING
             in_doubt += page.in_doubt
             count += 1
         return cls(
@@ -89,7 +89,7 @@ class Totals:
     @classmethod
     def kept(cls, run: ContinuationRun) -> Totals:
         """Return the totals that an ended run keeps."""
-        return cls(**{**run.totals, "cost": Cost(**run.totals["cost"])})
+        return cls(**{**run.totals, "cost": Cost.of(run.totals["cost"])})
 
     @property
     def ended(self) -> int:

@@ -1,5 +1,7 @@
 """What every remote call over gRPC goes through: a deadline, and a count.
 
+The count is that of a bill: `devserver/prices.toml` has the rules with their sources.
+
 Both are interceptors of the channel, so they see ndb, google-cloud-datastore and
 google-cloud-tasks alike, and tests put their faults in the same place.
 
@@ -9,38 +11,54 @@ What ndb calls in a transaction goes through `BlockingTransactions`, which waits
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import grpc
 from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
-from google.cloud.datastore_v1.types import EntityResult
+from google.cloud.datastore_v1.types import EntityResult, QueryResultBatch
 
 
 @dataclass
 class Cost:
     """What a piece of work asked of the services, in billable operations.
 
-    `reads` counts entities looked up or returned by a query (keys alone are a small operation,
-    and no read), `writes` entities put or deleted, `tasks` tasks created, `round_trips` remote
-    calls of any kind.
+    Attributes:
+        reads: Entities looked up or returned by a query; keys alone are a small operation.
+        writes: Entities put or deleted.
+        tasks: Tasks created.
+        round_trips: Remote calls of any kind.
+        deletes: Entities deleted, which `writes` counts, too: they have a price of their own.
+        query_reads: Reads that are charged for a query itself, because it returned no entity.
+        task_operations: What Cloud Tasks charges: its calls, by tasks, and deliveries.
     """
 
     reads: int = 0
     writes: int = 0
     tasks: int = 0
     round_trips: int = 0
+    deletes: int = 0
+    query_reads: int = 0
+    task_operations: int = 0
+
+    @classmethod
+    def of(cls, stored: Mapping[str, int]) -> Cost:
+        """Return a stored cost; another version of the app may have stored more fields."""
+        return cls(**{name: stored[name] for name in _FIELDS if name in stored})
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+        return Cost(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(Cost)))
+        return Cost(*(getattr(self, name) - getattr(other, name) for name in _FIELDS))
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+_FIELDS = tuple(field.name for field in fields(Cost))
 
 
 class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -61,15 +79,20 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with self._lock:
             return self._total + Cost()
 
+    def delivered(self, body_bytes: int) -> None:
+        """Count a delivery of a task to this process, which Cloud Tasks charges as a call."""
+        self._add(self._spent(), Cost(task_operations=_chunks(body_bytes)))
+
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
         spent = self._spent()
-        rpc = details.method.rpartition("/")[2]
-        self._add(spent, Cost(round_trips=1) + _asked(rpc, request))
+        service, _, rpc = details.method.removeprefix("/").partition("/")
+        asked = _asked(service, rpc, request)
+        self._add(spent, Cost(round_trips=1) + asked)
         call = continuation(details, request)
-        if rpc == "RunQuery":
-            call.add_done_callback(lambda done: self._add(spent, _returned(done)))
+        if rpc in _ANSWERS:
+            call.add_done_callback(lambda done: self._add(spent, _answered(rpc, asked, done)))
         return call
 
     def _spent(self) -> Cost:
@@ -80,34 +103,82 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def _add(self, spent: Cost, more: Cost) -> None:
         with self._lock:
             for bill in (spent, self._total):
-                for field in fields(Cost):
-                    sum_ = getattr(bill, field.name) + getattr(more, field.name)
-                    setattr(bill, field.name, sum_)
+                for name in _FIELDS:
+                    setattr(bill, name, getattr(bill, name) + getattr(more, name))
 
 
-def _asked(rpc: str, request: Any) -> Cost:
+# Cloud Tasks charges a larger call as several operations.
+_CHUNK_BYTES = 32 * 1024
+# After these Datastore has done nothing, so it charges nothing. After others, nobody knows.
+_REFUSALS = (
+    *(grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND),
+    *(grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT),
+    *(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED),
+)
+
+
+def _chunks(size: int) -> int:
+    return max(1, -(-size // _CHUNK_BYTES))
+
+
+def _asked(service: str, rpc: str, request: Any) -> Cost:
     """Price a call by what it asks for."""
+    if service != "google.datastore.v1.Datastore":
+        return _asked_of_cloud_tasks(rpc, request)
     match rpc:
         case "Lookup":
             return Cost(reads=len(request.keys))
         case "Commit":
-            return Cost(writes=len(request.mutations))
-        case "CreateTask":
-            return Cost(tasks=1)
-        case "BatchCreateTasks":
-            return Cost(tasks=len(request.requests))
+            mutations = _message(request).mutations
+            deletes = sum(mutation.HasField("delete") for mutation in mutations)
+            return Cost(writes=len(mutations), deletes=deletes)
+        case "RunAggregationQuery":
+            return Cost(query_reads=1)
         case _:
             return Cost()
 
 
-def _returned(call: Any) -> Cost:
-    """Price a query by what it returned and what it skipped."""
-    if call.exception() is not None:
-        return Cost()
-    batch = call.result().batch
-    if batch.entity_result_type == EntityResult.ResultType.KEY_ONLY:
-        return Cost()
-    return Cost(reads=len(batch.entity_results) + batch.skipped_results)
+def _asked_of_cloud_tasks(rpc: str, request: Any) -> Cost:
+    match rpc:
+        case "CreateTask":
+            requests = [_message(request)]
+        case "BatchCreateTasks":
+            requests = _message(request).requests
+        case _:
+            return Cost(task_operations=1)
+    operations = sum(_chunks(each.ByteSize()) for each in requests)
+    return Cost(tasks=len(requests), task_operations=operations)
+
+
+def _message(request: Any) -> Any:
+    """Return the message itself; the client libraries wrap it."""
+    kind = type(request)
+    return kind.pb(request) if hasattr(kind, "pb") else request
+
+
+def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
+    """Price a call by its answer: what it adds to what was asked."""
+    error = call.exception()
+    if error is not None:
+        is_refused = isinstance(error, grpc.RpcError) and error.code() in _REFUSALS
+        return Cost() - asked if is_refused else Cost()
+    return _ANSWERS[rpc](call.result())
+
+
+def _returned(answer: Any) -> Cost:
+    """Price a query by what it returned and what it skipped; one without an entity is a read."""
+    batch = answer.batch
+    is_keys = batch.entity_result_type == EntityResult.ResultType.KEY_ONLY
+    reads = batch.skipped_results + (0 if is_keys else len(batch.entity_results))
+    goes_on = batch.more_results == QueryResultBatch.MoreResultsType.NOT_FINISHED
+    return Cost(reads=reads, query_reads=0 if reads or goes_on else 1)
+
+
+_ANSWERS: dict[str, Callable[[Any], Cost]] = {
+    "Lookup": lambda answer: Cost(reads=-len(answer.deferred)),  # They are asked for again.
+    "Commit": lambda answer: Cost(),
+    "RunQuery": _returned,
+}
 
 
 class _Details(NamedTuple):

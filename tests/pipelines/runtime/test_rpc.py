@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from models import rows
 from models.transactions import transact
+from pipelines.runtime import Cost
 from tests.world import World
 
 
@@ -47,16 +48,67 @@ def note() -> None:
         Note(id="n").put()
 
 
-def test_what_a_query_skips_is_paid_for_and_keys_alone_are_not(here: World) -> None:
-    """As the service bills it: by entities that are read on the way."""
+def spent(world: World, act: Callable[[], object]) -> dict[str, int]:
+    """Return what something costs, without what it does not."""
+    before = world.clients.meter.cost()
+    act()
+    cost = (world.clients.meter.cost() - before).as_dict()
+    return {name: count for name, count in cost.items() if count and name != "round_trips"}
+
+
+def test_what_a_query_skips_is_paid_for_and_keys_alone_are_one_read(here: World) -> None:
+    """As the service bills it: by entities that are read on the way; else for the query."""
     ndb.put_multi([Note(id=str(number)) for number in range(5)])
+    empty = Note.query(Note._key < ndb.Key(Note, "!"))
 
-    def reads(**options: Any) -> int:
-        before = here.clients.meter.cost()
-        Note.query().fetch(1, **options)
-        return (here.clients.meter.cost() - before).reads
+    assert spent(here, lambda: Note.query().fetch(1, offset=3)) == {"reads": 4}
+    assert spent(here, lambda: Note.query().fetch(1)) == {"reads": 1}
+    assert spent(here, lambda: Note.query().fetch(1, keys_only=True)) == {"query_reads": 1}
+    assert spent(here, lambda: empty.fetch(1)) == {"query_reads": 1}
 
-    assert (reads(offset=3), reads(), reads(keys_only=True)) == (4, 1, 0)
+
+def test_a_delete_is_a_write_that_has_a_price_of_its_own(here: World) -> None:
+    """A missing entity is read, too."""
+    notes = [Note(id=str(number)) for number in range(3)]
+
+    assert spent(here, lambda: ndb.put_multi(notes)) == {"writes": 3}
+    assert spent(here, lambda: ndb.delete_multi([note.key for note in notes[:2]])) == {
+        "writes": 2,
+        "deletes": 2,
+    }
+    assert spent(here, lambda: ndb.get_multi([note.key for note in notes])) == {"reads": 3}
+
+
+def test_a_commit_that_is_refused_writes_nothing(here: World) -> None:
+    """The row is there already: of the two commits one is paid for."""
+    insert = [(rows.Name("Note", "n"), b"{}")]
+
+    def commit_twice() -> None:
+        rows.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
+        with pytest.raises(rpc_errors.AlreadyExists):
+            rows.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
+
+    assert spent(here, commit_twice) == {"writes": 1}
+
+
+def test_a_task_is_paid_for_by_its_size_and_each_delivery_again(here: World) -> None:
+    """A call of more than 32 KB counts as two."""
+    client = here.clients.tasks._client  # type: ignore[attr-defined]
+    parent = client.queue_path("demo-tests", "us-central1", "default")
+
+    def create(size: int) -> None:
+        http = {"url": "http://app.test/tasks/none", "body": b"x" * size}
+        client.create_task(parent=parent, task={"http_request": http})
+
+    assert spent(here, lambda: create(10)) == {"tasks": 1, "task_operations": 1}
+    assert spent(here, lambda: create(33_000)) == {"tasks": 1, "task_operations": 2}
+    assert spent(here, lambda: here.clients.meter.delivered(33_000)) == {"task_operations": 2}
+    assert spent(here, here.clients.tasks.ping) == {"task_operations": 1}
+
+
+def test_a_stored_cost_of_another_version_can_be_read() -> None:
+    """Versions that serve side by side need not count the same things."""
+    assert Cost.of({"reads": 2, "writes": 1, "tasks": 0, "coins": 7}) == Cost(reads=2, writes=1)
 
 
 def test_a_transaction_starts_no_thread(here: World, started: list[str]) -> None:
