@@ -38,11 +38,13 @@ class Addresses:
     project: str
 
 
-def of_app(at: Addresses, chosen: Settings, secret_key: str, limits_folder: Path) -> dict[str, str]:
+def of_app(
+    at: Addresses, chosen: Settings, secret_key: str, reports_folder: Path
+) -> dict[str, str]:
     """Return the whole environment of the app.
 
     Args:
-        limits_folder: Where its processes write how near they came to the limits of Datastore.
+        reports_folder: Where its processes write what the console shows of them.
     """
     return {
         **settings.without_cloud(os.environ),
@@ -57,7 +59,7 @@ def of_app(at: Addresses, chosen: Settings, secret_key: str, limits_folder: Path
         "TASKS_CERTS_URL": f"{at.console}/oauth2/v1/certs",
         "TASKS_ISSUER": at.console,
         "DEVSERVER_URL": at.console,
-        "LIMITS_FOLDER": str(limits_folder),
+        "REPORTS_FOLDER": str(reports_folder),
         "CLOUD_PROFILE": str(chosen.profile_path or ""),
         "SECRET_KEY": secret_key,
         "PYTHONUNBUFFERED": "1",

@@ -47,9 +47,7 @@ class PriceList:
             "deletes": cost["deletes"],
             "task_operations": cost["task_operations"],
         }
-        return sum(
-            billed[name] * price.dollars / price.per for name, price in self.prices.items()
-        )
+        return sum(billed[name] * price.dollars / price.per for name, price in self.prices.items())
 
     def dollars_per_million(self, cost: Mapping[str, int], items: int) -> float:
         """Return what a million items cost when so many cost that; nothing for no items."""

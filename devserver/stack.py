@@ -94,7 +94,7 @@ class Stack:
         )
         self._autosave: Autosave | None = None
         self._shutdown = Shutdown(terminal.say)
-        self.limits_folder = Path(tempfile.mkdtemp(prefix="limits-"))
+        self.reports_folder = Path(tempfile.mkdtemp(prefix="reports-"))
 
     async def start(self) -> None:
         """Start everything; on an error, stop what had started.
@@ -135,7 +135,7 @@ class Stack:
     async def stop(self) -> None:
         """Stop everything that runs, the last started first."""
         await self._shutdown.run()
-        shutil.rmtree(self.limits_folder, ignore_errors=True)
+        shutil.rmtree(self.reports_folder, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -235,7 +235,7 @@ class Stack:
     async def _start_app(self) -> None:
         """Start the app; one that cannot be loaded shows why, and waits to be fixed."""
         self.app.env = environment.of_app(
-            self.addresses(), self.settings, self._secret_key, self.limits_folder
+            self.addresses(), self.settings, self._secret_key, self.reports_folder
         )
         hurried, say = self._shutdown.hurried, self.terminal.about("app")
         self._shutdown.add("app", lambda: drain(self.app, self.tasks, hurried, say))

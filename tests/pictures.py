@@ -159,6 +159,7 @@ PICTURES = (
     Picture("console-queues", in_console("/queues")),
     Picture("console-tasks", in_console("/tasks")),
     Picture("console-task", newest_task),
+    Picture("console-costs", in_console("/costs")),
     Picture("console-outbox", in_console("/outbox")),
     Picture("console-dead", in_console("/dead")),
     Picture("console-mail", in_console("/mail")),

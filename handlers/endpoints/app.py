@@ -21,6 +21,7 @@ from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
 from handlers.endpoints import (
+    costs,
     cron,
     delivery_log,
     errors,
@@ -96,7 +97,7 @@ def open_clients(
     processes = open_processes(settings.processes_folder)
     limits: list[Any] = []
     if settings.is_local:
-        limits = [DatastoreLimits(folder=settings.limits_folder)]
+        limits = [DatastoreLimits(folder=settings.reports_folder)]
     cache = open_cache(settings.memcached, scope=settings.cache_scope)
     of_tasks: list[Any] = [meter]
     if settings.cloud_profile:  # Never in a deployed app, which does not have the package.
@@ -153,6 +154,8 @@ def mount(
         MAX_FORM_PARTS=fields.MAX_FIELDS,
     )
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
+    if settings.reports_folder:
+        costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
     security.register(app, settings)
     for endpoints in (tasks, cron, metrics, runs):
         app.register_blueprint(endpoints.bp)

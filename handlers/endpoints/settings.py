@@ -18,7 +18,7 @@ DEMO_PREFIX = "demo-"
 EMULATORS = ("DATASTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST")
 LOCAL_ONLY = (
     *(*EMULATORS, "TASKS_CERTS_URL", "TASKS_ISSUER"),
-    *("DEVSERVER_URL", "LIMITS_FOLDER", "CLOUD_PROFILE"),
+    *("DEVSERVER_URL", "REPORTS_FOLDER", "CLOUD_PROFILE"),
 )
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
@@ -56,7 +56,7 @@ class Settings:
     devserver_url: str | None = None
     log_level: str = "INFO"
     processes_folder: str | None = None
-    limits_folder: str = ""  # Where a local app tells the console how near it came to limits.
+    reports_folder: str = ""  # Where a local app writes what the console shows of it.
     cloud_profile: str = ""  # The file whose latencies a local app takes on.
     live_streams: int = 0  # How many streams of live updates a process holds open.
 
@@ -102,7 +102,7 @@ class Settings:
             "devserver_url": env.get("DEVSERVER_URL") or None,
             "log_level": env.get("LOG_LEVEL", "INFO").upper(),
             "processes_folder": env.get("WORKER_FILES") or None,
-            "limits_folder": env.get("LIMITS_FOLDER", ""),
+            "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
             "live_streams": _live_streams(env, platform),
         }

@@ -59,6 +59,7 @@ class Cost:
 
 
 _FIELDS = tuple(field.name for field in fields(Cost))
+_NOTHING = Cost()
 
 
 class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -101,6 +102,8 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return self._local.spent  # type: ignore[no-any-return]
 
     def _add(self, spent: Cost, more: Cost) -> None:
+        if more == _NOTHING:
+            return
         with self._lock:
             for bill in (spent, self._total):
                 for name in _FIELDS:
@@ -161,7 +164,7 @@ def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
     error = call.exception()
     if error is not None:
         is_refused = isinstance(error, grpc.RpcError) and error.code() in _REFUSALS
-        return Cost() - asked if is_refused else Cost()
+        return _NOTHING - asked if is_refused else _NOTHING
     return _ANSWERS[rpc](call.result())
 
 
@@ -176,7 +179,7 @@ def _returned(answer: Any) -> Cost:
 
 _ANSWERS: dict[str, Callable[[Any], Cost]] = {
     "Lookup": lambda answer: Cost(reads=-len(answer.deferred)),  # They are asked for again.
-    "Commit": lambda answer: Cost(),
+    "Commit": lambda answer: _NOTHING,
     "RunQuery": _returned,
 }
 

@@ -46,8 +46,8 @@ def test_each_price_has_a_date_and_a_source():
         prices = price_list(region)
         assert prices.as_of >= datetime.date(2026, 11, 24)
         for price in prices.prices.values():
-            assert re.fullmatch(r"https://cloud\.google\.com/\S+/pricing", price.source)
-            assert price.checked or price.note
+            assert re.fullmatch(r"https://(docs\.)?cloud\.google\.com/\S+", price.source)
+            assert price.note
 
 
 def test_the_price_list_names_each_charged_operation_of_the_count():

@@ -9,6 +9,7 @@
 | /dead     | dead tasks                                | replay                      |
 | /data     | what is stored, by kind and key           |                             |
 | /limits   | how near the app came to the limits       |                             |
+| /costs    | what routes and tasks cost, in dollars    |                             |
 | /logs     | the newest lines of all services          |                             |
 | /mail     | received mail                             | clear                       |
 | /cron     | schedules and last results                | run now, pause, resume      |
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from devserver.console.pages.bulk import BulkActions
+from devserver.console.pages.costs import Costs
 from devserver.console.pages.cron import CronJobs
 from devserver.console.pages.data import Data
 from devserver.console.pages.dead_tasks import DeadTasks
@@ -46,6 +48,7 @@ MENU = [
     ("/outbox", "Outbox"),
     ("/data", "Data"),
     ("/limits", "Limits"),
+    ("/costs", "Costs"),
     ("/logs", "Logs"),
     ("/mail", "Mail"),
     ("/cron", "Cron"),
@@ -62,6 +65,7 @@ _SECTIONS: list[type[Section]] = [
     Outbox,
     Data,
     Limits,
+    Costs,
     Logs,
     Mail,
     CronJobs,

@@ -15,4 +15,4 @@ class Limits(Section):
 
     async def limits(self, request: web.Request) -> web.Response:
         """Show the largest use of each limit, the nearest one first."""
-        return self.page(request, "limits.html", uses=limit_uses(self.platform.limits_folder))
+        return self.page(request, "limits.html", uses=limit_uses(self.platform.reports_folder))

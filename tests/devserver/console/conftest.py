@@ -30,6 +30,7 @@ PAGES = [
     "/outbox",
     "/data",
     "/limits",
+    "/costs",
     "/logs",
     "/mail",
     "/cron",
@@ -48,7 +49,7 @@ class FakePlatform:
     cron: Cron
     mail: MailServer
     app_url: str
-    limits_folder: Path
+    reports_folder: Path
     datastore_address: str = "127.0.0.1:1"
     log_tail: LogTail = field(default_factory=LogTail)
     killed: list[int] = field(default_factory=list)

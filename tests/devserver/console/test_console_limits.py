@@ -10,7 +10,7 @@ from pipelines.runtime.limits import Use
 def test_the_largest_use_of_all_processes_stands_first(browser, platform, monkeypatch):
     """Nearest first: by its share of the limit, with what it was and what to do."""
     report = limits.report
-    folder = str(platform.limits_folder)
+    folder = str(platform.reports_folder)
     report(folder, {"commit": Use(480, "a commit"), "key": Use(30, "a key of Book")})
     monkeypatch.setattr(limits.os, "getpid", lambda: 1)
     report(folder, {"commit": Use(20, "a commit"), "entity": Use(900_000, "<b>Book")})
@@ -25,7 +25,7 @@ def test_the_largest_use_of_all_processes_stands_first(browser, platform, monkey
 
 def test_a_report_that_grows_is_replaced(platform):
     """A process has one file, whoever of its threads wrote last."""
-    folder = platform.limits_folder
+    folder = platform.reports_folder
     for size in (3, 5):
         limits.report(str(folder), {"lookup": Use(size, "a lookup of Book")})
 

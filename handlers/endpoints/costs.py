@@ -1,0 +1,43 @@
+"""What each request has cost: booked to its route or task, in the app that `make run` starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Flask, g, request
+
+from handlers.endpoints.context import clients, registry
+from pipelines.runtime import Meter
+from pipelines.runtime.cost_report import CostReport
+
+NO_ROUTE = "(no route)"
+
+
+def register(app: Flask, report: CostReport) -> None:
+    """Book what the thread of each request asks of the services until its response is made."""
+
+    @app.before_request
+    def begin() -> None:
+        g.spent_before = clients().meter.cost()
+
+    @app.teardown_request
+    def end(error: BaseException | None) -> None:
+        before = g.pop("spent_before", None)
+        if before is not None:
+            report.add(*_called(), clients().meter.cost() - before)
+
+
+def open_report(folder: str, meter: Meter) -> CostReport:
+    """Return a report that writes itself down."""
+    report = CostReport(Path(folder), meter)
+    report.start()
+    return report
+
+
+def _called() -> tuple[str, str]:
+    """Return the kind and the declared name of what was called: never a path of a caller's own."""
+    if request.path in registry().tasks:
+        return "task", request.path
+    if request.url_rule is None:
+        return "route", NO_ROUTE
+    return "route", f"{request.method} {request.url_rule.rule}"
