@@ -4,9 +4,10 @@ Which one, in this order:
 
 1. The address in DATASTORE_EMULATOR_HOST: somebody else runs it.
 2. An official emulator of the Google Cloud SDK. They differ in how transactions
-   meet: the Datastore emulator (default) lets the first commit win, the
-   Firestore emulator in Datastore mode (DATASTORE_EMULATOR=firestore) locks, as
-   the service does.
+   meet: the Firestore emulator in Datastore mode locks, as the service does; in
+   the Datastore emulator the first commit wins. DATASTORE_EMULATOR chooses; the
+   default is the one that locks, where it is installed
+   (docs/adr/0023-the-emulator-that-locks.md).
 3. A `datastore-emulator` program on PATH (the one written in Rust takes the
    flags used here). It keeps nothing across restarts.
 
@@ -14,7 +15,8 @@ None of them asks who calls: a page of any site can wipe one whose address it kn
 is drawn at each start (docs/adr/0012-an-address-nobody-can-guess.md).
 
 All of them keep everything in memory. Given a data folder, those of the SDK are saved from
-outside (saves.py) and loaded at the start. What the Datastore emulator writes by itself is not
+outside (saves.py) and loaded at the start; one that has kept nothing yet takes over what the other
+one has kept. What the Datastore emulator writes by itself is not
 used: every 30 s its saver takes a lock and waits for the commits, while a commit holds what the
 saver needs and waits for that lock. Under load that happens within minutes, and from then on
 nothing is answered and nothing saved.
@@ -39,7 +41,7 @@ from devserver.exports import Admin, FirestoreAdmin
 from devserver.processes import GuardedProcess, LineSink, until_idle
 from devserver.saves import Save, Saves
 
-KINDS = ("datastore", "firestore")
+KINDS = ("firestore", "datastore")
 _READY_S = 40.0
 _POLL_S = 0.05
 _GRACE_S = 2.0
@@ -87,6 +89,7 @@ class DatastoreEmulator:
         self.kind = kind
         self.host = ports.LOOPBACK
         self.port = port
+        self._all_data = data_dir
         self.data_dir = data_dir / kind if data_dir is not None else None
         self.project = project
         self.databases = tuple(databases)
@@ -180,9 +183,12 @@ class DatastoreEmulator:
 
     @property
     def _saves(self) -> Saves:
-        if self.data_dir is None:
+        return self._saves_of(self.kind)
+
+    def _saves_of(self, kind: str) -> Saves:
+        if self._all_data is None:
             raise RuntimeError("this emulator keeps nothing")
-        return Saves(self.data_dir / "saves" / self.project)
+        return Saves(self._all_data / kind / "saves" / self.project)
 
     def _export(self, folder: Path) -> tuple[Mapping[str, str], int]:
         # The count comes after the rows: then it is beyond the id of each of them.
@@ -190,12 +196,14 @@ class DatastoreEmulator:
         return overall, self.admin.next_id()
 
     def _load(self) -> None:
-        """Load the newest save; without one, what an earlier version left in the folder."""
+        """Load the newest save; without one, what an earlier version or the other emulator left."""
         self.saved = self._saves.newest()
         if self.saved is None:
             self._adopt()
         else:
             self._load_save(self.saved)
+        if self.saved is None:
+            self._take_over()
         self._saved_version = self.admin.version()
 
     def _load_save(self, save: Save) -> None:
@@ -225,6 +233,19 @@ class DatastoreEmulator:
         elif storage.exists():
             self.say(f"taking over the data in {storage}")
             self._load_save(self._converted(storage))
+
+    def _take_over(self) -> None:
+        """Load what the other emulator of the SDK has saved: they read each other's exports.
+
+        Of several databases each emulator has exports of another form.
+        """
+        if self.databases != ("",):
+            return
+        for kind in KINDS:
+            if kind != self.kind and (save := self._saves_of(kind).newest()) is not None:
+                self.say(f"taking over what the {kind.capitalize()} emulator had saved")
+                self._load_save(save)
+                self.saved = save
 
     def _converted(self, storage: Path) -> Save:
         """Return a save of what the Datastore emulator once wrote into a file of its own.

@@ -9,14 +9,22 @@ from devserver.errors import ServiceMissingError
 PROGRAM = "datastore-emulator"
 
 _WAYS = """No Datastore emulator was found. Any one of these helps:
-  - the Google Cloud SDK with its emulator:
-      gcloud components install cloud-datastore-emulator
-      (Debian, Ubuntu: apt-get install google-cloud-cli-datastore-emulator)
-    An SDK in an unusual place is found through CLOUDSDK_ROOT.
-  - the Firestore emulator instead: set DATASTORE_EMULATOR=firestore
+  - the Google Cloud SDK with the Firestore emulator, which locks as the service does:
       gcloud components install cloud-firestore-emulator
+      (Debian, Ubuntu: apt-get install google-cloud-cli-firestore-emulator)
+    An SDK in an unusual place is found through CLOUDSDK_ROOT.
+  - the Datastore emulator instead (DATASTORE_EMULATOR=datastore, where both are installed):
+      gcloud components install cloud-datastore-emulator
   - a `datastore-emulator` program on PATH: cargo install datastore-emulator
   - an emulator that already runs: set DATASTORE_EMULATOR_HOST=host:port"""
+
+
+def usual_kind(env: Mapping[str, str]) -> str:
+    """Return the kind of emulator to start when nobody has chosen one.
+
+    The one that locks, as the service does, or else what is installed.
+    """
+    return "firestore" if sdk.find_jar(sdk.FIRESTORE, env) else "datastore"
 
 
 def emulator_command(

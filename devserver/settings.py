@@ -12,6 +12,7 @@ from cloud_profile import BUNDLED, Profile, ProfileError
 from cloud_profile import load as load_profile
 from devserver import ports, target
 from devserver.datastore import KINDS
+from devserver.datastore_command import usual_kind
 from devserver.errors import DevserverError, NotLocalError, UsageError
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
@@ -101,7 +102,7 @@ def read(
     options = _parser().parse_args(arguments)
     root = (root or Path.cwd()).resolve()
     profile_path = _profile_path(options.like, root)
-    kind = env.get("DATASTORE_EMULATOR") or (LOCKING if profile_path else KINDS[0])
+    kind = env.get("DATASTORE_EMULATOR") or (LOCKING if profile_path else usual_kind(env))
     if kind not in KINDS:
         raise DevserverError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
     return Settings(
@@ -217,8 +218,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m devserver",
         description="Start the app and everything it needs, on this machine only.",
         epilog="Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, "
-        "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=firestore chooses the locking "
-        "emulator; DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs.",
+        "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=datastore chooses the emulator "
+        "that does not lock; DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs.",
     )
     parser.add_argument(
         "--target",

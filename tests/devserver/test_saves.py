@@ -88,6 +88,34 @@ def test_a_save_holds_every_namespace_database_and_value(tmp_path, kind):
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("kinds", [("datastore", "firestore"), ("firestore", "datastore")])
+def test_an_emulator_that_has_kept_nothing_takes_over_what_the_other_one_has(tmp_path, kinds):
+    """Whoever changes the emulator finds the rows, and no id is handed out again."""
+    if any(sdk.find_jar(emulator) is None for emulator in sdk.EMULATORS.values()):
+        pytest.skip("needs both emulators")
+    (first, second), said, ids = kinds, [], []
+    with emulator(tmp_path, first) as running:
+        of = client(running)
+        for number in range(3):
+            row = note(of.key("Note"), plain="字", number=number)
+            of.put(row)
+            ids.append(row.key.id)
+        running.save()
+
+    with emulator(tmp_path, second, say=said.append) as running:
+        of = client(running)
+        assert [of.get(of.key("Note", id_))["number"] for id_ in ids] == [0, 1, 2]
+        row = note(of.key("Note"))
+        of.put(row)
+        assert row.key.id not in ids
+        running.save()
+    with emulator(tmp_path, first):
+        pass
+
+    assert said == [f"taking over what the {first.capitalize()} emulator had saved"]
+
+
+@pytest.mark.services
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_id_is_handed_out_again_after_a_restart(tmp_path, kind):
     """Ids of the first run are taken, also those whose rows were never written."""

@@ -10,6 +10,7 @@ from google.cloud import datastore
 
 from devserver import sdk
 from devserver.datastore import DatastoreEmulator
+from devserver.datastore_command import usual_kind
 from devserver.errors import ServiceFailedError, ServiceMissingError
 from devserver.memcached import Memcached, find_program
 from devserver.ports import LOOPBACK
@@ -117,8 +118,21 @@ def test_without_any_emulator_the_ways_to_get_one_are_listed(tmp_path, monkeypat
     with pytest.raises(ServiceMissingError) as caught:
         emulator.start()
 
-    for way in ("cloud-datastore-emulator", "DATASTORE_EMULATOR=firestore", "CLOUDSDK_ROOT"):
+    for way in ("cloud-firestore-emulator", "DATASTORE_EMULATOR=datastore", "CLOUDSDK_ROOT"):
         assert way in str(caught.value)
+
+
+def test_the_emulator_that_locks_is_the_usual_one_where_it_is_installed(tmp_path, monkeypatch):
+    """One of them is enough, and a program on PATH is of the other kind."""
+    monkeypatch.setattr(sdk, "_USUAL_ROOTS", ())
+    env, kinds = {"CLOUDSDK_ROOT": str(tmp_path), "PATH": str(tmp_path)}, []
+    for emulator in (None, sdk.DATASTORE, sdk.FIRESTORE):
+        if emulator is not None:
+            (tmp_path / emulator.jar).parent.mkdir(parents=True)
+            (tmp_path / emulator.jar).touch()
+        kinds.append(usual_kind(env))
+
+    assert kinds == ["datastore", "datastore", "firestore"]
 
 
 def test_an_unknown_kind_is_refused():
