@@ -146,6 +146,15 @@ def test_two_deliveries_of_one_attempt_are_no_death(world: World) -> None:
 
 
 @one_emulator
+def test_a_later_delivery_that_has_begun_first_speaks_against_no_earlier_one(world: World) -> None:
+    """H6: of what is under way behind it, nobody knows yet how it ends."""
+    with world.context():
+        counts = [attempts.begin(world.clients, delivery(number, "503")) for number in (8, 7, 9)]
+
+    assert counts == [0, 0, 2]
+
+
+@one_emulator
 @pytest.mark.parametrize(("number", "last_answer"), [(0, ""), (1, "503"), (2, "503"), (40, "429")])
 def test_deliveries_that_prove_nothing_cost_nothing(
     world: World, queue: Queue, number: int, last_answer: str
