@@ -89,7 +89,6 @@ class DatastoreEmulator:
         self.kind = kind
         self.host = ports.LOOPBACK
         self.port = port
-        self._all_data = data_dir
         self.data_dir = data_dir / kind if data_dir is not None else None
         self.project = project
         self.databases = tuple(databases)
@@ -183,12 +182,9 @@ class DatastoreEmulator:
 
     @property
     def _saves(self) -> Saves:
-        return self._saves_of(self.kind)
-
-    def _saves_of(self, kind: str) -> Saves:
-        if self._all_data is None:
+        if self.data_dir is None:
             raise RuntimeError("this emulator keeps nothing")
-        return Saves(self._all_data / kind / "saves" / self.project)
+        return Saves.of(self.data_dir, self.project)
 
     def _export(self, folder: Path) -> tuple[Mapping[str, str], int]:
         # The count comes after the rows: then it is beyond the id of each of them.
@@ -196,14 +192,12 @@ class DatastoreEmulator:
         return overall, self.admin.next_id()
 
     def _load(self) -> None:
-        """Load the newest save; without one, what an earlier version or the other emulator left."""
+        """Load the newest save; without one, what somebody else has left in the folder."""
         self.saved = self._saves.newest()
         if self.saved is None:
             self._adopt()
         else:
             self._load_save(self.saved)
-        if self.saved is None:
-            self._take_over()
         self._saved_version = self.admin.version()
 
     def _load_save(self, save: Save) -> None:
@@ -219,7 +213,10 @@ class DatastoreEmulator:
         self.admin.skip_ids(save.next_id)
 
     def _adopt(self) -> None:
-        """Take over the data of a version that let the emulators write their own files."""
+        """Take over what an earlier version has left, or else what the other emulator has saved.
+
+        An earlier version let the emulators write their own files.
+        """
         assert self.data_dir is not None
         storage = self.data_dir / "local_db.bin"
         if self.kind == "firestore":
@@ -230,22 +227,18 @@ class DatastoreEmulator:
             if exports:
                 self.say(f"taking over the data in {exports[-1].parent}")
                 self.admin.load({"": str(exports[-1])})
+                return
         elif storage.exists():
             self.say(f"taking over the data in {storage}")
             self._load_save(self._converted(storage))
-
-    def _take_over(self) -> None:
-        """Load what the other emulator of the SDK has saved: they read each other's exports.
-
-        Of several databases each emulator has exports of another form.
-        """
-        if self.databases != ("",):
             return
-        for kind in KINDS:
-            if kind != self.kind and (save := self._saves_of(kind).newest()) is not None:
-                self.say(f"taking over what the {kind.capitalize()} emulator had saved")
-                self._load_save(save)
-                self.saved = save
+        # Both read each other's exports, but not those of several databases.
+        [other] = {*KINDS} - {self.kind}
+        save = Saves.of(self.data_dir.parent / other, self.project).newest()
+        if save is not None and self.databases == ("",):
+            self.say(f"taking over what the {other.capitalize()} emulator had saved")
+            self._load_save(save)
+            self.saved = save
 
     def _converted(self, storage: Path) -> Save:
         """Return a save of what the Datastore emulator once wrote into a file of its own.

@@ -63,6 +63,11 @@ class Saves:
         """Keep them in a folder, which is made when first used."""
         self.folder = folder
 
+    @classmethod
+    def of(cls, data_dir: Path, project: str) -> "Saves":
+        """Return those in an emulator's folder."""
+        return cls(data_dir / "saves" / project)
+
     def newest(self) -> Save | None:
         """Return the last save, None without any.
 

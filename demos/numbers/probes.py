@@ -204,7 +204,7 @@ PROBES: Sequence[Probe] = (
     ),
     Probe(
         "contended",
-        "One entity, 8 writers",
+        f"One entity, {contention.WRITERS} writers",
         f"one row, {contention.WRITERS} writers",
         "a transaction each, again until it commits; a sample is one increment",
         _contended,
@@ -213,7 +213,7 @@ PROBES: Sequence[Probe] = (
     ),
     Probe(
         "sharded",
-        f"{contention.SHARDS} shards, 8 writers",
+        f"{contention.SHARDS} shards, {contention.WRITERS} writers",
         f"{contention.SHARDS} rows, {contention.WRITERS} writers",
         "the same, each increment on a shard by chance",
         _sharded,
