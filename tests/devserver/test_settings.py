@@ -98,7 +98,7 @@ def test_like_cloud_is_the_profile_that_comes_along_on_the_emulator_that_locks(t
 
     assert (cloud.profile_path, cloud.profile.name) == (BUNDLED, "cloud")
     assert (cloud.datastore_kind, named.datastore_kind) == ("firestore", "datastore")
-    assert (none.profile, none.profile_path, none.datastore_kind) == (None, None, "datastore")
+    assert (none.profile, none.profile_path) == (None, None)
 
 
 def test_like_takes_a_file_of_ones_own(tmp_path):
