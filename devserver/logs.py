@@ -15,8 +15,13 @@ from typing import TextIO
 from devserver.log_tail import LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
-# The emulators' word on a caller who has hung up, as all do when the platform stops.
-_HUNG_UP = "WARNING: Failed to complete operation"
+# What the emulators say, with a stack of Java, of callers who have hung up, and of errors that the
+# caller gets: that a transaction has waited too long for a lock, above all.
+_TOLD_ELSEWHERE = (
+    "WARNING: Failed to complete operation",
+    "WARNING: An exceptionCaught() event was fired",
+    "WARNING: Operation failed: ",
+)
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
 _PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a column.
@@ -32,7 +37,7 @@ class LevelFilter:
         """Return whether this line is a warning or belongs to one."""
         level = level_of(line)
         if level is not None:
-            self._loud = level in _LOUD and line != _HUNG_UP
+            self._loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
         elif line.startswith("Traceback (most recent call last)"):
             self._loud = True
         return self._loud

@@ -25,6 +25,14 @@ TRACEBACK = [
         (["WARNING handlers: slow", "INFO handlers: fast"], 1),
         (["SEVERE: cannot bind"], 1),
         (["WARNING: Failed to complete operation", "io.netty.ClosedChannelException"], 0),
+        (
+            [
+                "WARNING: Operation failed: Transaction lock timeout.",
+                "\tat com.google.X.a(X.java:7)",
+            ],
+            0,
+        ),
+        (["WARNING: The clock stands still", "\tat google.X(X.java:7)"], 2),
         (["API endpoint: http://127.0.0.1:8081"], 0),
         (["{not json", "WARNINGS_TOTAL 5"], 0),
     ],
