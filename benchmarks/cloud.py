@@ -34,7 +34,7 @@ from benchmarks.continuations import addressee
 from benchmarks.counters_app import COUNTERS
 from benchmarks.counters_app import total as counted_by
 from benchmarks.fan_out_app import ITEMS, NOTHING, PAGES, REQUEST, Receipt, Walk
-from benchmarks.load import closed, new_numbers, paced
+from benchmarks.load import new_numbers, paced
 from benchmarks.results import Result, percentile
 from benchmarks.streams_app import HOPS, Arrived, BenchCount, count_each
 from benchmarks.streams_load import numbered, push, readable
@@ -205,7 +205,8 @@ def _stack(target: str, profile: Path, warm: Sequence[str] = (), **options: Any)
     )
     with testbed as bench:
         for path in warm:
-            closed(bench.port, path, WARM_CLIENTS, WARM_S)
+            numbers = new_numbers(int(PER_S * WARM_S))
+            paced(bench.port, path, WARM_CLIENTS, PER_S, numbers, give_up_s=WARM_S)
         _rest(bench)
         yield bench
 

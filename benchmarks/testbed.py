@@ -136,7 +136,7 @@ class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
     def _look(self, call: Any) -> None:
         error = call.exception()
-        if error is not None and error.code() == grpc.StatusCode.ABORTED:
+        if isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.ABORTED:
             with self._lock:
                 self.count += 1
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Tickets:
             Contended: it would be too long.
         """
         window, elapsed_s = divmod(self._now_s(), pace.window_s)
-        name = f"write-limit:{window:.0f}:{name}"
+        name = _ticket_name(window, name)
         ticket = self._cache.incr(name, count, ttl_s=max(3, int(3 * pace.window_s)))
         wait_s = 0.0 if ticket is None else (ticket - at_once) / pace.per_s - elapsed_s
         if wait_s > pace.max_wait_s:
@@ -84,9 +84,17 @@ class Tickets:
         if wait_s > 0:
             self._sleep(wait_s)
 
+    def give_back(self, name: str, window: int, count: int) -> None:
+        """Give tickets of a window back: what they were taken for was not done."""
+        self._cache.incr_existing(_ticket_name(window, name), -count)
+
     def window(self, pace: Pace) -> int:
         """Return which window it is now."""
         return int(self._now_s() // pace.window_s)
+
+
+def _ticket_name(window: float, name: str) -> str:
+    return f"write-limit:{window:.0f}:{name}"
 
 
 class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -116,10 +124,21 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        if self.is_on and details.method.endswith("/Commit"):
-            for entity in self._limited(request):
-                self._pass(entity)
-        return continuation(details, request)
+        if not (self.is_on and details.method.endswith("/Commit")):
+            return continuation(details, request)
+        window = self._tickets.window(self._pace)
+        taken = {entity: self._pass(entity) for entity in self._limited(request)}
+        call = continuation(details, request)
+        if any(taken.values()):
+            call.add_done_callback(lambda done: self._look(done, taken, window))
+        return call
+
+    def _look(self, call: Any, taken: Mapping[str, int], window: int) -> None:
+        """Give the tickets of a commit back that failed: it has written nothing."""
+        if call.exception() is not None:
+            for entity, count in taken.items():
+                if count:
+                    self._tickets.give_back(entity, window, 1)
 
     def _limited(self, request: Any) -> Iterator[str]:
         """Return the names of the entities that are limited, of those that a commit writes.
@@ -135,21 +154,23 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             if key.path[-1].WhichOneof("id_type") and self.is_limited(key):
                 yield key.SerializeToString(deterministic=True).hex()
 
-    def _pass(self, entity: str) -> None:
-        """Wait until an entity may be written.
+    def _pass(self, entity: str) -> int:
+        """Wait until an entity may be written; return how many tickets were taken.
 
         Raises:
             Contended: it would be too long.
         """
         count = self._owed(entity)
         if not count:
-            return
+            return 0
         try:
             self._tickets.take(entity, self._pace, count)
         except Contended:  # What was written before is still owed.
             with self._lock:
-                self._untold[entity] += count - 1
+                if entity in self._untold:  # Else the next window has begun.
+                    self._untold[entity] += count - 1
             raise
+        return count
 
     def _owed(self, entity: str) -> int:
         """Return how many tickets a write takes: none if it is the window's first one here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,8 @@ class Limited:
 
     def __init__(self, cache: Any = None) -> None:
         self.now_s, self.waits = 1000.0, list[float]()
+        self.answer: Future[str] = Future()
+        self.answer.set_result("done")
         self.limit = self.process(cache or CountedTickets())
 
     def process(self, cache: Any) -> EntityWriteLimit:
@@ -58,14 +61,14 @@ class Limited:
         request = CommitRequest(mutations=[{operation: each} for each in path])
         details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
         limit = by or self.limit
-        return limit.intercept_unary_unary(lambda d, r: "done", details, request)
+        return limit.intercept_unary_unary(lambda d, r: self.answer, details, request)
 
 
 def test_a_write_now_and_then_never_waits() -> None:
     """One a second, for a minute."""
     world = Limited()
     for _ in range(60):
-        assert world.write("00|likes|000|a") == "done"
+        assert world.write("00|likes|000|a").result() == "done"
         world.now_s += 1
 
     assert world.waits == []
@@ -83,7 +86,7 @@ def test_a_second_write_waits_and_a_third_loses_its_race() -> None:
 
     assert waited == [1.0]
     assert isinstance(rpc_errors.from_grpc_error(lost.value), rpc_errors.Aborted)
-    assert world.write("00|likes|001|a") == "done"
+    assert world.write("00|likes|001|a").result() == "done"
 
 
 def test_ten_seconds_take_ten_writes() -> None:
@@ -112,6 +115,42 @@ def test_two_processes_share_the_limit() -> None:
             written += 1
 
     assert 9 <= written <= 12
+
+
+def test_a_commit_that_fails_takes_no_ticket() -> None:
+    """It has written nothing: else writers who lose races would keep all others from writing."""
+    world = Limited()
+    world.write("00|likes|000|a")
+    world.now_s += 1
+    won, world.answer = world.answer, Future()
+    world.answer.set_exception(Contended())
+    for _ in range(5):
+        world.write("00|likes|000|a")
+    world.answer = won
+    world.write("00|likes|000|a")
+
+    assert world.waits == []
+
+
+def test_a_race_that_is_lost_across_the_end_of_a_window_owes_nothing_of_it() -> None:
+    """Others have begun the next one meanwhile."""
+    world = Limited()
+    for _ in range(2):
+        world.write("00|likes|000|a")
+    world.now_s = 1000.0
+
+    def others_write(seconds: float) -> None:
+        world.now_s += 10
+        world.write("00|likes|001|a")
+
+    world.limit._tickets._sleep = others_write
+    with pytest.raises(Contended):
+        world.write("00|likes|000|a")
+    world.limit._tickets._sleep = world.sleep
+    waited = len(world.waits)
+    world.write("00|likes|000|a")
+
+    assert len(world.waits) == waited
 
 
 def test_an_entity_that_is_written_once_costs_no_call_of_memcached() -> None:
