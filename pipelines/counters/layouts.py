@@ -70,6 +70,7 @@ class Layouts:
     def __init__(self, settings: ShardSettings) -> None:
         self.settings = settings
         self._lock = threading.Lock()
+        self._making = threading.Lock()
         self._known: OrderedDict[str, Layout] = OrderedDict()
         self._read: OrderedDict[str, int] = OrderedDict()
 
@@ -89,10 +90,7 @@ class Layouts:
         if unknown:
             configs = ndb.get_multi([config_key(self.settings.name, key) for key in unknown])
             new = [key for key, row in zip(unknown, configs, strict=True) if row is None]
-            made: dict[str, CounterConfig] = {}
-            size = max(1, MAX_MADE_ROWS // (1 + self.settings.min_shards))
-            for part in (new[i : i + size] for i in range(0, len(new), size)):
-                made |= transact(lambda part=part: self._make(clients, part))  # type: ignore[misc]
+            made = self._make_new(clients, new) if new else {}
             for key, row in zip(unknown, configs, strict=True):
                 found[key] = self.learn(clients, key, row or made[key])
         return found
@@ -148,6 +146,20 @@ class Layouts:
     def _is_fresh(self, key: str, now: datetime) -> bool:
         layout = self._known.get(key)
         return layout is not None and abs(now - layout.read_at) < REMEMBERED_FOR
+
+    def _make_new(self, clients: Clients, keys: Sequence[str]) -> dict[str, CounterConfig]:
+        """Make counters, one thread of a process at a time.
+
+        Side by side they would all lock what none of them can write then.
+        """
+        with self._making:
+            rows = ndb.get_multi([config_key(self.settings.name, key) for key in keys])
+            made = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
+            new = [key for key in keys if key not in made]
+            size = max(1, MAX_MADE_ROWS // (1 + self.settings.min_shards))
+            for part in (new[i : i + size] for i in range(0, len(new), size)):
+                made |= transact(lambda part=part: self._make(clients, part))  # type: ignore[misc]
+        return made
 
     def _make(self, clients: Clients, keys: Sequence[str]) -> dict[str, CounterConfig]:
         """Make counters, in a transaction. Those that exist by now stay as they are."""

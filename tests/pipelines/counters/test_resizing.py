@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 
 from models.counters import config_key
 from pipelines.counters import Counter, NotShardedError, OutcomeUnknownError
@@ -257,6 +259,37 @@ def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str)
     assert [each for each in seen if not each[0] <= each[1] <= each[2]] == []
     row = config(world, "a")
     assert set(stored(world, "a")) == set(range(row.read_shards))
+
+
+def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their transactions would hold each other's locks, and none of them could write."""
+    layouts = Layouts.of(world.clients, LIKES._settings)
+    made: list[str] = []
+    make, all_have_looked, looks = layouts._make, threading.Barrier(4), threading.local()
+
+    def counted(clients: Clients, keys: Any) -> Any:
+        made.extend(keys)
+        return make(clients, keys)
+
+    def get_multi(keys: Any) -> Any:
+        rows = ndb.get_multi(keys)
+        if not hasattr(looks, "first"):
+            looks.first = True
+            all_have_looked.wait(10)
+        return rows
+
+    def meet() -> None:
+        with world.clients.context():
+            layouts.get(world.clients, ["a"])
+
+    monkeypatch.setattr(layouts, "_make", counted)
+    looking = SimpleNamespace(get_multi=get_multi, put_multi=ndb.put_multi)
+    monkeypatch.setattr(counter_layouts, "ndb", looking)
+    in_threads(*[meet] * 4)
+
+    assert made == ["a"]
 
 
 @pytest.mark.parametrize("seed", range(2))
