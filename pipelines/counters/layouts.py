@@ -8,6 +8,7 @@ again, and writes elsewhere (pipelines/counters/resize.py).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import OrderedDict
@@ -71,6 +72,7 @@ class Layouts:
         self.settings = settings
         self._lock = threading.Lock()
         self._making = threading.Lock()
+        self._changing: set[str] = set()
         self._known: OrderedDict[str, Layout] = OrderedDict()
         self._read: OrderedDict[str, int] = OrderedDict()
 
@@ -136,6 +138,21 @@ class Layouts:
             while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return layout
+
+    @contextlib.contextmanager
+    def changing(self, key: str) -> Iterator[bool]:
+        """Let one thread of this process change a counter; yield whether it is this one.
+
+        The transactions of several would hold each other's locks, and none of them could write.
+        """
+        with self._lock:
+            is_first = key not in self._changing
+            self._changing.add(key)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                self._changing.discard(key)
 
     def forget(self, keys: Sequence[str]) -> None:
         """Have some counters read again before they are written to."""

@@ -67,7 +67,9 @@ class Resizer:
                 self._set(clients, config, layout.key, wanted)
             return config
 
-        self._layouts.learn(clients, layout.key, transact(body))
+        with self._layouts.changing(layout.key) as is_first:
+            if is_first:
+                self._layouts.learn(clients, layout.key, transact(body))
 
     def keep(self, clients: Clients, layout: Layout) -> None:
         """Put off the next shrinking of a counter: there are some conflicts still."""
@@ -83,7 +85,9 @@ class Resizer:
 
         left = due_at(layout.due) - naive_utc(clients.clock.now())
         if left < timedelta(seconds=self._settings.calm_s / 2):
-            self._layouts.learn(clients, layout.key, transact(body))
+            with self._layouts.changing(layout.key) as is_first:
+                if is_first:
+                    self._layouts.learn(clients, layout.key, transact(body))
 
     def set(self, clients: Clients, key: str, shards: int | None) -> Layout:
         """Give a counter so many shards by hand; None: it adapts again."""

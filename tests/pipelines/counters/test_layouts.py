@@ -54,6 +54,20 @@ def test_what_was_read_before_does_not_replace_what_was_read_since(
         assert layouts.learn(clients, "a", row(1, generation=1)).shards == 1
 
 
+def test_one_thread_of_a_process_changes_a_counter_at_a_time(layouts: Layouts) -> None:
+    """Others leave it be, and change another one; it can be changed again afterwards."""
+    with (
+        layouts.changing("a") as first,
+        layouts.changing("a") as second,
+        layouts.changing("b") as other,
+    ):
+        pass
+    with layouts.changing("a") as again:
+        pass
+
+    assert (first, second, other, again) == (True, False, True, True)
+
+
 def test_what_is_remembered_is_bounded(
     layouts: Layouts, clients: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,6 +292,21 @@ def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
     assert made == ["a"]
 
 
+def test_a_counter_that_another_thread_is_changing_is_left_be(world: World) -> None:
+    """That one's transaction would wait for its locks; afterwards it grows."""
+    add(world, "a")
+    layouts = Layouts.of(world.clients, LIKES._settings)
+    resizer = Resizer(layouts)
+    with world.clients.context():
+        [layout] = layouts.get(world.clients, ["a"]).values()
+        with layouts.changing("a"):
+            resizer.grow(world.clients, layout, is_rush=False)
+        before = config_key(LIKES.name, "a").get().shards
+        resizer.grow(world.clients, layout, is_rush=False)
+
+    assert (before, config(world, "a").shards) == (1, 2)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> None:
     """E1, E2, E5: processes with memories of any age, numbers of shards, drains and repetitions."""
