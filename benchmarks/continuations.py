@@ -110,17 +110,17 @@ def _run_items(bench: Bench, walk: Walk) -> None:
     with bench.clients.context():
         ITEMS.enqueue(bench.clients, walk)
     bench.queue.wait_idle(TIMEOUT_S)
-    _check_receipts(bench, walk)
+    check_receipts(bench, walk)
 
 
 def _run_request(bench: Bench, walk: Walk) -> None:
     with bench.clients.context():
         REQUEST.enqueue(bench.clients, walk)
     bench.queue.wait_idle(TIMEOUT_S)
-    _check_receipts(bench, walk)
+    check_receipts(bench, walk)
 
 
-def _check_receipts(bench: Bench, walk: Walk) -> None:
+def check_receipts(bench: Bench, walk: Walk) -> None:
     with bench.clients.context():
         first, beyond = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
         keys = Receipt.query(Receipt._key > first, Receipt._key < beyond).fetch(keys_only=True)

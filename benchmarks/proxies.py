@@ -67,12 +67,17 @@ def twice(forward: Forward) -> bytes:
     return answer
 
 
+# Gets the method, the request and the answer of each call that was handed on; None: an error.
+Watch = Callable[[str, bytes, bytes | None], None]
+
+
 class Proxy(grpc.GenericRpcHandler):
     """Hands every call on; while there is trouble, otherwise."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, watch: Watch | None = None) -> None:
         self.address = ""
         self._channel = channel
+        self._watch = watch
         self._trouble: Trouble | None = None
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
@@ -87,7 +92,12 @@ class Proxy(grpc.GenericRpcHandler):
 
         def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
             def forward() -> bytes:
-                answer: bytes = call(request, timeout=60)
+                answer: bytes | None = None
+                try:
+                    answer = call(request, timeout=60)
+                finally:
+                    if self._watch is not None:
+                        self._watch(method, request, answer)
                 return answer
 
             trouble = self._trouble
@@ -104,11 +114,11 @@ class Proxy(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def proxy_before(service: str) -> Iterator[Proxy]:
+def proxy_before(service: str, watch: Watch | None = None) -> Iterator[Proxy]:
     """Run a proxy before a service, which may start later."""
     with grpc.insecure_channel(service, _ANY_SIZE) as channel:
         server = grpc.server(futures.ThreadPoolExecutor(64), options=_ANY_SIZE)
-        proxy = Proxy(channel)
+        proxy = Proxy(channel, watch)
         server.add_generic_rpc_handlers([proxy])
         proxy.address = f"{ports.LOOPBACK}:{server.add_insecure_port(f'{ports.LOOPBACK}:0')}"
         server.start()

@@ -24,6 +24,8 @@ import grpc
 from flask import Flask
 
 import main
+from benchmarks.proxies import proxy_before
+from benchmarks.wire_count import WireCount
 from cloud_profile import load as load_profile
 from cloud_profile.slowdown import slowed
 from demos.invitations.mail import Mailer, SmtpMailer
@@ -78,6 +80,7 @@ class Bench:
     port: int
     workers: Callable[[], list[int]]  # Their process ids.
     datastore: str  # The emulator's address.
+    wire: WireCount | None = None  # What passes by on its way to the emulators, if it is counted.
 
     def cost(self) -> Cost:
         """Return what the app has spent so far, and what this process has on Cloud Tasks."""
@@ -90,6 +93,10 @@ class Bench:
     def aborts(self) -> int:
         """Return how many calls of the app have lost a race so far."""
         return sum(bill["aborts"] for bill in self._bills())
+
+    def whole_cost(self) -> Cost:
+        """Return the same, and what this process has spent on Datastore."""
+        return self.cost() + self.read_meter.total()
 
     def cached(self) -> int:
         """Return how often the app has asked memcached."""
@@ -177,6 +184,7 @@ def open_testbed(
     emulator: str = "datastore",
     at_once: int = 16,
     profile: Path | None = None,
+    is_counted: bool = False,
 ) -> Iterator[Bench]:
     """Start everything on free ports.
 
@@ -188,12 +196,15 @@ def open_testbed(
         emulator: "datastore", or "firestore", which locks, and increments by itself.
         at_once: How many tasks of the queue "bench" are delivered at a time.
         profile: How slow the services are; None: as fast as emulators are.
+        is_counted: Proxies count what passes by; they slow it down.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
+    wire = WireCount() if is_counted else None
     with (
         tempfile.TemporaryDirectory() as folder,
-        datastore_emulator(emulator) as datastore,
+        datastore_emulator(emulator) as emulated,
+        _watched(emulated, wire) as datastore,
         memcached() as cache,
         mail_server() as relay,
         running(
@@ -204,6 +215,7 @@ def open_testbed(
             issuer="http://issuer.bench",
             profile=load_profile(profile) if profile else None,
         ) as queue,
+        _watched(queue.grpc_address, wire) as cloud_tasks,
         _app(
             target,
             port,
@@ -213,15 +225,30 @@ def open_testbed(
             cache if is_cached else None,
             relay,
             queue,
+            cloud_tasks,
             profile,
         ) as app,
     ):
         read_meter = Meter()
-        clients = writer = _clients(url, datastore, relay, queue, read_meter)
+        clients = writer = _clients(url, datastore, relay, cloud_tasks, read_meter)
         if profile is not None:
-            writer = _clients(url, datastore, relay, queue, Meter(), profile)
+            writer = _clients(url, datastore, relay, cloud_tasks, Meter(), profile)
+        if wire is not None:
+            wire.deliveries = lambda: queue.engine.attempts.operations
         costs = Path(folder)
-        yield Bench(clients, writer, read_meter, queue, relay, costs, port, app.workers, datastore)
+        yield Bench(
+            clients, writer, read_meter, queue, relay, costs, port, app.workers, datastore, wire
+        )
+
+
+@contextlib.contextmanager
+def _watched(service: str, wire: WireCount | None) -> Iterator[str]:
+    """Yield the address of a service, or of a proxy before it that counts."""
+    if wire is None:
+        yield service
+        return
+    with proxy_before(service, wire.saw) as proxy:
+        yield proxy.address
 
 
 def _written(path: Path, at_once: int) -> Path:
@@ -233,7 +260,7 @@ def _clients(
     url: str,
     datastore: str,
     relay: MailServer,
-    queue: RunningEmulator,
+    cloud_tasks: str,
     read_meter: Meter,
     profile: Path | None = None,
 ) -> Clients:
@@ -241,7 +268,7 @@ def _clients(
     slow = slowed(str(profile), NoCache()) if profile else None
     meter = Meter() if slow is None else read_meter
     client = open_cloud_tasks(
-        emulator=queue.grpc_address, interceptors=[meter, *(slow.tasks if slow else ())]
+        emulator=cloud_tasks, interceptors=[meter, *(slow.tasks if slow else ())]
     )
     host, _, port = relay.address.rpartition(":")
     return Clients(
@@ -268,6 +295,7 @@ def _app(
     cache: str | None,
     relay: MailServer,
     queue: RunningEmulator,
+    cloud_tasks: str,
     profile: Path | None = None,
 ) -> Iterator[AppServer]:
     """Run gunicorn with the measured app."""
@@ -276,7 +304,7 @@ def _app(
         **os.environ,
         "GOOGLE_CLOUD_PROJECT": PROJECT,
         "DATASTORE_EMULATOR_HOST": datastore,
-        "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
+        "CLOUD_TASKS_EMULATOR_HOST": cloud_tasks,
         "MEMCACHE_HOSTS": cache or "",
         "SMTP_HOST": relay.address,
         "TASKS_URL": url,

@@ -25,10 +25,16 @@ from devserver.cloudtasks.records import (
 from devserver.cloudtasks.tokens import TokenIssuer
 
 _DEFAULT_KILL_AFTER_S = 0.05
+# The service charges a larger delivery as several operations.
+_CHARGED_BYTES = 32 * 1024
 
 
 class Attempts:
-    """The attempts of one engine; each public method is one transaction of the store."""
+    """The attempts of one engine; each public method is one transaction of the store.
+
+    Attributes:
+        operations: What the service would have charged for deliveries since the start.
+    """
 
     def __init__(
         self, state: EngineState, app: AppEngineApp, tokens: TokenIssuer, last_id: int
@@ -37,6 +43,7 @@ class Attempts:
         self._app = app
         self._tokens = tokens
         self._last_id = last_id
+        self.operations = 0
         self._running: dict[int, Attempt] = {}
         self._outcomes = Outcomes(state)
 
@@ -166,6 +173,7 @@ class Attempts:
             number = max(0, number - 1)
         request = build_request(task, spec, queue.message, number, self._app, self._tokens)
         self._last_id += 1
+        self.operations += max(1, -(-len(request.body) // _CHARGED_BYTES))
         return Attempt(
             id=self._last_id,
             task=task,
