@@ -57,6 +57,21 @@ def test_replies_stand_on_the_post_that_they_are_on() -> None:
         assert (each.post_id, each.path.rpartition(" ")[0]) in paths
 
 
+def test_a_full_page_of_sample_comments_is_one_commit(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the rows that the views of recent ones add; it need not be halved."""
+    with world.context():
+        samples.fill(world.clients, DEMO, posts=POSTS, comments=2 * samples.COMMENTS_A_PAGE)
+    world.settle()
+
+    with world.context():
+        status = samples.status(world.clients, DEMO)
+    assert status is not None
+    assert status.done == POSTS + 2 * samples.COMMENTS_A_PAGE
+    assert "could not apply" not in caplog.text
+
+
 def test_an_empty_blog_is_filled_once(filled: World) -> None:
     """Asked for twice, and each task delivered twice: all posts and comments, counted."""
     filled.doubles = True
