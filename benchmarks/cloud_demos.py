@@ -28,6 +28,7 @@ from demos.zeitgeist import playbacks
 from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from demos.zeitgeist.playbacks import SPEEDS
 from demos.zeitgeist.records import records_of
+from models.demos.blog import Comment, post_id
 from models.demos.numbers import numbers_run_key
 from pipelines.runtime import Clients
 
@@ -50,9 +51,10 @@ class Blog:
         status = samples.status(self.clients, DEMO)
         if status is None or status.is_running or status.done != SAMPLE_POSTS + SAMPLE_COMMENTS:
             return False
-        posts = [str(number) for number in range(1, SAMPLE_POSTS + 1)]
+        posts = [post_id(DEMO, number) for number in range(1, SAMPLE_POSTS + 1)]
         totals = COMMENT_COUNTS.totals(self.clients, posts).values()
-        return sum(total.value for total in totals) == SAMPLE_COMMENTS
+        is_counted = sum(total.value for total in totals) == SAMPLE_COMMENTS
+        return is_counted and len(Comment.query().fetch(keys_only=True)) == SAMPLE_COMMENTS
 
 
 class Zeitgeist:
