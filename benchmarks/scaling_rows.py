@@ -1,0 +1,120 @@
+"""Rows with versions for a simulation of many records: names in order, and moments of the past.
+
+As `tests/pipelines/streams/store.py`, which checks more and is slower: here a query takes the time
+of what it finds, and a moment is a version and not a copy of all rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+
+from pipelines.streams.calls import ChangedError, Commit, Found, Key
+
+
+class Rows:
+    """Rows of all kinds; a commit is atomic."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._rows: dict[Key, Found] = {}
+        self._names: dict[str, list[str]] = defaultdict(list)  # Also what a moment still has.
+        # By key, what was there before the version beside it.
+        self._before: dict[Key, deque[tuple[int, Found | None]]] = {}
+        self._replaced: deque[tuple[int, Key]] = deque()
+        self._moments: dict[object, int] = {}  # By who reads of them.
+        # Called after each commit, with the rows that it has replaced or deleted.
+        self.on_commit: Callable[[Commit, Mapping[Key, Found]], None] = lambda commit, before: None
+
+    def begin_moment(self, reader: object) -> int:
+        """Keep what there is now until its reader ends."""
+        self._moments[reader] = self.version
+        return self.version
+
+    def end_moment(self, reader: object) -> None:
+        """Forget what only a moment still has."""
+        if self._moments.pop(reader, None) is None:
+            return
+        oldest = min(self._moments.values(), default=self.version)
+        while self._replaced and self._replaced[0][0] <= oldest:
+            _, key = self._replaced.popleft()
+            history = self._before[key]
+            history.popleft()
+            if not history:
+                del self._before[key]
+                if key not in self._rows:
+                    self._drop_name(key)
+
+    def read(self, keys: Iterable[Key], at: int | None = None) -> list[Found | None]:
+        return [self._rows.get(key) if at is None else self._as_of(key, at) for key in keys]
+
+    def scan(
+        self, kind: str, low: str, high: str, limit: int, at: int | None = None
+    ) -> list[tuple[str, Found]]:
+        """Return the first rows of a range, in order of their names."""
+        names, found = self._names[kind], list[tuple[str, Found]]()
+        for place in range(bisect_left(names, low), bisect_left(names, high)):
+            [row] = self.read([Key(kind, names[place])], at)
+            if row is not None:
+                found.append((names[place], row))
+                if len(found) == limit:
+                    break
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all rows of a kind."""
+        return [name for name in self._names[kind] if Key(kind, name) in self._rows]
+
+    def commit(self, commit: Commit) -> list[int]:
+        """Write all of it, or nothing.
+
+        Raises:
+            ChangedError: a row is not as the commit expects it.
+        """
+        self._check(commit)
+        self.version += 1
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        before = {}
+        for key in [key for key, *_ in (*commit.puts, *commit.deletes)]:
+            if (row := self._rows.get(key)) is not None:
+                before[key] = row
+        for key, _ in commit.deletes:
+            self._replace(key, None)
+        for key, body in written:
+            self._replace(key, Found(body, self.version))
+        self.on_commit(commit, before)
+        return [self.version] * len(written)
+
+    def _check(self, commit: Commit) -> None:
+        if any(key in self._rows for key, _ in commit.inserts):
+            raise ChangedError
+        for key, version in [*((key, at) for key, _, at in commit.puts), *commit.deletes]:
+            row = self._rows.get(key)
+            if version is not None and (row is None or row.version != version):
+                raise ChangedError
+
+    def _replace(self, key: Key, row: Found | None) -> None:
+        was = self._rows.get(key)
+        is_named = was is not None or key in self._before
+        if self._moments and (was is not None or row is not None):
+            self._before.setdefault(key, deque()).append((self.version, was))
+            self._replaced.append((self.version, key))
+        if row is None:
+            self._rows.pop(key, None)
+            if is_named and key not in self._before:
+                self._drop_name(key)
+            return
+        self._rows[key] = row
+        if not is_named:
+            insort(self._names[key.kind], key.name)
+
+    def _as_of(self, key: Key, at: int) -> Found | None:
+        for until, row in self._before.get(key, ()):
+            if at < until:
+                return row
+        return self._rows.get(key)
+
+    def _drop_name(self, key: Key) -> None:
+        names = self._names[key.kind]
+        del names[bisect_left(names, key.name)]
