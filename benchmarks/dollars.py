@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from benchmarks.dollars_workloads import STACKS, Compared, Spent, settle
 from benchmarks.results import Result
 from benchmarks.testbed import open_testbed
-from benchmarks.wire_count import CHARGED, percent_apart
+from benchmarks.wire_count import CHARGED, apart
 from devserver.prices import price_list
 from pipelines.runtime import Cost
 
 OTHER_REGION = "nam5"
-MOST_PERCENT_APART = 1.0
 
 
 def measure() -> Iterator[Result]:
@@ -56,23 +55,5 @@ def _dollars(name: str, spent: Spent, what: str) -> Result:
             "an_item": {key: round(cost[key] / spent.items, 3) for key in CHARGED},
             OTHER_REGION: round(price_list(OTHER_REGION).dollars_per_million(cost, spent.items), 4),
             "prices_of": f"{price_list().region}, {price_list().as_of}",
-        },
-    )
-
-
-def apart(metered: Cost, wired: Counter[str]) -> Result:
-    """Compare the meter's count with that of the emulators, by the operation that differs most."""
-    percents = percent_apart(metered, wired)
-    worst = max(percents, key=lambda name: percents[name])
-    return Result(
-        "dollars.percent_miscounted",
-        percents[worst],
-        "%",
-        f"what the emulators counted, {worst.replace('_', ' ')}",
-        MOST_PERCENT_APART,
-        at_least=False,
-        raw={
-            "meter": {name: metered.as_dict()[name] for name in CHARGED},
-            "emulators": {name: wired[name] for name in CHARGED},
         },
     )

@@ -14,9 +14,11 @@ from typing import Any
 
 from google.cloud.datastore_v1 import types
 
+from benchmarks.results import Result
 from pipelines.runtime import Cost
 
 CHUNK_BYTES = 32 * 1024
+MOST_PERCENT_APART = 1.0
 CHARGED = ("reads", "query_reads", "writes", "deletes", "task_operations")
 _KEYS_ALONE = types.EntityResult.ResultType.KEY_ONLY
 _NOT_FINISHED = types.QueryResultBatch.MoreResultsType.NOT_FINISHED
@@ -54,6 +56,24 @@ def percent_apart(cost: Cost, counts: Mapping[str, int]) -> dict[str, float]:
     return {
         name: 100 * abs(metered[name] - counts[name]) / max(1, counts[name]) for name in CHARGED
     }
+
+
+def apart(metered: Cost, wired: Counter[str]) -> Result:
+    """Compare the meter's count with that of the emulators, by the operation that differs most."""
+    percents = percent_apart(metered, wired)
+    worst = max(percents, key=lambda name: percents[name])
+    return Result(
+        "dollars.percent_miscounted",
+        percents[worst],
+        "%",
+        f"what the emulators counted, {worst.replace('_', ' ')}",
+        MOST_PERCENT_APART,
+        at_least=False,
+        raw={
+            "meter": {name: metered.as_dict()[name] for name in CHARGED},
+            "emulators": {name: wired[name] for name in CHARGED},
+        },
+    )
 
 
 def _count(rpc: str, request: bytes, answer: bytes | None) -> dict[str, int]:

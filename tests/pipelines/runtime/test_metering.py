@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pytest
 from google.cloud import ndb
 
-from benchmarks.dollars import MOST_PERCENT_APART, apart
 from benchmarks.proxies import proxy_before
-from benchmarks.wire_count import CHARGED, WireCount, percent_apart
+from benchmarks.wire_count import CHARGED, MOST_PERCENT_APART, WireCount, apart, percent_apart
 from models.transactions import transact
 from pipelines import outbox
 from pipelines.runtime import Clients, Cost, rpc
