@@ -300,13 +300,14 @@ def _roster() -> tuple[list[Student], str | None]:
 
 
 def _live(school: str) -> dict[str, Any]:
+    # Lists are read first: each student said to be added is in a bar, or on the way to it.
+    lists = _lists(school_key(school).get() or School())
     before = clients().meter.cost()
     reading = GRADES.read(clients(), view_of(school), prefix=(school,))
     read = clients().meter.cost() - before
     chips = _chips(school) if reading.freshness.waiting else []
     classes = GRADES.read(clients(), ClassSizes, prefix=(school,))
     teachers: list[Teacher] = teachers_of(school).fetch(students.MAX_TEACHERS)
-    lists = _lists(school_key(school).get() or School())
     builds = _builds()
     verified = verification.verification(clients(), school)
     count = sum(row.count for row in reading.rows)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from demos.grades.views import GRADES
 from handlers.pages import grades
+from pipelines.materialized_views import Reading
 from tests.explorer import IS_EXHAUSTIVE
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.hostile import TOO_LARGE
@@ -89,3 +92,26 @@ def test_made_up_students_are_added_by_one_press(
     assert (waits.status_code, other.status_code) == (409, 409)
     assert "still being added" in waits.text
     assert sum(bars(browser.get("/grades").text).values()) == count
+
+
+def test_a_list_that_grows_while_a_page_is_read_is_never_ahead_of_its_bars(
+    world: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a page says that students are added and up to date, and shows none."""
+    read = GRADES.read
+
+    def read_and_wait(*args: Any, **kwargs: Any) -> Reading:
+        reading = read(*args, **kwargs)
+        # Another thread, because this one has the page's context.
+        with ThreadPoolExecutor(1) as other:
+            other.submit(world.settle).result()
+        return reading
+
+    browser.post("/grades/lists", {"id": LIST, "pasted": "name,grade,points\nAda,7,92"})
+    monkeypatch.setattr(GRADES, "read", read_and_wait)
+    while_added, then = (browser.get("/grades").text for _ in range(2))
+
+    assert bars(while_added) == {}
+    assert "0 students added" in while_added
+    assert bars(then) == {7: 1}
+    assert "1 student added" in then
