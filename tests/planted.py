@@ -67,7 +67,7 @@ PACKAGES = {
         [
             *_in(
                 f"{TESTS}/continuations",
-                *("continuations", "run_states", "deferred_items", "progress"),
+                *("continuations", "run_states", "deferred_items", "progress", "seen_pages"),
                 *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
                 start="test_",
             ),

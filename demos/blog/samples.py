@@ -135,8 +135,8 @@ def status(clients: Clients, blog: str) -> SampleStatus | None:
         return None
     now = clients.clock.now()
     return SampleStatus(
-        progress(_posts_run(blog), now=now, dots=False),
-        progress(_comments_run(blog), now=now, dots=False),
+        progress(_posts_run(blog), now=now, dots=False, clients=clients),
+        progress(_comments_run(blog), now=now, dots=False, clients=clients),
     )
 
 

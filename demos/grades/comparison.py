@@ -89,7 +89,7 @@ def statuses(clients: Clients, schools: Sequence[str]) -> list[ComparisonStatus]
 
 def _status(clients: Clients, school: str, comparison: Comparison | None) -> ComparisonStatus:
     try:
-        filled = progress(_fill_id(school), now=clients.clock.now(), dots=False)
+        filled = progress(_fill_id(school), now=clients.clock.now(), dots=False, clients=clients)
     except UnknownRunError:
         return ComparisonStatus(school, SAMPLES[school], "empty", None, None)
     if filled.state == RUNNING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.demos.invitations import Party
 from pipelines.continuations.errors import UnknownRunError
 from pipelines.continuations.progress import Progress, progress, run_of
-from pipelines.runtime import Cost
+from pipelines.runtime import Clients, Cost
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,13 @@ class SendProgress:
         return sum(run.elapsed_s for run in self.runs)
 
 
-def latest_send(party: Party, now: datetime.datetime) -> SendProgress | None:
+def latest_send(clients: Clients, party: Party) -> SendProgress | None:
     """Return how far the last send of a party is; None: there was none."""
     if not party.sends:
         return None
     last = party.sends[-1]
-    runs = [progress(run_id, now=now) for run_id in lineage(last["run_id"])]
+    now = clients.clock.now()
+    runs = [progress(run_id, now=now, clients=clients) for run_id in lineage(last["run_id"])]
     return SendProgress(last["change"], last["guests"], last["imports"], runs)
 
 

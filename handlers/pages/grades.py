@@ -369,11 +369,15 @@ def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
     now = clients().clock.now()
     listed = []
     for place, each in enumerate(reversed(school.lists[-LISTS_SHOWN:])):
-        run = progress(each["run_id"], now=now, dots=False)
+        run = progress(each["run_id"], now=now, dots=False, clients=clients())
         wrong = place == 0 and run.totals.failed + run.totals.retrying
-        rows = item_issues(run.run_id, limit=ISSUES_SHOWN) if wrong else []
+        rows = _issues(run) if wrong else []
         listed.append((each["name"], run, rows))
     return listed
+
+
+def _issues(run: Progress) -> list[ItemIssue]:
+    return item_issues(run.run_id, limit=ISSUES_SHOWN, clients=clients())
 
 
 def _builds() -> list[BuildStatus]:

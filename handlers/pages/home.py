@@ -58,9 +58,8 @@ def _busiest_sum() -> tuple[str, Any]:
 
 def _pictures(parties: list[Any]) -> dict[str, Any]:
     """Return what the demos look like just now: the newest party, the chart, the busiest sum."""
-    now = clients().clock.now()
     party = parties[0] if parties else None
-    send = latest_send(party, now) if party else None
+    send = latest_send(clients(), party) if party else None
     reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
     name, busiest = _busiest_sum()
     canvas = canvas_of(send.latest, Incidents()) if send else waiting_canvas(1000, 100)

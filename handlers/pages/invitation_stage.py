@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import json
 from collections import Counter
@@ -107,6 +108,7 @@ def canvas_of(run: Progress, found: Incidents) -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(maxsize=256)  # Most pages have the same.
 def packed(letters: str) -> str:
     """Return letters with their counts in place of repeats.
 

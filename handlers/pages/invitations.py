@@ -243,7 +243,7 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
 
 def _live(party: Party) -> dict[str, Any]:
     files, now = _imports(party), clients().clock.now()
-    send = latest_send(party, now)
+    send = latest_send(clients(), party)
     guest_count = sum(run.totals.done for _, run, _ in files)
     page_size = demo_settings().page_size or TELL_GUESTS.page_size
     stage, canvas = party_stage(party, send, now)
@@ -281,17 +281,17 @@ def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]
     now = clients().clock.now()
     listed = []
     for place, import_id in enumerate(reversed(party.imports)):
-        run = progress(import_id, now=now, dots=False)
+        run = progress(import_id, now=now, dots=False, clients=clients())
         rows = _issues(run) if place == 0 else []
         listed.append((GuestImport.get_by_id(import_id), run, rows))
     return listed
 
 
 def _issues(run: Progress) -> list[ItemIssue]:
-    """Return what was refused or is retried; reads pages only when there is some."""
+    """Return what was refused or is retried; looks at pages only when there is some."""
     if not run.totals.failed + run.totals.retrying:
         return []
-    found = item_issues(run.run_id, limit=run.totals.known)
+    found = item_issues(run.run_id, limit=run.totals.known, clients=clients())
     return [issue for issue in found if issue.outcome != "skipped"][:ISSUES_SHOWN]
 
 

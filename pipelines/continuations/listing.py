@@ -21,7 +21,8 @@ from models.continuations import (
 from pipelines.continuations import runs
 from pipelines.continuations.errors import NotEndedError, PagesGoneError
 from pipelines.continuations.jobs import Job
-from pipelines.continuations.progress import Totals, issues_of, run_of
+from pipelines.continuations.progress import Totals, run_of
+from pipelines.continuations.seen_pages import issues_of
 from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.tasks.runs import (

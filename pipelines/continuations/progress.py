@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 from models.continuations import (
     DONE,
@@ -24,14 +23,29 @@ from models.continuations import (
 )
 from models.transactions import transact
 from pipelines.continuations.errors import UnknownRunError
+from pipelines.continuations.seen_pages import (
+    ItemIssue,
+    PageDots,
+    PageSums,
+    SeenPage,
+    SeenRun,
+    issues_of,
+    seen_run,
+)
+from pipelines.runtime.clients import Clients
 from pipelines.runtime.clock import naive_utc
 from pipelines.runtime.rpc import Cost
 
-OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
-
-# What follows a page's last commit, at least: a look whether it is closed.
-_CLOSING = Cost(reads=1, round_trips=1)
-
+__all__ = [
+    "ItemIssue",
+    "PageDots",
+    "Progress",
+    "Totals",
+    "item_issues",
+    "keep_totals",
+    "progress",
+    "run_of",
+]
 
 MAX_UNTIL_ENDED = 0.99
 # A page that is worked on shows signs of life every 50 ms. One without any for so long is waited
@@ -40,15 +54,6 @@ SILENT_S = 1.0
 REDELIVERED_S = 3.0
 # The rate of so long ago counts, once the run has lasted twice as long.
 RECENT_S = 5.0
-
-
-@dataclass(frozen=True)
-class ItemIssue:
-    """An item that was not simply done: "failed", "skipped" or "retrying", and why."""
-
-    name: str
-    outcome: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -67,23 +72,25 @@ class Totals:
     @classmethod
     def of(cls, pages: Iterable[ContinuationPage], chains: int) -> Totals:
         """Add up pages, one at a time: there may be more than fit into memory."""
-        letters: Counter[str] = Counter()
-        cost = Cost(writes=1, tasks=chains)
-        in_doubt = count = 0
+        sums = PageSums()
         for page in pages:
-            letters.update(page.receipts)
-            cost += Cost.of(page.cost) + _CLOSING
-            in_doubt += page.in_doubt
-            count += 1
+            sums.add(page.receipts, page.cost, page.in_doubt)
+        return cls.of_sums(sums, chains)
+
+    @classmethod
+    def of_sums(cls, sums: PageSums, chains: int) -> Totals:
+        """Return what pages add up to, and their run with so many chains."""
+        # What follows a page's last commit, at least: a look whether it is closed.
+        closing = Cost(reads=sums.pages, round_trips=sums.pages)
         return cls(
-            done=letters[DONE],
-            skipped=letters[SKIPPED],
-            failed=letters[FAILED],
-            retrying=letters[RETRYING],
-            waiting=letters[WAITING],
-            in_doubt=in_doubt,
-            pages=count,
-            cost=cost,
+            done=sums.letters[DONE],
+            skipped=sums.letters[SKIPPED],
+            failed=sums.letters[FAILED],
+            retrying=sums.letters[RETRYING],
+            waiting=sums.letters[WAITING],
+            in_doubt=sums.in_doubt,
+            pages=sums.pages,
+            cost=Cost(writes=1, tasks=chains) + Cost.of(sums.cost) + closing,
         )
 
     @classmethod
@@ -98,16 +105,6 @@ class Totals:
     @property
     def known(self) -> int:
         return self.ended + self.retrying + self.waiting
-
-
-@dataclass(frozen=True)
-class PageDots:
-    """A page: its place in the run, the receipts of its items, and whether all have ended."""
-
-    chain: int
-    number: int
-    letters: str
-    done: bool
 
 
 @dataclass(frozen=True)
@@ -169,82 +166,69 @@ class Progress:
         return max((self.expected - self.totals.ended) / min(rates), self.held_s)
 
 
-def progress(run_id: str, *, now: datetime.datetime | None = None, dots: bool = True) -> Progress:
+def progress(
+    run_id: str,
+    *,
+    now: datetime.datetime | None = None,
+    dots: bool = True,
+    clients: Clients | None = None,
+) -> Progress:
     """Return how far a run has come, from its pages; an ended run keeps its totals.
 
     Args:
         now: Until when to count the time of a run that goes on.
         dots: Also return each page's receipts, for which its pages must be read. A run that
             finished 30 days ago has no pages any more.
+        clients: Whose process remembers pages that are done: to ask again then costs what has
+            changed. None reads all pages.
 
     Raises:
         UnknownRunError: there is no such run.
     """
     run = run_of(run_id)
     at = naive_utc(now) if now is not None else None
-    seen = _Seen(run.started, at)
-
-    def pages() -> Iterator[ContinuationPage]:
-        for page in pages_of(run_id):
-            seen.add(page)
-            yield page
-
-    if dots or not run.totals:
-        totals = Totals.of(pages(), len(run.spans))
-    if run.totals:
-        totals = Totals.kept(run)
+    seen = seen_run(clients, run) if dots or not run.totals else SeenRun()
+    totals = Totals.kept(run) if run.totals else Totals.of_sums(seen.sums, len(run.spans))
     is_over = run.state == FINISHED
+    updated_at = max([run.started, *(page.updated_at for page in seen.pages)])
     return Progress(
         run_id=run_id,
         state=run.state,
         expected=totals.known if is_over else max(totals.known, run.expected or 0),
         totals=totals,
-        elapsed_s=max(0.0, (_end(run, seen.updated_at, at) - run.started).total_seconds()),
-        dots=[page.letters for page in seen.pages],
+        elapsed_s=max(0.0, (_end(run, updated_at, at) - run.started).total_seconds()),
+        dots=[page.dots.letters for page in seen.pages],
         retry_of=run.retry_of,
         retried_by=run.retried_by,
-        pages=seen.pages,
+        pages=[page.dots for page in seen.pages],
         chains=len(run.spans),
         started=run.started,
         max_rate=run.max_rate,
-        recent_rate=seen.recent_rate(run.started),
-        held_s=seen.held_s,
+        recent_rate=_recent_rate(run, seen.pages, at),
+        held_s=max((_held_s(page, at) for page in seen.pages if at is not None), default=0.0),
     )
 
 
-@dataclass
-class _Seen:
-    """What else a walk over a run's pages finds."""
+def _recent_rate(
+    run: ContinuationRun, pages: Iterable[SeenPage], now: datetime.datetime | None
+) -> float | None:
+    if now is None or (now - run.started).total_seconds() < 2 * RECENT_S:
+        return None
+    since = now - datetime.timedelta(seconds=RECENT_S)
+    recent = [page for page in pages if page.progressed_at > since]
+    return sum(len(page.dots.letters) - page.open_items for page in recent) / RECENT_S
 
-    updated_at: datetime.datetime
-    now: datetime.datetime | None
-    pages: list[PageDots] = field(default_factory=list)
-    recent: int = 0
-    held_s: float = 0.0
 
-    def add(self, page: ContinuationPage) -> None:
-        self.pages.append(PageDots(page.chain, page.number, page.receipts, page.done))
-        self.updated_at = max(self.updated_at, page.updated_at)
-        if self.now is None:
-            return
-        if (self.now - page.progressed_at).total_seconds() < RECENT_S:
-            self.recent += len(page.receipts) - len(page.open_positions())
-        if not page.done:
-            self.held_s = max(self.held_s, self._held_s(page, self.now))
-
-    def _held_s(self, page: ContinuationPage, now: datetime.datetime) -> float:
-        """Return how long an open page stands still from now on, at least."""
-        if page.retry_at is not None and page.retry_at > now:
-            return (page.retry_at - now).total_seconds()  # type: ignore[no-any-return]
-        if (now - page.updated_at).total_seconds() < SILENT_S:
-            return 0.0
-        expires_at = page.lease_expires_at or now
-        return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S
-
-    def recent_rate(self, started: datetime.datetime) -> float | None:
-        if self.now is None or (self.now - started).total_seconds() < 2 * RECENT_S:
-            return None
-        return self.recent / RECENT_S
+def _held_s(page: SeenPage, now: datetime.datetime) -> float:
+    """Return how long a page stands still from now on, at least."""
+    if page.dots.done:
+        return 0.0
+    if page.retry_at is not None and page.retry_at > now:
+        return (page.retry_at - now).total_seconds()
+    if (now - page.updated_at).total_seconds() < SILENT_S:
+        return 0.0
+    expires_at = page.lease_expires_at or now
+    return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S
 
 
 def _end(
@@ -270,17 +254,19 @@ def keep_totals(run_id: str) -> None:
     transact(keep)
 
 
-def item_issues(run_id: str, *, limit: int = 1000) -> list[ItemIssue]:
-    """Return the items of a run that were skipped, refused or deferred, in order."""
-    return list(itertools.islice(issues_of(pages_of(run_id)), limit))
+def item_issues(
+    run_id: str, *, limit: int = 1000, clients: Clients | None = None
+) -> list[ItemIssue]:
+    """Return the items of a run that were skipped, refused or deferred, in order.
 
-
-def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
-    """Yield the same of some pages."""
-    for page in pages:
-        for position in sorted(map(int, page.reasons)):
-            outcome = OUTCOMES[page.receipts[position]]
-            yield ItemIssue(page.items[position], outcome, page.reasons[str(position)])
+    Args:
+        clients: Whose process remembers pages that are done; None reads all pages.
+    """
+    if clients is None or (run := run_key(run_id).get()) is None:
+        issues = issues_of(pages_of(run_id))
+    else:
+        issues = (issue for page in seen_run(clients, run).pages for issue in page.issues)
+    return list(itertools.islice(issues, limit))
 
 
 def run_of(run_id: str) -> ContinuationRun:

@@ -125,9 +125,9 @@ class ViewMaintenance:
         if table is None:
             return None
         walks = self._walks_of(catalog, view, table)
-        runs, phase = runs_of(walks, CONFIRM) or runs_of(walks, CATCH_UP), CATCH_UP
-        if not runs:
-            runs, phase = runs_of(walks, BACKFILL), BACKFILL
+        runs = runs_of(clients, walks, CONFIRM) or runs_of(clients, walks, CATCH_UP)
+        phase = CATCH_UP if runs else BACKFILL
+        runs = runs or runs_of(clients, walks, BACKFILL)
         failed = sum(run.totals.failed for run in runs)
         return BuildStatus(
             table,
@@ -167,7 +167,7 @@ class ViewMaintenance:
         Raises:
             UnknownRunError: it was not begun.
         """
-        return self._verifier.verification(view, verify_id)
+        return self._verifier.verification(clients, view, verify_id)
 
     # The steps of a build
 
@@ -226,7 +226,7 @@ class ViewMaintenance:
 
     def _is_done(self, clients: Clients, walks: Sequence[Walk], step: str) -> bool:
         """Return whether all walks of a step have ended well; begin those that have not begun."""
-        runs = runs_of(walks, step)
+        runs = runs_of(clients, walks, step)
         if len(runs) < len(walks):
             for walk in walks:
                 self._start(clients, step, walk)

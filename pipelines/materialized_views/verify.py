@@ -76,18 +76,19 @@ class Verifier:
             expected = self._walks.guess(walk)
             continuations.start(clients, self.job, walk, run_id=run_id, expected=expected)
 
-    def verification(self, view: type[View], verify_id: str) -> Verification:
+    def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:
         """Return what a verification has found so far.
 
         Raises:
             UnknownRunError: it was not begun.
         """
-        runs = [progress(run_id, dots=False) for run_id, _ in self._runs(view, verify_id)]
+        ids = [run_id for run_id, _ in self._runs(view, verify_id)]
+        runs = [progress(run_id, dots=False, clients=clients) for run_id in ids]
         found = [
             Difference(_where(issue.name), issue.reason)
             for run in runs
             if run.totals.failed
-            for issue in item_issues(run.run_id)
+            for issue in item_issues(run.run_id, clients=clients)
             if issue.outcome == FAILED
         ]
         is_over = all(run.state == FINISHED for run in runs)

@@ -13,6 +13,7 @@ from pipelines.continuations.sources import EntitySource, NumberSource
 from pipelines.materialized_views.catalog import Catalog, CatalogStore, TableSpec
 from pipelines.materialized_views.definitions import ViewDefinitions
 from pipelines.materialized_views.view import View, is_view, kind_of
+from pipelines.runtime.clients import Clients
 from pipelines.tasks.declaration import hashed_name
 from pipelines.tasks.errors import Retry
 
@@ -87,12 +88,12 @@ class Walks:
         return sum(row.counts.get(walk.kind, 0) for row in rows) or None
 
 
-def runs_of(walks: Sequence[Walk], step: str) -> list[Progress]:
+def runs_of(clients: Clients, walks: Sequence[Walk], step: str) -> list[Progress]:
     """Return the runs of a step that have begun."""
     runs = []
     for walk in walks:
         try:
-            runs.append(progress(walk.run_id(step), dots=False))
+            runs.append(progress(walk.run_id(step), dots=False, clients=clients))
         except UnknownRunError:
             continue
     return runs

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
+from demos.invitations import sending
 from models.demos.invitations import Party, party_key
 from pipelines.continuations.progress import progress
 from tests.handlers.conftest import PARTY, Browser
@@ -272,3 +273,24 @@ def test_pressing_send_says_what_it_did(world: World, browser: Browser, party: s
     assert "0 new mails" in again.text
     assert "add guests first" in nobody.text
     assert world.services.mail.count() == 2
+
+
+def test_a_poll_costs_the_same_however_many_mails_have_been_sent(
+    world: World, browser: Browser
+) -> None:
+    """A page asks again and again: what is done is not read again, in 4 pages or in 30."""
+    browser.create_party(ID)
+    rows = "".join(f"Guest {n},guest{n}@example.com\n" for n in range(40))
+    invite(browser, world, f"name,email\n{rows}")
+    with world.context():
+        sending.send(world.clients, ID, page_size=1)
+    reads = []
+    for done in (4, 26):
+        for _ in range(done):
+            world.deliver(world.engine.due()[0].task_name)
+        browser.get(f"{PAGE}/live")
+        before = world.clients.meter.total().reads
+        browser.get(f"{PAGE}/live")
+        reads.append(world.clients.meter.total().reads - before)
+
+    assert reads[1] <= reads[0] < 30

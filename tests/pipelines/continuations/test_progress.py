@@ -15,12 +15,12 @@ from pipelines.continuations.jobs import Job, RefusedItemError
 from pipelines.continuations.progress import (
     Progress,
     Totals,
-    issues_of,
     item_issues,
     keep_totals,
     progress,
     run_of,
 )
+from pipelines.continuations.seen_pages import issues_of
 from pipelines.runtime import Clients
 from pipelines.runtime.rpc import Cost
 from tests.faults import ERROR, REPLY_LOST

@@ -1,0 +1,220 @@
+"""What a process remembers of pages: who asks again is told the same, and pays for changes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from models.continuations import ContinuationPage
+from pipelines import continuations
+from pipelines.continuations import seen_pages
+from pipelines.continuations.jobs import (
+    DeferredItemError,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
+from pipelines.continuations.progress import item_issues, progress, run_of
+from pipelines.continuations.seen_pages import RememberedPages, seen_run
+from pipelines.runtime import Clients
+from pipelines.runtime.rpc import Cost
+from tests.pipelines.jobs import APPLY, Item, Walk, items_of, put_items, run_to_end
+from tests.world import World
+
+# By the number of an item: what becomes of it. A deferred one is tried again a second later.
+ENDS = {
+    3: SkippedItemError("told before"),
+    5: RefusedItemError("é" * 30),
+    7: DeferredItemError("later"),
+}
+
+
+def work(clients: Clients, args: Walk, items: Sequence[Item]) -> list[ItemError | None]:
+    return [ENDS.get(item.value % 11) for item in items]
+
+
+MIXED = Job(
+    "mixed", "fan-out", Walk, items_of,
+    apply=work, page_size=3, max_attempts=3, retry_delays_s=(1.0,),
+)  # fmt: skip
+
+
+def deliver_some(world: World, chance: random.Random, most: int) -> bool:
+    """Deliver up to so many due tasks, in any order; return whether there were any."""
+    due = world.engine.due()
+    for task in chance.sample(due, min(len(due), chance.randint(1, most))):
+        world.deliver(task.task_name)
+    return bool(due)
+
+
+def asked(world: World, run_id: str) -> Cost:
+    """Ask how far a run is; return what that cost."""
+    with world.context():
+        before = world.clients.meter.total()
+        progress(run_id, now=world.clock.now(), clients=world.clients)
+        return world.clients.meter.total() - before
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chains", [1, 3])
+def test_who_asks_again_is_told_what_is_stored(world: World, seed: int, chains: int) -> None:
+    """A3: rarely or often, while pages are done out of order and items wait for another attempt."""
+    chance = random.Random(f"{seed} {chains}")
+    world = World(world.services, [MIXED])
+    put_items(world, 70)
+    with world.context():
+        continuations.start(
+            world.clients, MIXED, Walk("run"), run_id="run", chains=chains, expected=70
+        )
+
+    looks = 0
+    while True:
+        is_due = deliver_some(world, chance, most=6)
+        if chance.random() < 0.4 or not is_due:
+            looks += 1
+            now = world.clock.now()
+            with world.context():
+                told = progress("run", now=now, clients=world.clients)
+                assert told == progress("run", now=now)
+                issues = item_issues("run", clients=world.clients)
+                assert issues == item_issues("run")
+        if not is_due:
+            if world.engine.wake_at() is None:
+                break
+            world.clock.sleep(1.5)
+
+    assert looks > 5
+    # 70 items: of eleven one each is skipped, refused, and deferred until it has failed.
+    ends = Counter(str(ENDS.get(number % 11) and number % 11) for number in range(70))
+    assert told.totals.done == ends["None"]
+    assert told.totals.failed == ends["5"] + ends["7"]
+    assert len(issues) == 70 - ends["None"]
+
+
+def test_to_ask_again_costs_what_changed_and_not_what_there_is(world: World) -> None:
+    """Ten pages were done, or sixty: the same reads, and no query that looks at all of them."""
+    costs = []
+    for run_id, done in (("few", 10), ("many", 60)):
+        world.engine.reset()
+        put_items(world, 140, run_id)
+        with world.context():
+            walk = Walk(run_id, run_id)
+            continuations.start(world.clients, APPLY, walk, run_id=run_id, chains=1)
+        for _ in range(done):
+            world.deliver(world.engine.due()[0].task_name)
+        first = asked(world, run_id)
+        for _ in range(3):
+            world.deliver(world.engine.due()[0].task_name)
+        asked(world, run_id)
+        costs.append(asked(world, run_id))
+        assert first.reads >= done
+
+    assert costs[0] == costs[1]
+    # The run, and a look for the two pages behind the last one.
+    assert costs[0].reads == 3
+
+
+def test_a_run_that_has_ended_is_read_once(world: World) -> None:
+    """Its pages change no more: a page that shows it costs a read of its row."""
+    put_items(world, 24)
+    run_to_end(world, APPLY, "run", chains=3)
+
+    costs = [asked(world, "run") for _ in range(3)]
+
+    with world.context():
+        count = len(ContinuationPage.query().fetch(keys_only=True))
+    assert [cost.reads for cost in costs] == [1 + count, 1, 1]
+
+
+def test_who_comes_back_late_reads_what_came_meanwhile_in_few_calls(world: World) -> None:
+    """A chain went on for seventy pages: a few looks ahead, then all the rest at once."""
+    put_items(world, 160)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", chains=1)
+    world.deliver(world.engine.due()[0].task_name)
+    asked(world, "run")
+    world.settle()
+
+    cost = asked(world, "run")
+
+    with world.context():
+        assert progress("run", clients=world.clients) == progress("run")
+    assert cost.reads <= 1 + 80 + max(seen_pages.LOOKED_AHEAD)
+    assert cost.round_trips < 20
+
+
+def test_many_open_pages_are_asked_for_by_one_query(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pages wait for a retry but one in the middle: each key by itself would be a lookup."""
+    monkeypatch.setattr(seen_pages, "MAX_LOOKED_UP", 2)
+    put_items(world, 12)
+    run_to_end(world, APPLY, "run", chains=1)
+    with world.context():
+        pages = ContinuationPage.query().fetch()
+        for page in pages[:4]:
+            page.done, page.receipts = False, ".."
+            page.put()
+        first = progress("run", clients=world.clients)
+
+        assert first == progress("run", clients=world.clients) == progress("run")
+        assert [page.done for page in first.pages] == [False] * 4 + [True] * 2
+
+
+def test_memory_is_bounded_and_the_run_asked_for_last_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is read again; the answers are the same."""
+    for run_id in "ab":
+        put_items(world, 12, run_id)
+        with world.context():
+            continuations.start(world.clients, APPLY, Walk(run_id, run_id), run_id=run_id, chains=1)
+        world.settle()
+    with world.context():
+        run = run_of("a")
+        [page, *_] = seen_run(None, run).pages
+        monkeypatch.setattr(seen_pages, "MAX_REMEMBERED_BYTES", 4 * page.weight)
+    reads = [asked(world, run_id).reads for run_id in "aabb"]
+    # Four of six pages are remembered, and the fifth and sixth looked for.
+    assert reads == [7, 3, 7, 3]
+    assert asked(world, "a").reads == 7  # Forgotten for the other one.
+
+    memory = RememberedPages()
+    with world.context():
+        for run_id in "abab":
+            row = run_of(run_id)
+            memory.remember(row, seen_run(None, row).pages)
+            known, sums = memory.of(row)
+            assert (len(known), sums.pages, memory._weight) == (4, 4, 4 * page.weight)
+            assert progress(run_id, clients=world.clients) == progress(run_id)
+
+
+def test_a_run_that_begins_anew_under_its_id_is_another_one(world: World) -> None:
+    """After a reset of Datastore, while the process lives on."""
+    put_items(world, 8)
+    run_to_end(world, APPLY, "run")
+    asked(world, "run")
+    with world.context():
+        run = run_of("run")
+        for page in ContinuationPage.query().fetch():
+            page.key.delete()
+        run.started, run.totals = run.started.replace(year=2001), None
+        run.put()
+
+        assert progress("run", clients=world.clients).totals.pages == 0
+
+
+def test_what_is_remembered_weighs_what_it_holds(world: World) -> None:
+    """Reasons are the larger part of a page that went wrong."""
+    put_items(world, 2)
+    run_to_end(world, APPLY, "run")
+    with world.context():
+        [page] = seen_run(None, run_of("run")).pages
+    wrong = replace(page, issues=[seen_pages.ItemIssue("name", "failed", "x" * 300)] * 2)
+
+    assert wrong.weight - page.weight >= 2 * 304
