@@ -22,6 +22,11 @@ from pipelines.runtime.processes import ProcessFile, open_processes
 
 BEGIN, COMMIT, ROLLBACK = "BeginTransaction", "Commit", "Rollback"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+# By which the store may never have heard of a call.
+SAYS_NOTHING = (
+    *(grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL),
+    *(grpc.StatusCode.RESOURCE_EXHAUSTED, UNAVAILABLE, grpc.StatusCode.UNKNOWN),
+)
 
 
 class Failed(grpc.RpcError):
@@ -138,17 +143,20 @@ def test_after_a_failed_commit_it_is_open_until_it_is_rolled_back(
     assert open_ids(tmp_path) == set()
 
 
-def test_a_rollback_that_is_refused_ends_it(tmp_path: Path) -> None:
-    """The store does not know the transaction any more."""
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code.name != "OK"])
+def test_a_rollback_that_is_refused_ends_it(tmp_path: Path, code: grpc.StatusCode) -> None:
+    """The store does not know the transaction any more. What says nothing of it ends nothing."""
     store = store_of(tmp_path)
     store.begin(b"one")
-    store.fails = [grpc.StatusCode.INVALID_ARGUMENT]
+    store.transactions._is_retrying = True  # Nobody tries again.
+    store.fails = [code]
 
     with pytest.raises(Failed):
         store.rollback(request_of(b"one"))
 
-    assert open_ids(tmp_path) == set()
-    assert store.transactions._abandoned == []
+    is_open = code in SAYS_NOTHING
+    assert open_ids(tmp_path) == ({b"one"} if is_open else set())
+    assert len(store.transactions._abandoned) == is_open
 
 
 def test_a_rollback_without_an_answer_is_repeated_until_there_is_one(tmp_path: Path) -> None:

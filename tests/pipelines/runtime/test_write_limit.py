@@ -118,8 +118,12 @@ def test_two_processes_share_the_limit() -> None:
 
 
 def test_a_commit_that_fails_takes_no_ticket() -> None:
-    """It has written nothing: else writers who lose races would keep all others from writing."""
-    world = Limited()
+    """It has written nothing: else writers who lose races would keep all others from writing.
+
+    The ticket of the write before it, which it took as well, stays taken.
+    """
+    cache = CountedTickets()
+    world = Limited(cache)
     world.write("00|likes|000|a")
     world.now_s += 1
     won, world.answer = world.answer, Future()
@@ -130,6 +134,7 @@ def test_a_commit_that_fails_takes_no_ticket() -> None:
     world.write("00|likes|000|a")
 
     assert world.waits == []
+    assert list(cache.counts.values()) == [2]
 
 
 def test_a_race_that_is_lost_across_the_end_of_a_window_owes_nothing_of_it() -> None:
