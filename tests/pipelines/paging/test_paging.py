@@ -69,6 +69,28 @@ def test_an_empty_page_leads_back() -> None:
     assert listing.page(TOKENS, MemoryStore(1).rows()).next_page_token is None
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_row_that_comes_where_an_empty_page_began_is_on_one_side_of_it(turns: int) -> None:
+    """That is the side that the page was looking at, however often a reader has turned there."""
+    listing, store = Listing("books"), filled(0)
+    tokens = [_at(listing, store, "05")]
+    for turn in range(turns + 1):
+        page = listing.page(TOKENS, store.rows(), page_token=tokens[-1])
+        token = page.next_page_token if turn % 2 else page.previous_page_token
+        assert page.items == []
+        assert token is not None
+        tokens.append(token)
+    store.insert(0, "05")
+
+    shown = [listing.page(TOKENS, store.rows(), page_token=token).items for token in tokens]
+
+    assert shown == [[] if place % 2 else ["05"] for place in range(turns + 2)]
+
+
+def _at(listing: Listing, store: MemoryStore, row: str) -> str:
+    return listing.token_at(TOKENS, store.rows(), row)
+
+
 # Order keys
 
 
