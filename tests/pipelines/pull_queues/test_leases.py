@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from pipelines.pull_queues import OLDEST, PullQueue, leasing
-from tests.pipelines.pull_queues.harness import add, lease, payloads
+from tests.pipelines.pull_queues.harness import Ahead, add, lease, payloads
 from tests.world import World, in_threads
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)
 TWO = PullQueue("two", partitions=2)
+LONE = PullQueue("lone", partitions=1)
 
 
 def fail_from(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -114,3 +117,29 @@ def test_one_call_for_the_oldest_tag_looks_at_so_many_tags_and_no_more(
 
     assert found == [[], ["good"]]
     assert len(ONE.dead_letters()) == 3
+
+
+def test_of_leases_in_doubt_of_which_another_worker_took_one_none_is_held(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: the reply is lost, and a clock ahead ends a lease before its worker looks for it.
+
+    The other worker's fence would be taken for its own.
+    """
+    for payload in ("a", "b"):
+        LONE.add(here.clients, payload)
+    ahead = replace(here.clients, clock=Ahead(here.clock, datetime.timedelta(minutes=2)))
+    commit, others = leasing.commit_unchanged, list[Any]()
+
+    def commit_and_lose(client: Any, **changes: Any) -> None:
+        monkeypatch.setattr(leasing, "commit_unchanged", commit)
+        commit(client, **changes)
+        others.extend(LONE.lease(ahead, limit=1))
+        raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(leasing, "commit_unchanged", commit_and_lose)
+    mine = LONE.lease(here.clients, limit=2)
+
+    assert len(others) == 1
+    assert mine == []
+    assert LONE.ack(ahead, others) == []
