@@ -22,17 +22,21 @@ from pipelines.counters import (
 )
 from pipelines.counters import commits as counter_commits
 from pipelines.counters.additions import Addition, addition
+from pipelines.counters.layouts import Layouts
+from pipelines.counters.resize import Resizer
 from pipelines.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
 from tests.pipelines.counters.counts import (
     LIKES,
     ONE_ROUND_TRIP,
     TWO_ROUND_TRIPS,
+    VOTES,
     WAYS,
     add,
     another_process,
     config,
     receipts,
+    resize,
     stored,
     total,
 )
@@ -393,3 +397,19 @@ def test_no_commit_begins_long_after_the_first(
         add(world, "a", idempotency_key="r")
 
     assert len(began_s) == 2 < exact.MAX_ATTEMPTS
+
+
+def test_a_counter_that_is_given_the_number_it_has_does_not_grow(world: World) -> None:
+    """Another process, which has met conflicts, does not know yet that it is to stay."""
+    other = another_process(world)
+    add(world, "a", counter=VOTES)
+    known = Layouts.of(other, VOTES._settings)
+    with world.clients.context():
+        [layout] = known.get(other, ["a"]).values()
+    resize(world, "a", layout.shards, VOTES)
+
+    with world.clients.context():
+        Resizer(known).grow(other, layout, is_rush=True)
+
+    row = config(world, "a", VOTES)
+    assert (row.shards, row.is_pinned) == (layout.shards, True)

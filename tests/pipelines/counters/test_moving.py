@@ -60,6 +60,23 @@ def test_a_counter_that_becomes_gathered_keeps_its_total(world: World) -> None:
     assert (total(world, "a", LIKES), total(world, "never", HITS)) == (1, 0)
 
 
+def test_a_counter_that_becomes_gathered_amid_a_drain_keeps_its_total(world: World) -> None:
+    """E8: shards that are read and not written to any more are moved, too."""
+    resize(world, "a", 4, counter=EXACT_HITS)
+    for _ in range(8):
+        add(world, "a", counter=EXACT_HITS)
+    resize(world, "a", 1, counter=EXACT_HITS)
+    world.engine.reset()  # The task that drains them is lost.
+    row = config(world, "a", EXACT_HITS)
+    assert (row.shards, row.read_shards) == (1, 4)
+
+    add(world, "a", 2, counter=HITS)
+    world.settle()
+
+    assert gathered_rows(world) == {"a": 10}
+    assert stored(world, "a") == {}
+
+
 def test_a_counter_that_becomes_exact_keeps_its_total(world: World) -> None:
     """E8: before its first increment, and after it."""
     for key, delta in (("a", 5), ("b", 3)):

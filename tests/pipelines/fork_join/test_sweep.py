@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from models.fork_join import WorkPack
+from models.fork_join import EpochId, PackId, WorkPack
 from pipelines.fork_join import fork_join
-from pipelines.fork_join.sweep import sweep_all
+from pipelines.fork_join.sweep import Drain, sweep_all
 from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tally, tasks
 from tests.world import Services, World
 
@@ -104,6 +105,26 @@ def test_many_stranded_batches_are_woken_after_a_day_without_sweeps(
 
     with world.context():
         assert packs() == []
+
+
+@pytest.mark.parametrize(("minutes", "woken"), [(19, 0), (21, 1)])
+def test_a_walk_that_comes_late_wakes_what_was_due_when_its_round_began(
+    world: World, minutes: int, woken: int
+) -> None:
+    """D3: what became due since is left to the next round, which wakes it once."""
+    put(world, "t", "a")
+    world.engine.reset()
+    with world.context():
+        [pack] = packs()
+    epoch = PackId.parse(pack.key.id()).epoch
+    began = EpochId.parse(epoch).opened + datetime.timedelta(minutes=minutes, seconds=2)
+    world.clock.sleep(45 * 60)
+
+    args = Drain(epoch[0], "a minute", "", began, since=began - datetime.timedelta(minutes=2))
+    with world.context():
+        TALLIES.drain_task.work(world.clients, args)
+
+    assert len(tasks(world)) == woken
 
 
 def test_one_that_was_just_stranded_is_woken_by_who_cannot_wait(world: World) -> None:

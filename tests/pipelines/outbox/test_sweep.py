@@ -219,6 +219,24 @@ def test_rows_of_a_clock_far_ahead_are_swept(world: World, ahead_s: int) -> None
     assert waiting(world) == []
 
 
+def test_rows_of_a_clock_far_ahead_are_handed_over_with_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B5: more than the sweep relays itself; that the last one looks young says nothing."""
+    monkeypatch.setattr(SWEEP, "MAX_PER_CALL", 2)
+    clients = ahead(dying(world), 3_600)
+    with world.context():
+        for number in range(5):
+            row = RowId("a" * 24, naive_utc(clients.clock.now()), number, is_unacked=False)
+            stranded_row(row, number, {}).put()
+
+    world.sweep()
+    deliver_drains(world)
+
+    assert waiting(world) == []
+    assert len(sent(world)) == 5
+
+
 # A row with a time of its own
 
 

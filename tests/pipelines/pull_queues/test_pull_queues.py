@@ -16,6 +16,7 @@ from pipelines.pull_queues import (
     PullQueue,
     leasing,
 )
+from pipelines.pull_queues import add as adding
 from pipelines.pull_queues.pattern import PullQueues
 from tests.pipelines.pull_queues.harness import WORK, add, lease, payloads, waiting
 from tests.world import World, in_threads
@@ -379,3 +380,21 @@ def test_a_receipt_that_is_used_anew_stays(here: World) -> None:
     assert here.plan.fired
     WORK.add(here.clients, "a", idempotency_key="k")
     assert waiting() == 2
+
+
+@pytest.mark.parametrize("idempotency_key", [None, "r"])
+def test_an_add_that_loses_a_race_is_made_again(here: World, idempotency_key: str | None) -> None:
+    """Nothing was written then; it is raised when it is lost each time, and nothing is there."""
+    here.plan.reset("error:ABORTED", next_call="Commit")
+    with here.plan.watched():
+        WORK.add(here.clients, "a", idempotency_key=idempotency_key)
+    assert here.plan.fired
+    assert payloads(lease(here)) == ["a"]
+
+    here.plan.reset(more=dict.fromkeys(range(0, 20, 2), "error:ABORTED"))
+    other = idempotency_key and "another"
+    with here.plan.watched(), pytest.raises(rpc_errors.GoogleAPICallError):
+        WORK.add(here.clients, "b", idempotency_key=other)
+
+    assert here.plan.calls.count("Commit") == adding.MAX_ATTEMPTS
+    assert waiting() == 1
