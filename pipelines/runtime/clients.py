@@ -13,7 +13,6 @@ from google.cloud import ndb
 from google.cloud.ndb import _retry
 
 from models.contexts import explain_missing_context
-from models.outbox import OutboxTask
 from models.unknown_properties import keep_unknown_properties
 from pipelines.runtime import topics
 from pipelines.runtime.cache import Cache
@@ -36,13 +35,16 @@ RPC_TIMEOUT_S = 15.0
 
 
 class Relay(Protocol):
-    """How a process creates the tasks that it has committed."""
+    """How a process creates the tasks that it has committed, from the rows of the outbox.
 
-    def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    The outbox stands above the clients, so its entity is not named here.
+    """
+
+    def send(self, clients: Clients, rows: Sequence[Any]) -> None:
         """Create the tasks of some committed rows, now or soon."""
         ...
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    def look(self, clients: Clients, rows: Sequence[Any]) -> None:
         """Create the tasks of those rows that turn out to be committed."""
         ...
 
