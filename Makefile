@@ -67,8 +67,8 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.pictures $(ARGS)
 
-bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, DOCS=1 writes the table in docs/
-	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(DOCS),--docs) $(NAMES)
+bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
+	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
 	$(PYTHON) -m benchmarks.endurance $(if $(MINUTES),--minutes $(MINUTES))

@@ -24,6 +24,7 @@ from benchmarks import (
     dollars,
     fan_in,
     fork_join,
+    growth,
     healing,
     live,
     materialized_views,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "dollars": dollars.measure,
     "fan_in_views": fan_in.measure,
     "fork_join": fork_join.measure,
+    "growth": growth.measure,
     "healing": healing.measure,
     "live": live.measure,
     "materialized_views": materialized_views.measure,
@@ -64,6 +66,8 @@ def main() -> int:
     """Run what is asked for; 1 when a target is not met."""
     arguments = _arguments()
     results: list[Result] = []
+    if arguments.items:
+        BENCHMARKS["growth"] = lambda: growth.measure(arguments.items)
     if arguments.like:
         BENCHMARKS.clear()
         path = BUNDLED if arguments.like == BUNDLED.stem else Path(arguments.like)
@@ -90,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--like", default="", help="measure on a profile of latencies: cloud, or its file"
     )
+    parser.add_argument("--items", type=int, help="grow up to so many items, guests, keys")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
     return parser.parse_args()
 

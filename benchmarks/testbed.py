@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,6 +94,10 @@ class Bench:
         """Return how many calls of the app have lost a race so far."""
         return sum(bill["aborts"] for bill in self._bills())
 
+    def moved_bytes(self) -> int:
+        """Return how many bytes the app and Datastore have exchanged; 0 if they are not counted."""
+        return sum(bill["bytes"] for bill in self._bills())
+
     def whole_cost(self) -> Cost:
         """Return the same, and what this process has spent on Datastore."""
         return self.cost() + self.read_meter.total()
@@ -148,24 +152,57 @@ class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                 self.count += 1
 
 
+class ByteCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Counts the bytes of requests and answers. It serializes both once more, which takes time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        call = continuation(details, request)
+        call.add_done_callback(lambda done: self._add(request, done))
+        return call
+
+    def _add(self, request: Any, call: Any) -> None:
+        count = _size(request) + (0 if call.exception() else _size(call.result()))
+        with self._lock:
+            self.count += count
+
+
+def _size(message: Any) -> int:
+    return int(getattr(message, "_pb", message).ByteSize())
+
+
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
-    """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS."""
+    """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS.
+
+    Bytes are counted where BENCH_BYTES is set.
+    """
     settings = DemoSettings.from_environment(os.environ)
-    aborts = AbortCounter()
-    opened = main.open_clients(settings, registry, interceptors=[aborts])
+    aborts, moved = AbortCounter(), ByteCounter()
+    watchers = [aborts, moved] if os.environ.get("BENCH_BYTES") else [aborts]
+    opened = main.open_clients(settings, registry, interceptors=watchers)
     cache = CountingCache(opened.cache)
     clients = replace(opened, cache=cache)  # type: ignore[arg-type]
     path = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
-    threading.Thread(target=_note, args=[path, clients.meter, cache, aborts], daemon=True).start()
+
+    def bill() -> dict[str, Any]:
+        cost, asked = clients.meter.total().as_dict(), cache.operations
+        counts = {"aborts": aborts.count, "bytes": moved.count}
+        return {"cost": cost, "cache_operations": asked, **counts}
+
+    threading.Thread(target=_note, args=[path, bill], daemon=True).start()
     return main.create_app(settings, clients, registry), clients
 
 
-def _note(path: Path, meter: Meter, cache: CountingCache, aborts: AbortCounter) -> None:
+def _note(path: Path, bill_of: Callable[[], dict[str, Any]]) -> None:
     """Note a bill whenever it has grown; no request waits for that."""
     noted = ""
     while True:
-        cost, operations = meter.total().as_dict(), cache.operations
-        bill = json.dumps({"cost": cost, "cache_operations": operations, "aborts": aborts.count})
+        bill = json.dumps(bill_of())
         if bill != noted:
             part = path.with_suffix(".part")
             part.write_text(bill)
@@ -185,6 +222,8 @@ def open_testbed(
     at_once: int = 16,
     profile: Path | None = None,
     is_counted: bool = False,
+    queue_yaml: str = QUEUE_YAML,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Bench]:
     """Start everything on free ports.
 
@@ -197,6 +236,8 @@ def open_testbed(
         at_once: How many tasks of the queue "bench" are delivered at a time.
         profile: How slow the services are; None: as fast as emulators are.
         is_counted: Proxies count what passes by; they slow it down.
+        queue_yaml: The queues.
+        environment: Of the app, besides what it needs anyway.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
@@ -208,7 +249,7 @@ def open_testbed(
         memcached() as cache,
         mail_server() as relay,
         running(
-            queue_yaml=_written(Path(folder) / "queue.yaml", at_once),
+            queue_yaml=_written(Path(folder) / "queue.yaml", queue_yaml, at_once),
             app_url=url,
             project=PROJECT,
             location=LOCATION,
@@ -226,7 +267,7 @@ def open_testbed(
             relay,
             queue,
             cloud_tasks,
-            profile,
+            {**(environment or {}), "CLOUD_PROFILE": str(profile or "")},
         ) as app,
     ):
         read_meter = Meter()
@@ -251,8 +292,8 @@ def _watched(service: str, wire: WireCount | None) -> Iterator[str]:
         yield proxy.address
 
 
-def _written(path: Path, at_once: int) -> Path:
-    path.write_text(QUEUE_YAML.replace("AT_ONCE", str(at_once)))
+def _written(path: Path, queue_yaml: str, at_once: int) -> Path:
+    path.write_text(queue_yaml.replace("AT_ONCE", str(at_once)))
     return path
 
 
@@ -296,7 +337,7 @@ def _app(
     relay: MailServer,
     queue: RunningEmulator,
     cloud_tasks: str,
-    profile: Path | None = None,
+    environment: Mapping[str, str],
 ) -> Iterator[AppServer]:
     """Run gunicorn with the measured app."""
     url = f"http://127.0.0.1:{port}"
@@ -315,7 +356,7 @@ def _app(
         "SECRET_KEY": secrets.token_hex(32),
         "LOG_LEVEL": "WARNING",
         "BENCH_COSTS": folder,
-        "CLOUD_PROFILE": str(profile or ""),
+        **environment,
     }
     count, threads = workers
     app = AppServer(ROOT, port=port, env=env, target=target, workers=count, threads=threads)
