@@ -45,7 +45,7 @@ from pipelines import continuations
 from pipelines.continuations.progress import progress
 from pipelines.streams import Pipeline
 
-PUT_AT_ONCE = 500
+PUT_AT_ONCE = 250
 WARM_ITEMS = 500
 BYTES = {"BENCH_BYTES": "1"}
 

@@ -34,13 +34,17 @@ class WireCount:
     def __init__(self, deliveries: Callable[[], int] = lambda: 0) -> None:
         self.deliveries = deliveries
         self._counts: Counter[str] = Counter()
+        self._rows: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
 
     def saw(self, method: str, request: bytes, answer: bytes | None) -> None:
         """Take a call that was answered; None: it was refused."""
-        found = _count(method.rpartition("/")[2], request, answer)
+        rpc = method.rpartition("/")[2]
+        found = _count(rpc, request, answer)
+        rows = _written(request) if rpc == "Commit" and answer is not None else []
         with self._lock:
             self._counts.update(found)
+            self._rows.update(rows)
 
     def counts(self) -> dict[str, int]:
         """Return what there was so far, by the names of `Cost`."""
@@ -48,6 +52,11 @@ class WireCount:
             counts = {name: self._counts[name] for name in CHARGED}
         counts["task_operations"] += self.deliveries()
         return counts
+
+    def rows(self) -> Counter[tuple[str, ...]]:
+        """Return how often each row was written or deleted so far, by its kind and its name."""
+        with self._lock:
+            return self._rows.copy()
 
 
 def percent_apart(cost: Cost, counts: Mapping[str, int]) -> dict[str, float]:
@@ -105,6 +114,17 @@ def _committed(request: bytes, answer: bytes) -> dict[str, int]:
     deletes = sum(mutation.WhichOneof("operation") == "delete" for mutation in asked)
     results = _parsed(types.CommitResponse, answer).mutation_results
     return {"writes": len(results), "deletes": deletes}
+
+
+def _written(request: bytes) -> list[tuple[str, ...]]:
+    """Return the rows that a commit writes or deletes: their kinds, and their names."""
+    found = []
+    for mutation in _parsed(types.CommitRequest, request).mutations:
+        operation = mutation.WhichOneof("operation")
+        written = getattr(mutation, operation)
+        path = (written if operation == "delete" else written.key).path
+        found.append((path[-1].kind, *(f"{each.name or each.id}" for each in path)))
+    return found
 
 
 def _queried(request: bytes, answer: bytes) -> dict[str, int]:

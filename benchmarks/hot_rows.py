@@ -1,0 +1,139 @@
+"""Which rows fork-join queues, counters and batches write, and how often: what will limit them.
+
+`python -m benchmarks.hot_rows` runs them with the latencies of the cloud's profile, which also lets
+a row be written about once a second, by 1 to 16 worker processes of 8 threads each, and by eight
+clients for each worker. A proxy before the emulator counts by row. Calls wait in real time and all
+share this machine's processors, so the load of the processors is told, too: where it nears all of
+them, the rate is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.growth_spent import TIMEOUT_S, until_idle
+from benchmarks.load import new_numbers, paced
+from benchmarks.testbed import Bench, open_testbed
+from cloud_profile import BUNDLED
+
+WORKERS = (1, 2, 4, 8, 16)
+THREADS = CLIENTS_EACH = 8
+SECONDS, MEMBERS = 10.0, 500
+KINDS_SHOWN = 3
+MOST_ASKED, MOST_PER_S = 100_000, 10_000.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What so many items have written."""
+
+    items: int
+    seconds: float
+    rows: Counter[tuple[str, ...]]
+    busy: float  # The share of all processors.
+
+    def kinds(self) -> Iterator[str]:
+        """Yield the kinds with the hottest rows: what an item writes, and how hot a row is."""
+        kinds = defaultdict[str, list[int]](list)
+        for (kind, *_), count in self.rows.items():
+            kinds[kind].append(count)
+        for kind, counts in sorted(kinds.items(), key=lambda each: -max(each[1]))[:KINDS_SHOWN]:
+            yield (
+                f"{kind}: {sum(counts) / self.items:.3f} of {len(counts)}, "
+                f"one of them {max(counts) / self.seconds:.2f} a second"
+            )
+
+    def row(self, name: str, workers: int) -> str:
+        return (
+            f"| {name} | {workers} | {self.items / self.seconds:,.0f} | {self.busy:.0%} "
+            f"| {'; '.join(self.kinds())} |"
+        )
+
+
+COLUMNS = "pattern", "workers", "items a second", "processors", "writes an item, of so many rows"
+HEADER = f"| {' | '.join(COLUMNS)} |\n|---|---:|---:|---:|---|"
+
+
+def _found(bench: Bench, act: Callable[[], int]) -> Found:
+    assert bench.wire is not None
+    before = bench.wire.rows()
+    psutil.cpu_percent()
+    began = time.perf_counter()
+    items = act()
+    ended = until_idle(bench)
+    busy = psutil.cpu_percent() / 100
+    return Found(items, ended - began, bench.wire.rows() - before, busy)
+
+
+def _sums(bench: Bench, workers: int) -> int:
+    return _asked(bench, "/bench/fork-join", workers)
+
+
+def _counts(bench: Bench, workers: int) -> int:
+    return _asked(bench, "/bench/adaptive", workers)
+
+
+def _asked(bench: Bench, path: str, workers: int) -> int:
+    """Ask as often as there are answers; who is refused asks again."""
+    clients, numbers = CLIENTS_EACH * workers, new_numbers(MOST_ASKED)
+    load = paced(bench.port, path, clients, MOST_PER_S, numbers, give_up_s=SECONDS)
+    return len(load.latencies_s)
+
+
+def _batch(bench: Bench, workers: int) -> int:
+    count = MEMBERS * workers
+    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
+    connection.request("GET", f"/bench/ours/{time.monotonic_ns()}?count={count}")
+    if connection.getresponse().status != 204:
+        raise RuntimeError("the batch was not taken")
+    connection.close()
+    return count
+
+
+PATTERNS: dict[str, tuple[str, Callable[[Bench, int], int]]] = {
+    "fork-join, one key": ("fork_join_app", _sums),
+    "counters, one count": ("counters_app", _counts),
+    "batches, one batch": ("batches_app", _batch),
+}
+
+
+def measure(workers: Sequence[int], names: Sequence[str]) -> Iterator[str]:
+    """Yield a row of the table for each pattern and number of workers."""
+    for name, (app, act) in PATTERNS.items():
+        if names and not name.startswith(tuple(names)):
+            continue
+        for count in workers:
+            with open_testbed(
+                f"benchmarks.{app}:serve()",
+                is_cached=True,
+                emulator="firestore",
+                workers=count,
+                threads=THREADS,
+                at_once=THREADS * count,
+                profile=BUNDLED,
+                is_counted=True,
+            ) as bench:
+                act(bench, 1)
+                until_idle(bench)
+                yield _found(bench, lambda: act(bench, count)).row(name, count)  # noqa: B023
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hot_rows")
+    parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
+    parser.add_argument("names", nargs="*", help="beginnings of names of patterns")
+    arguments = parser.parse_args()
+    print(HEADER, flush=True)
+    for row in measure(arguments.workers, arguments.names):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
