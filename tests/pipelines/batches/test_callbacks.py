@@ -91,8 +91,14 @@ def test_a_callback_that_its_queue_lost_is_called_after_an_hour(world: World) ->
     assert set(CALLED.values()) == {1}
 
 
-def test_a_callback_that_is_lost_again_and_again_is_called_ever_more_rarely(world: World) -> None:
-    """F1: until its batch is removed."""
+@pytest.mark.parametrize("ran_days", [0, 3])
+def test_a_callback_that_is_lost_again_and_again_is_called_ever_more_rarely(
+    world: World, ran_days: int
+) -> None:
+    """F1: until its batch is removed, by the time since its completion, however long it ran."""
+    with world.context():
+        NOTES.populate(world.clients, "b", [])
+    world.clock.sleep(ran_days * 24 * HOUR_S)
     complete_empty(world, NOTES, "b")
     waits = []
     while True:

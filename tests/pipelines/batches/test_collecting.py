@@ -65,6 +65,30 @@ def test_what_a_collector_has_counted_and_not_acked_counts_once(
     assert set(callbacks(world).values()) == {1}
 
 
+def test_ends_that_could_not_be_counted_are_there_for_the_next_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are given back: nobody waits until their lease ends."""
+    with world.context():
+        PULLED.populate(world.clients, "b", notes("a", "c"), seal=True)
+    deliver_all(world, "default")
+    deliver_all(world, "fan-out")
+    args = collecting.Collect(PULLED.declaration.key("b"))
+
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError
+
+    with world.context():
+        with monkeypatch.context() as broken:
+            broken.setattr(collecting, "count_ends", fail)
+            with pytest.raises(ZeroDivisionError):
+                collecting.collect.work(world.clients, args)
+        collecting.collect.work(world.clients, args)
+
+        assert PULLED.progress("b").is_complete
+        assert waiting() == 0
+
+
 def test_ends_that_no_collector_finds_are_swept(world: World) -> None:
     """F3: their collector ran before they came, as by a clock that is behind."""
     with world.context():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from pipelines.fork_join.epochs import (
     look,
 )
 from pipelines.runtime.cache import NoCache
-from tests.pipelines.tallies import TALLIES, batches, packs, put, tallied, tasks
+from pipelines.runtime.process_state import ProcessState
+from tests.clocks import ahead
+from tests.pipelines.tallies import TALLIES, Mark, batches, packs, put, tallied, tasks
 from tests.world import World
 
 
@@ -217,6 +220,19 @@ def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
         epochs = {pack.batch_key: PackId.parse(pack.key.id()).epoch for pack in packs()}
     assert epochs["other"] == epoch
     assert epochs["t"] != epoch
+
+
+def test_nobody_joins_a_batch_of_a_clock_far_ahead(world: World) -> None:
+    """Its joiner is due in an hour; who has the right time has not to wait for it."""
+    wrong = replace(ahead(world.clients, 3600), process_state=ProcessState())
+    with world.clients.context():
+        TALLIES.insert(wrong, "t", Mark("a"))
+    put(world, "t", "b")
+    world.clock.sleep(2)
+    world.deliver_due()
+
+    with world.context():
+        assert tallied("t") == Counter("b")
 
 
 def test_without_memcached_each_process_makes_its_own_batches(world: World) -> None:
