@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -79,10 +79,15 @@ def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
     assert waits == pytest.approx([1, 4, 4, 4], abs=2)
 
 
-def test_a_delivery_before_its_time_tries_no_deferred_item(services: Services) -> None:
-    """A task that is delivered twice asks nobody earlier than the job wants."""
+@pytest.mark.parametrize("delays_s", [(5.0, 30.0), (300.0, 1.0)])
+def test_a_delivery_before_its_time_tries_no_deferred_item(
+    services: Services, delays_s: tuple[float, ...]
+) -> None:
+    """A task that is delivered twice asks nobody earlier than the job wants, whichever delay is
+    its longest.
+    """
     tried: list[float] = []
-    job = busy_once(tried, lambda: world)
+    job = replace(busy_once(tried, lambda: world), retry_delays_s=delays_s)
     world = World(services, [job])
     put_items(world, 1)
     with world.context():
