@@ -23,6 +23,7 @@ from pipelines.materialized_views import (
     apply,
     fold,
 )
+from pipelines.runtime import naive_utc
 from tests.pipelines.school import SCHOOL, ByGrade, Pupil, differences, school_world
 from tests.world import Services, World
 
@@ -77,6 +78,32 @@ def test_many_sources_that_move_write_each_row_once_a_batch(
         assert differences() == []
         rows = SCHOOL.read(world.clients, ByGrade).rows
         assert sum(row.count for row in rows) == 400
+
+
+def test_a_row_is_as_new_as_the_newest_save_of_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: whichever place that one has among those that came together."""
+    sound_join, sizes = SCHOOL.fan_in.join, set[int]()
+
+    def join(clients: Any, batch: Any, items: Any) -> None:
+        sizes.add(len(items))
+        newest, *others = sorted(items, key=lambda each: each.saved, reverse=True)
+        sound_join(clients, batch, [*others[:1], newest, *others[1:]])
+
+    monkeypatch.setattr(SCHOOL.fan_in, "join", join)
+    for number in range(3):
+        world.clock.sleep(0.2)
+        saved = naive_utc(world.clock.now())
+        with world.clients.context():
+            SCHOOL.save(world.clients, Pupil(id=f"p{number}", grade=1, points=number))
+    world.settle()
+
+    with world.context():
+        row = SCHOOL.row(ByGrade, 1)
+    assert row is not None
+    assert 3 in sizes
+    assert abs((row.applied - saved).total_seconds()) < 0.1
 
 
 def test_what_waits_can_be_seen_and_waited_for(world: World) -> None:
