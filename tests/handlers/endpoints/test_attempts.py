@@ -276,6 +276,19 @@ def test_attempts_of_a_wrong_clock_mean_nothing(world: World) -> None:
 
 
 @one_emulator
+def test_a_pause_of_a_wrong_clock_is_not_waited_for(world: World) -> None:
+    """Of a task that has failed often; a process whose clock is an hour ahead saw it last."""
+    with world.context():
+        for number in range(attempts.BACKOFF_FROM):
+            attempts.fail(world.clients, delivery(number))
+        attempts.fail(ahead(world.clients, 3_600), delivery(attempts.BACKOFF_FROM))
+
+        known = attempts.begin(world.clients, delivery(attempts.BACKOFF_FROM + 1))
+
+    assert known == attempts.BACKOFF_FROM + 1
+
+
+@one_emulator
 @pytest.mark.parametrize("ends", ["failed", "killed", "failed killed"])
 def test_a_task_that_keeps_failing_is_tried_at_longer_intervals(world: World, ends: str) -> None:
     """H3: whoever delivers it earlier is told how often it has failed, or died over its worker.

@@ -8,6 +8,8 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from models.continuations import CANCELLED, FINISHED, ContinuationPage, page_key
 from pipelines import continuations
 from pipelines.continuations import ItemError, Job
 from pipelines.continuations.attempt import PageArgs, page_task
+from pipelines.continuations.lease import PageLease
 from pipelines.continuations.progress import progress
 from pipelines.continuations.sources import EntitySource, Slice, Span
 from pipelines.runtime import Clients, naive_utc
@@ -363,3 +366,24 @@ def test_a_job_without_delays_is_refused(wrong: tuple[float, ...]) -> None:
     """It would break at its first deferred item, in the commit that keeps the receipts."""
     with pytest.raises(ValueError, match="delays"):
         dataclasses.replace(APPLY, retry_delays_s=wrong)
+
+
+@pytest.mark.parametrize(
+    ("takeovers", "deadline_s", "lasts_s"),
+    [(0, 600.0, 6.0), (1, 600.0, 12.0), (7, 600.0, 600.0), (1000, 600.0, 600.0), (3, 1.0, 6.0)],
+)
+def test_a_lease_is_doubled_up_to_what_an_attempt_may_take(
+    takeovers: int, deadline_s: float, lasts_s: float
+) -> None:
+    """A page is taken over by then, however often that was so; no lease is shorter than a job's."""
+    now = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    clients: Any = SimpleNamespace(
+        clock=SimpleNamespace(now=lambda: now), new_owner=lambda: "an attempt"
+    )
+    job = dataclasses.replace(APPLY, lease_s=6.0, deadline_s=deadline_s)
+    page: Any = SimpleNamespace(takeovers=takeovers)
+
+    PageLease(clients, job, None).renew(page)
+
+    lasts = page.lease_expires_at - now.replace(tzinfo=None)
+    assert lasts.total_seconds() == lasts_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from pipelines.fork_join.epochs import (
     WAIT_FOR_WRITERS_S,
     Epochs,
     OpenEpoch,
+    Shape,
     Slot,
+    _lock,
     close,
     look,
 )
@@ -220,6 +224,31 @@ def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
         epochs = {pack.batch_key: PackId.parse(pack.key.id()).epoch for pack in packs()}
     assert epochs["other"] == epoch
     assert epochs["t"] != epoch
+
+
+def test_what_stands_in_memcached_is_of_one_queue_key_and_shard() -> None:
+    """D2: two that share a lock or a batch would wait for each other's writers."""
+    slots = [
+        Slot(queue, key, shard) for queue in ("a", "b") for key in ("k", "1:k") for shard in (0, 1)
+    ]
+
+    assert len({slot.name for slot in slots}) == len(slots)
+    assert len({slot.fold_mutex for slot in slots}) == 4
+    assert len({slot.key_hash for slot in slots}) == 4
+    assert len({_lock(slot, epoch) for slot in slots for epoch in ("x", "y")}) == 4
+
+
+def test_a_batch_of_one_process_is_due_when_its_key_wants_it() -> None:
+    """Without memcached, too: the queue's period is the longest that it may last."""
+    now = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    clock = SimpleNamespace(now=lambda: now)
+    clients: Any = SimpleNamespace(clock=clock, cache=NoCache(), new_id=lambda: "c0ffee012345")
+    epochs = Epochs(10.0, lambda clients, key: Shape(0.25, 20))
+
+    mine, again = (epochs.enter(clients, Slot("q", "k"), 1) for _ in range(2))
+
+    assert mine.due - now.replace(tzinfo=None) == datetime.timedelta(seconds=0.25)
+    assert (mine.is_new, again.is_new, again.due) == (True, False, mine.due)
 
 
 def test_nobody_joins_a_batch_of_a_clock_far_ahead(world: World) -> None:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from models.outbox import rows_of_tag, rows_of_tags
+from models.outbox import OutboxTask, rows_of_tag, rows_of_tags
 from models.transactions import transact
 from pipelines import outbox
+from pipelines.outbox.relay import RelayResult
 from pipelines.outbox.sweep import sweep
 from pipelines.runtime import Clients
 from pipelines.tasks.errors import BadArgumentsError
 from tests.pipelines.orders import Order, Settle, dying, ran, rows_here, settle, waiting
-from tests.pipelines.outbox.rows import away, enqueue_unacked, sent, spend
+from tests.pipelines.outbox.rows import (
+    SWEEP as SWEEPING,
+)
+from tests.pipelines.outbox.rows import (
+    away,
+    deliver_drains,
+    enqueue_unacked,
+    sent,
+    spend,
+)
 from tests.sampling import one_emulator
 from tests.world import World
 
@@ -72,6 +83,38 @@ def test_an_unacked_row_is_looked_at_ever_more_rarely(world: World) -> None:
 
     assert asked == [*range(1, 11), 20, 40, 60, 120]
     assert len(sent(world, "fan-out")) == 4, "one at first, one from ten minutes on, one an hour"
+
+
+@one_emulator
+def test_unacked_rows_that_are_handed_over_are_looked_at_as_rarely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk counts from the round before its own: no row is due in it that is not in the sweep."""
+    looked, minutes = list[tuple[int, int]](), list[int]()
+    relay = SWEEPING.relay
+
+    def look(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
+        looked.append((minutes[-1], len(rows)))
+        return relay(clients, rows)  # type: ignore[no-any-return]
+
+    def enqueue_three() -> None:
+        for _ in range(3):
+            enqueue_unacked(world.clients)
+
+    with world.context():
+        transact(enqueue_three)
+    monkeypatch.setattr(SWEEPING, "MAX_PER_CALL", 1)
+    monkeypatch.setattr(SWEEPING, "relay", look)
+    world.clock.sleep(17 * 60)
+    for minute in range(18, 23):
+        minutes.append(minute)
+        world.clock.sleep(60)
+        spend(world)
+        deliver_drains(world)
+
+    # The first sweep that there ever was, and the step at twenty minutes.
+    assert {at for at, _ in looked} == {18, 20}
+    assert sum(rows for at, rows in looked if at == 20) >= 3
 
 
 @pytest.mark.parametrize("away_s", [780, 25 * 60, 90 * 60, 24 * 3600])
