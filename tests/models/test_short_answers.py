@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from google.cloud import ndb
+from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
 from models import calls, rows
 from models.commits import look_up, read_versions
@@ -101,6 +104,22 @@ def test_a_lookup_that_is_cut_is_of_one_moment(here: World) -> None:
     assert plan.fired
     assert answers.deferred
     assert (None not in found) == (moment is not None)
+
+
+@pytest.mark.parametrize("calls_made", range(4))
+def test_without_a_moment_only_one_call_is_of_one(calls_made: int) -> None:
+    """A service without snapshots leaves keys for the next call: two calls are two moments."""
+    names = [Name("StreamSlab", name) for name in NAMES[:calls_made]]
+
+    def lookup(request: Any, metadata: Any) -> LookupResponse:
+        return LookupResponse(deferred=list(LookupRequest(keys=request.keys[1:]).keys))
+
+    client: Any = SimpleNamespace(
+        project="p", database="", namespace="", stub=SimpleNamespace(lookup=lookup)
+    )
+    found = calls.look_up(client, [rows._key(client, name) for name in names])
+
+    assert (found.moment, found.is_one_moment) == (None, calls_made <= 1)
 
 
 def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from models.batches import BatchPage, BatchWork, pages_within
+from models.batches import HAS_FAILED, BatchPage, BatchWork, pages_within
 from models.dead_tasks import DeadTask
 from pipelines.batches import ClosedError
 from pipelines.batches.declaration import MemberRef
@@ -113,3 +113,12 @@ def test_a_position_beyond_its_page_is_no_member(position: int) -> None:
 
     assert page.is_open(0, 1)
     assert not page.is_open(position, 1)
+
+
+def test_a_member_that_has_failed_is_open_in_later_generations_alone() -> None:
+    """F1: an end of the generation in which it failed, or of one before, comes late."""
+    page = BatchPage(letters=".f")
+    page.end(0, HAS_FAILED, 2)
+
+    assert [page.is_open(0, generation) for generation in (1, 2, 3)] == [False, False, True]
+    assert [page.is_open(1, generation) for generation in (1, 2, 3)] == [False, True, True]
