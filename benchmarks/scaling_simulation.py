@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.scaling_profile import CALL_MS, RECORD_MS, ContendedError, Latencies
+from benchmarks.scaling_profile import CALL_MS, FOUND_MS, RECORD_MS, ContendedError, Latencies
 from benchmarks.scaling_rows import Rows
 from pipelines.streams.calls import (
     ChangedError,
@@ -26,6 +26,7 @@ from pipelines.streams.calls import (
     OutcomeUnknownError,
     Pause,
     Peek,
+    Peeks,
     Read,
     Scan,
     Snapshot,
@@ -213,10 +214,13 @@ class Simulation:
         answer, rows = self._answered(process, call)
         if what == "create":
             self.costs["tasks"] += rows
-        elif what != "peek":  # Names alone are no reads.
+        elif what not in ("peek", "peeks"):  # Names alone are no reads.
             self.costs["reads"] += rows
         self.costs["calls"] += 1
-        if what in ("peek", "scan"):
+        if isinstance(call, Peeks):  # Side by side: as long as the slowest one.
+            draws = [self.latencies.draw("peek", self.random) for _ in call.peeks]
+            took_ms = max(draws) + FOUND_MS * rows
+        elif what in ("peek", "scan"):
             took_ms = self.latencies.draw(what, self.random, found=rows)
         else:
             took_ms = self.latencies.draw(what, self.random, rows)
@@ -233,6 +237,9 @@ class Simulation:
         if isinstance(call, Create):
             self._create(call.wakes)
             return None, len(call.wakes)
+        if isinstance(call, Peeks):
+            answers = [self._answered(process, each)[0] for each in call.peeks]
+            return answers, sum(map(len, answers))
         assert isinstance(call, Peek | Scan)
         at = call.at if isinstance(call, Peek) else None
         found = self.rows.scan(call.kind, call.low, call.high, call.limit, at)

@@ -24,6 +24,7 @@ from google.cloud.datastore_v1.types import (
 from google.cloud.ndb._datastore_api import _add_routing_info
 
 MAX_KEYS = 1000
+MAX_SIDE_BY_SIDE = 50  # A connection takes a hundred calls at a time, also those of other threads.
 NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
 
 
@@ -48,6 +49,26 @@ def call_stub(method: Any, request: Any) -> Any:
         return method(request, metadata=_add_routing_info((), request))
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
+
+
+def _call_side_by_side(method: Any, requests: Sequence[Any]) -> list[Any]:
+    """Call a method of a client's stub for each of some requests at once; all have to answer.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said of one of them.
+    """
+    if len(requests) == 1:  # gRPC runs a thread for a future.
+        return [call_stub(method, requests[0])]
+    calls: list[Any] = []
+    try:
+        for request in requests:
+            calls.append(method.future(request, metadata=_add_routing_info((), request)))
+        return [call.result() for call in calls]
+    except grpc.RpcError as error:
+        raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
+    finally:
+        for call in calls:
+            call.cancel()  # Of those that have ended, nothing.
 
 
 def look_up(
@@ -89,12 +110,31 @@ def run_query(client: ndb.Client, request: Any) -> list[Any]:
     Raises:
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
-    results: list[Any] = []
-    while True:
-        batch = RunQueryResponse.pb(call_stub(client.stub.run_query, request)).batch
-        results += batch.entity_results
-        if batch.more_results != NOT_FINISHED or not _continue(request, batch):
-            return results
+    return run_queries(client, [request])[0]
+
+
+def run_queries(client: ndb.Client, requests: Sequence[Any]) -> list[list[Any]]:
+    """Return all results of each of some queries, which are asked side by side.
+
+    Args:
+        requests: As `run_query` takes them.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: what the service said of one of them.
+    """
+    found: list[list[Any]] = [[] for _ in requests]
+    left = list(zip(requests, found, strict=True))
+    while left:
+        now, after = left[:MAX_SIDE_BY_SIDE], left[MAX_SIDE_BY_SIDE:]
+        answers = _call_side_by_side(client.stub.run_query, [request for request, _ in now])
+        parts = [RunQueryResponse.pb(answer).batch for answer in answers]
+        left = []
+        for (request, results), batch in zip(now, parts, strict=True):
+            results += batch.entity_results
+            if batch.more_results == NOT_FINISHED and _continue(request, batch):
+                left.append((request, results))
+        left += after
+    return found
 
 
 def _continue(request: Any, batch: Any) -> bool:

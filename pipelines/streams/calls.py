@@ -106,6 +106,16 @@ class Peek:
     limit: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Peeks:
+    """Make several peeks side by side; the result is the names of each.
+
+    Those that name no moment may see different ones, in any order. All answer, or the call fails.
+    """
+
+    peeks: Sequence[Peek]
+
+
 class Delivery(NamedTuple):
     """What a sink writes in the transaction of a commit.
 
@@ -198,4 +208,4 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Commit | Create | Pause | Attempt | HandOn | Fetch
+Call = Read | Snapshot | Scan | Peek | Peeks | Commit | Create | Pause | Attempt | HandOn | Fetch

@@ -34,6 +34,7 @@ from pipelines.streams.calls import (
     OutcomeUnknownError,
     Pause,
     Peek,
+    Peeks,
     Read,
     Scan,
     Snapshot,
@@ -159,6 +160,7 @@ class Engine:
             Snapshot: self._snapshot,
             Scan: self._scan,
             Peek: self._peek,
+            Peeks: self._peeks,
             Commit: self._commit,
             Create: self._create,
             Pause: self._pause,
@@ -234,6 +236,12 @@ class Engine:
         return rows.first_names(
             self._clients.datastore, call.kind, call.low, call.high, call.limit, call.at
         )
+
+    def _peeks(self, call: Peeks) -> list[list[str]]:
+        looks = [
+            rows.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.peeks
+        ]
+        return rows.first_names_of(self._clients.datastore, looks)
 
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:

@@ -6,9 +6,11 @@ Both follow from rows: what a worker works on stays in its inbox until the commi
 Late records hold the input at the watermark by which they were late (`mail.py`), and that of all
 who may get what follows from them. So how late they are does not follow from who is slow.
 
-All is read of one moment, where the service has such. Where it has none, the order of the reads
-makes up for it: sources first, then stage by stage downstream, of each the inbox before the timers.
-A record that moves meanwhile moves towards what is read later, so it is seen.
+All is read of one moment, where the service has such, and all inboxes are looked into side by side
+(`looks.py`). Where it has none, the order of the reads makes up for it: sources first, then stage
+by stage downstream, of each the inboxes before the timers, and of these a left one before those
+that have taken its place. A record that moves meanwhile moves towards what is read later, so it is
+seen.
 
 Each tick raises the generation of the head. While anything moves it asks for the next one by a task
 of the new name; when nothing does it looks once more, so that who saw the old generation is seen.
@@ -17,7 +19,7 @@ Two ticks at a time do no harm: the watermarks only rise, and one of two commits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,14 +29,14 @@ from pipelines.streams.calls import (
     Commit,
     Create,
     Found,
-    Peek,
     Read,
     Snapshot,
     Steps,
 )
 from pipelines.streams.environment import Environment
-from pipelines.streams.layout import Inbox, Left, inboxes_of, interval_of
+from pipelines.streams.layout import Inbox, Left, interval_of
 from pipelines.streams.leaving import clear, is_drained, is_waiting, settled
+from pipelines.streams.looks import Seen, look
 from pipelines.streams.mail import tick_wake, wake
 from pipelines.streams.percentiles import Early
 from pipelines.streams.pressure import (
@@ -45,7 +47,7 @@ from pipelines.streams.pressure import (
     waiting_in,
 )
 from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import CHUNK, LATE, Head, Interval, inbox_of, is_late, time_of
+from pipelines.streams.rows import Head, Interval
 from pipelines.streams.shutting import Row, still_left, to_note
 from pipelines.streams.silence import Hearing, hear, left_out, silent_among, watermark_of
 from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
@@ -195,10 +197,16 @@ def read_cut(
         _see_source(environment, cut, stream, mine)
     if moment is not None:  # All is as it was then: the order of the reads is no matter.
         yield from _read_intervals(environment, cut, pipeline.graph.order, moment)
+        seen = yield from look(environment, pipeline, cut.head.body, pipeline.graph.order, moment)
+    else:
+        seen = {}
     out: dict[str, Output] = {}
     early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
     for name in pipeline.graph.order:
-        waiting = yield from _see_computation(environment, cut, name, out, moment)
+        if moment is None:
+            seen = yield from look(environment, pipeline, cut.head.body, [name], moment)
+            yield from _read_intervals(environment, cut, [name], moment)
+        waiting = _see_computation(cut, name, out, seen)
         cut.waiting[name] = waiting_in(waiting)
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
     cut.early = early.inputs
@@ -244,27 +252,21 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
 
 
 def _see_computation(
-    environment: Environment, cut: Cut, name: str, out: dict[str, Output], moment: Any
-) -> Steps[list[str]]:
-    """Find the watermarks of a computation: its inbox is read before its timers.
+    cut: Cut, name: str, out: dict[str, Output], seen: Mapping[tuple[str, Inbox], Seen]
+) -> list[str]:
+    """Find the watermarks of a computation; return the names of the chunks that wait for it.
 
-    Returns:
-        The names of the chunks that wait for it.
+    Args:
+        seen: What lies in its inboxes, read before its intervals.
     """
-    pipeline, names, head = cut.plan, environment.names, cut.head.body
+    pipeline, head = cut.plan, cut.head.body
     before, first, late, waiting = head.inputs.get(name, 0), NEVER, NEVER, list[str]()
-    limit = pipeline.limits.waiting_rows + 1
-    for inbox in inboxes_of(head, name):
-        low, high = names.inbox_range(name, inbox.lo, before, inbox.born)
-        found = yield Peek(CHUNK, low, high, moment, limit)
-        waiting += found
-        if found:
+    for (each, inbox), found in seen.items():
+        if each == name and found.names:
+            waiting += found.names
             cut.filled.add((name, inbox))
             cut.pending.add((name, interval_of(head, name, inbox.lo)))
-            first = min([first, *(time_of(each) for each in found[:1] if not is_late(each))])
-            late = min(late, (yield from _first_late(found, high, moment, limit)))
-    if moment is None:
-        yield from _read_intervals(environment, cut, [name], moment)
+            first, late = min(first, found.first), min(late, found.late)
     streams = pipeline.computations[name].inputs
     feeds = [cut.sources[each] for each in streams if each in cut.sources]
     upstream = [out[each] for each in pipeline.graph.upstream[name]]
@@ -277,17 +279,6 @@ def _see_computation(
     hold = cut.hold(name)
     out[name] = Output(min(cut.lows[name], hold), min(reached, hold))
     return waiting
-
-
-def _first_late(found: Sequence[str], high: str, moment: Any, limit: int) -> Steps[int]:
-    """Return the time at which late chunks of an inbox hold the watermark.
-
-    Args:
-        found: The first names of it, of those in time before all.
-    """
-    if len(found) >= limit and not is_late(found[-1]):
-        found = yield Peek(CHUNK, f"{inbox_of(found[0])}{LATE}", high, moment)
-    return min((time_of(each) for each in found if is_late(each)), default=NEVER)
 
 
 def _read_intervals(
@@ -320,8 +311,9 @@ def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
 def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
     """Return the head with what a cut has found, and a commit of the other rows that follow it."""
     head: Head = cut.head.body
-    noted = to_note(environment, head, cut.versions, environment.now_ms())
-    new = settled(head, cut.versions, environment.now_ms())._replace(
+    now_ms = environment.now_ms()
+    noted = to_note(environment, head, cut.versions, now_ms)
+    new = settled(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
         early={**head.early, **cut.early},
         sources={**head.sources, **cut.sources},
@@ -330,7 +322,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         waiting=cut.waiting,
         held=cut.held,
         heard={**head.heard, **cut.hearings},
-        held_ms={**head.held_ms, **dict.fromkeys(cut.held, environment.now_ms())},
+        held_ms={**head.held_ms, **dict.fromkeys(cut.held, now_ms)},
     )
     new = with_idle(cut.plan, new)
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}

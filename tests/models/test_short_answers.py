@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
@@ -14,6 +15,7 @@ from models import calls, rows
 from models.commits import look_up, read_versions
 from models.rows import Name
 from models.transactions import NoTransactionError, transact
+from pipelines.runtime.clients import open_datastore
 from tests.models.counters import Tally
 from tests.short_answers import shortened, whole
 from tests.world import World
@@ -175,3 +177,44 @@ def test_a_loop_that_takes_a_part_for_the_whole_is_found(
 
     with pytest.raises(AssertionError):
         test_a_query_of_rows_is_followed_to_its_end(here)
+
+
+def test_names_of_several_ranges_are_asked_for_side_by_side(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is followed to its end, also of a moment; if one is refused, so are all."""
+    client = here.clients.datastore
+    store(here)
+    monkeypatch.setattr(calls, "MAX_SIDE_BY_SIDE", 4)
+    _, moment = rows.read(client, [Name("StreamSlab", NAMES[0])])
+    ranges = [rows.Range("StreamSlab", name, "p;", 1 + n, moment) for n, name in enumerate(NAMES)]
+
+    with shortened(here) as answers:
+        found = rows.first_names_of(client, [*ranges, rows.Range("StreamSlab", "q", "r", 9)])
+
+    assert found == [*(NAMES[n : 2 * n + 1] for n in range(len(NAMES))), []]
+    assert answers.cut
+    assert answers.empty
+    assert rows.first_names_of(client, []) == []
+
+    here.plan.reset("error", 2)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        rows.first_names_of(client, ranges)
+    assert len(here.plan.calls) == 4  # Those that were under way.
+
+
+def test_the_client_of_the_app_asks_side_by_side(here: World) -> None:
+    """It has futures, and no stub that waits as those of other tests."""
+    store(here)
+    of = here.clients.datastore
+    client = open_datastore(
+        of.project,
+        emulator=here.services.datastore,
+        namespace=of.namespace,
+        database=of.database,
+    )
+    ranges = [rows.Range("StreamSlab", name, "p;", 3) for name in NAMES * 2]
+
+    found = rows.first_names_of(client, ranges)
+
+    assert found == [NAMES[n : n + 3] for n in range(len(NAMES))] * 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.streams import batch, ids, mail, pulling, shelf, sweep, watermarks, worker
-from pipelines.streams.calls import ChangedError, Commit, Peek, Read, Scan
+from pipelines.streams.calls import ChangedError, Commit, Peek, Peeks, Read, Scan
 from pipelines.streams.environment import Environment
 from pipelines.streams.pulling import pull
 from pipelines.streams.reading import replay
@@ -206,9 +206,11 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
             if early is not None:
                 yield from early(environment, known)
             return None
-        if isinstance(call, Peek) and early is None:
-            yield from _read_timers(environment, call.low.split(":")[1], known)
-            return None
+        if isinstance(call, Peeks):
+            if early is None:
+                yield from _read_timers(environment, call.peeks[0].low.split(":")[1], known)
+                return None
+            return ([known[each.low[:-20]] for each in call.peeks],)
         key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
         return (known[key],) if key in known else None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import mail, owner, reshaping, watermarks
+from pipelines.streams import looks, mail, owner, reshaping, watermarks
 from pipelines.streams.layout import Inbox, inboxes_of, left_of
 from pipelines.streams.rows import Head, Interval
 from tests.pipelines.streams import broken
@@ -79,7 +79,13 @@ def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 def newest_inbox_first(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads the inboxes that were born last first."""
     schedule.simulation.has_snapshots = False
-    patch.setattr(watermarks, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])
+    patch.setattr(looks, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])
+
+
+def inboxes_together(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
+    """A tick without snapshots looks into inboxes that were left and into others side by side."""
+    schedule.simulation.has_snapshots, schedule.simulation.tears = False, True
+    patch.setattr(looks, "groupby", lambda places, birth: [(0, places)])
 
 
 def percentile_stays(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:

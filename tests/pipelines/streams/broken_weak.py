@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, injection, passing, sink_worker, watermarks
+from pipelines.streams import batch, injection, looks, passing, sink_worker
 from pipelines.streams.batch import run_batch
 from pipelines.streams.calls import Attempt, Commit
 from pipelines.streams.inbox import inputs_of
@@ -97,10 +97,8 @@ def _chunks_last(call: Any) -> Iterator[Any]:
 
 def weak_inbox_unseen(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A tick takes it that nothing waits for a weak computation: it keeps nothing."""
-    real, names = watermarks.inboxes_of, schedule.simulation.pipeline.graph.weak
-    patch.setattr(
-        watermarks, "inboxes_of", lambda head, name: [] if name in names else real(head, name)
-    )
+    real, names = looks.inboxes_of, schedule.simulation.pipeline.graph.weak
+    patch.setattr(looks, "inboxes_of", lambda head, name: [] if name in names else real(head, name))
 
 
 def failed_are_dropped(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

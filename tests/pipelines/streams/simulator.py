@@ -27,6 +27,7 @@ from pipelines.streams.calls import (
     OutcomeUnknownError,
     Pause,
     Peek,
+    Peeks,
     Read,
     Scan,
     Snapshot,
@@ -145,15 +146,12 @@ class Simulation:
             Snapshot: self._snapshot,
             Scan: self._scan,
             Peek: self._peek,
+            Peeks: lambda call: [self._peek(each) for each in call.peeks],
             Commit: self._commit,
             Create: self._create,
             Attempt: self._attempt,
             HandOn: self._hand_on,
-            Fetch: lambda call: self.pipeline.sources[call.stream].read(  # type: ignore[union-attr]
-                None,
-                call.position,
-                call.limit,  # type: ignore[arg-type]
-            ),
+            Fetch: self._fetch,
         }
 
     @property
@@ -428,6 +426,9 @@ class Simulation:
 
     def _peek(self, call: Peek) -> list[str]:
         return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
+
+    def _fetch(self, call: Fetch) -> Any:
+        return self.pipeline.sources[call.stream].read(None, call.position, call.limit)  # type: ignore[union-attr,arg-type]
 
     def _attempt(self, call: Attempt) -> int:
         self.attempts[call.what] += 1

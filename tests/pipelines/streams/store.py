@@ -11,6 +11,7 @@ from pipelines.streams.calls import (
     Commit,
     Found,
     Key,
+    Peeks,
     Read,
     Snapshot,
     UnworkableError,
@@ -47,7 +48,12 @@ def answered(steps: Steps, answer: Answer) -> Steps:
 
 
 def one_by_one(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
-    """Read several rows one after the other: each is as it is then."""
+    """Read several rows one after the other: each is as it is then. The last peek comes first."""
+    if type(call) is Peeks and len(call.peeks) > 1:
+        answers: list[Any] = []
+        for peek in reversed(call.peeks):
+            answers.insert(0, (yield peek))
+        return (answers,)
     if type(call) not in (Read, Snapshot) or len(call.keys) == 1:
         return None
     found: list[Any] = []

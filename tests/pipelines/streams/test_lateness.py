@@ -28,7 +28,7 @@ from tests.pipelines.streams.schedules import (
     Schedule,
     found,
 )
-from tests.pipelines.streams.store import Violation
+from tests.pipelines.streams.store import Steps, Violation
 from tests.soak import BUDGET, IS_SOAK
 
 S = 1_000
@@ -211,7 +211,15 @@ def test_what_came_within_the_lateness_counts_in_any_schedule() -> None:
 
 def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
     """Late records hold no watermark."""
-    patch.setattr(watermarks, "_first_late", lambda *args: (yield from ()) or NEVER)
+    real = watermarks.look
+
+    def blind(*args: Any) -> Steps:
+        seen = yield from real(*args)
+        for each in seen.values():
+            each.late = NEVER
+        return seen
+
+    patch.setattr(watermarks, "look", blind)
 
 
 def passed_downstream(schedule: Late, patch: pytest.MonkeyPatch) -> None:

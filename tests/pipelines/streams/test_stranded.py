@@ -11,7 +11,7 @@ import pytest
 
 from models import rows
 from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Peek
+from pipelines.streams.calls import Peeks
 from pipelines.streams.reshaping import split
 from pipelines.streams.rows import CHUNK, DEAD
 from pipelines.streams.service import Engine
@@ -41,10 +41,10 @@ ONE = Pipeline("p", Count, intervals=1, sources=[PushSource("in", disorder=timed
 
 def tick_that_sees_no_chunk(desk: Desk) -> None:
     """Move the watermarks while each inbox seems to be empty."""
-    peek = desk.simulation.acts[Peek]
-    desk.simulation.acts[Peek] = lambda call: []
+    look = desk.simulation.acts[Peeks]
+    desk.simulation.acts[Peeks] = lambda call: [[] for _ in call.peeks]
     desk.do(tick(desk.environment))
-    desk.simulation.acts[Peek] = peek
+    desk.simulation.acts[Peeks] = look
 
 
 def test_a_record_that_the_watermark_has_passed_comes_back_as_a_late_one() -> None:
@@ -98,7 +98,7 @@ def test_the_gauge_and_the_log_say_what_came_back(
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1_000), ("b", "/", 200_000)))
         with monkeypatch.context() as patch:
-            patch.setattr(rows, "first_names", lambda *query: [])
+            patch.setattr(rows, "first_names_of", lambda client, ranges: [[] for _ in ranges])
             engine.run(tick(engine.environment))
     world.settle()
     assert "streams_recovered_records" not in gauges_above_0(world)
