@@ -29,6 +29,7 @@ class Pace:
         ring_ms: Who commits again and again wakes its readers once in so long.
         tick_s: Between two looks at the watermarks, while anything moves.
         max_records, max_chunks: Of one batch.
+        max_small_chunks: Of one batch, while they do not fill it.
         pass_ms, max_passed: For how long, and how many records at most, one commit passes through
             weak computations; the others go into their inboxes.
         hand_ms: So long a source waits for weak sinks before what they have not done is committed.
@@ -46,6 +47,7 @@ class Pace:
     tick_s: float = 0.25
     max_records: int = 2_000
     max_chunks: int = 20
+    max_small_chunks: int = 200
     pass_ms: int = 100
     max_passed: int = 2_000
     hand_ms: int = 1_000

@@ -80,10 +80,10 @@ class Batch:
         name, found = self.chunks[chunk]
         return f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
 
-    def is_full(self, count: int, max_chunks: int) -> bool:
-        """Return whether more was waiting than the first inputs."""
+    def is_cut(self, count: int) -> bool:
+        """Return whether the first inputs are not all that was in the chunks."""
         left = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False
-        return left or count < len(self.inputs) or len(self.chunks) >= max_chunks
+        return left or count < len(self.inputs)
 
 
 def gather(

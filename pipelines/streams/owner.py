@@ -168,9 +168,9 @@ class Owner:
             self.computation = self.plan.sender(self.name)
         self.head_read_ms = read_ms
 
-    def _scan(self, limit: int, *, some: bool = False) -> Scan:
+    def _scan(self, limit: int) -> Scan:
         low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
-        return Scan(CHUNK, low, high, limit, some)
+        return Scan(CHUNK, low, high, limit)
 
     # What was left behind by a split or a merge
 

@@ -45,7 +45,7 @@ class SinkWorker(Worker):
             with at_fault():
                 batch = gather(chunks, self.ids.seen, limit)
                 made, effects = self._made(batch)
-            self.is_behind = batch.is_full(effects.taken, max_chunks)
+            self.is_behind = len(chunks) >= max_chunks or batch.is_cut(effects.taken)
             yield from self._write(batch, made, effects)
         except UnworkableError as error:
             if limit == 1:

@@ -22,9 +22,10 @@ from pipelines.streams.calls import (
     TooLargeError,
     UnworkableError,
 )
-from pipelines.streams.forwarding import ready, scan_late
+from pipelines.streams.forwarding import ready
 from pipelines.streams.giving_up import MAX_DEATHS, at_fault, first_due, give_up
 from pipelines.streams.inbox import Batch, gather, has_ids
+from pipelines.streams.intake import Intake
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
 from pipelines.streams.layout import Inbox
 from pipelines.streams.load import LoadMeter
@@ -53,6 +54,7 @@ class Worker(Owner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.meter = LoadMeter(self.environment.elapsed_ms)
+        self.intake = Intake(self.pace, self.names, self.name)
         self.round_ms = 0.0
         self.is_behind = True  # More may be waiting than the last batch had.
         self.was_large = False  # The last batch.
@@ -156,12 +158,9 @@ class Worker(Owner):
         ]
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
-            self.inbox = dict((yield self._scan(self.pace.max_chunks, some=True)))
-            if len(self.inbox) >= self.pace.max_chunks:
-                # No scan would come to late ones, which hold the watermark, where much waits.
-                most, born = max(1, self.pace.max_chunks // 4), self.interval.born
-                late = yield scan_late(self.names, self.name, Inbox(born, self.lo), most)
-                self.inbox = {**dict(ready(late, self.watermark)), **self.inbox}
+            inbox = Inbox(self.interval.born, self.lo)
+            found, late = yield from self.intake.read(inbox, self.watermark, self.limit)
+            self.inbox = {**dict(ready(late, self.watermark)), **dict(found)}
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
@@ -302,7 +301,7 @@ class Worker(Owner):
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
         keys = [each.key for each in batch.inputs[: effects.taken]]
-        is_behind = batch.is_full(effects.taken, self.pace.max_chunks)
+        is_behind = self.intake.is_full or batch.is_cut(effects.taken)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.reached
         self.was_large = effects.taken >= LARGE_BATCH

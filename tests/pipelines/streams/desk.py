@@ -22,6 +22,7 @@ PACE = {
     "watermark_ms": 0,
     "max_records": 500,
     "max_chunks": 20,
+    "max_small_chunks": 200,
 }
 
 

@@ -63,6 +63,7 @@ PACE = Pace(
     tick_s=0.1,
     max_records=4,
     max_chunks=3,
+    max_small_chunks=5,
 )
 SWEPT_EVERY_MS = 400
 MACHINES = 2

@@ -76,7 +76,7 @@ def test_a_batch_has_what_is_new_up_to_a_number(
         mine, theirs = Commit(), Commit()
         assert batch.take(count, mine) == expected.take(count, theirs)
         assert mine == theirs
-        assert batch.is_full(count, 20) == expected.is_full(count, 20)
+        assert batch.is_cut(count) == expected.is_cut(count)
 
 
 def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
