@@ -20,6 +20,9 @@ class Pace:
     Attributes:
         lease_ms: For how long a worker that says nothing keeps its interval.
         run_ms: After so long a worker hands its interval on to the next task.
+        give_way_ms: After so long a worker that has taken all that waited hands its interval on,
+            while others wait for a worker; an idle one leaves at once.
+        waits_ms: So long an interval has to wait for a worker before one gives way.
         hooks_ms: After so long in one batch no further record is begun.
         linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
         gather_s: Who had all that waited in a batch begins the next one so long after that, not
@@ -39,6 +42,8 @@ class Pace:
 
     lease_ms: int = 15_000
     run_ms: int = 20_000
+    give_way_ms: int = 1_000
+    waits_ms: int = 1_000
     hooks_ms: int = 5_000
     linger: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
     gather_s: float = 0.005

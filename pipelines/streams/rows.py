@@ -136,6 +136,8 @@ class Head(NamedTuple):
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: topology.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of that.
     recovered: Mapping[str, int] = {}  # By computation: records found where nobody looks.
+    # "<computation>:<first slot>" that has work and no worker: giving_way.py.
+    unserved: Mapping[str, Sequence[int]] = {}
     rest: Mapping[str, Any] = {}
 
     def reached(self, computation: str) -> int:

@@ -34,6 +34,7 @@ from pipelines.streams.calls import (
     Steps,
 )
 from pipelines.streams.environment import Environment
+from pipelines.streams.giving_way import unserved
 from pipelines.streams.layout import Inbox, Left, interval_of
 from pipelines.streams.leaving import clear, is_drained, is_waiting, settled
 from pipelines.streams.looks import Seen, look
@@ -323,6 +324,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         held=cut.held,
         heard={**head.heard, **cut.hearings},
         held_ms={**head.held_ms, **dict.fromkeys(cut.held, now_ms)},
+        unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
     )
     new = with_idle(cut.plan, new)
     puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}

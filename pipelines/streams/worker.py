@@ -24,6 +24,7 @@ from pipelines.streams.calls import (
 )
 from pipelines.streams.forwarding import ready
 from pipelines.streams.giving_up import MAX_DEATHS, at_fault, first_due, give_up
+from pipelines.streams.giving_way import is_waited_for
 from pipelines.streams.inbox import Batch, gather, has_ids
 from pipelines.streams.intake import Intake
 from pipelines.streams.keys import NOTHING, Effects, Failure, Input
@@ -94,18 +95,26 @@ class Worker(Owner):
             if (yield from self.step()):
                 idle = 0
                 yield from self._balance()
-                yield from self._gather()
+                if not self._is_over(began_ms):
+                    yield from self._gather()
             else:
                 yield from self.bell.ring()
-                if idle < len(self.pace.linger):
+                if idle < len(self.pace.linger) and not is_waited_for(self.environment, self.head):
                     inbox = self.names.inbox(self.name, self.lo, self.interval.born)
                     yield Pause(self.pace.linger[idle], inbox)
                     idle += 1
                 elif (yield from self.leave()):
                     return
-            if self.environment.elapsed_ms() - began_ms > self.pace.run_ms:
+            if self._is_over(began_ms):
                 yield from self._hand_on()
                 return
+
+    def _is_over(self, began_ms: float) -> bool:
+        """Return whether another task is to go on here, or first of all elsewhere."""
+        ran_ms = self.environment.elapsed_ms() - began_ms
+        if ran_ms > self.pace.give_way_ms and not self.is_behind:
+            return ran_ms > self.pace.run_ms or is_waited_for(self.environment, self.head)
+        return ran_ms > self.pace.run_ms
 
     def _gather(self) -> Steps[None]:
         """Let more come before the next batch, if this one had all that waited.

@@ -108,6 +108,18 @@ def no_last_look(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     schedule.simulation.worker = Hasty
 
 
+def hands_on_to_nobody(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
+    """Who gives way, or has run for long, wakes nobody who goes on."""
+
+    class Silent(Worker):
+        def _hand_on(self) -> Steps:
+            if self.interval.owner:
+                yield from self._release()
+
+    calm_without_sweep(schedule, patch)
+    schedule.simulation.worker = Silent
+
+
 def forgotten_ring(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """The ring that a push has put off, for its readers are at work, is never rung."""
     calm_without_sweep(schedule, patch)
@@ -349,6 +361,7 @@ OF_STAGES = (
     same_generation,
     scan_before_raise,
     no_last_look,
+    hands_on_to_nobody,
     forgotten_ring,
     no_fence,
     unguarded_lease,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, leaving, passing, sink_worker
+from pipelines.streams import batch, passing, sink_worker
 from pipelines.streams.declaration import Declaration
 from pipelines.streams.keys import derived_id
 from pipelines.streams.passing import Parcel, Passage
@@ -21,12 +21,6 @@ def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     broken.calm_without_sweep(schedule, patch)  # type: ignore[arg-type]
     schedule.client.luck = [0.5] * len(schedule.client.luck)
     schedule.simulation.machines[0].pipeline = None
-
-
-def discarded_at_once(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
-    """What is weak leaves the graph when its own workers stop, whoever else runs it still."""
-    schedule.simulation.tells = False  # So it shows sooner.
-    patch.setattr(leaving, "is_cut_off", lambda part, is_known: True)
 
 
 def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
@@ -86,10 +80,9 @@ def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> Non
 
 # Each with the seed from which on it is searched, for the time's sake.
 VARIANTS = (
-    (discarded_at_once, 5_560),
     (handed_by_name, 0),
     (places_of_all_streams, 129),
-    (horizon_of_what_runs, 1_396),
+    (horizon_of_what_runs, 1_350),
     (code_says_what_passes, 150),
     (one_id_at_all_sinks, 0),
 )

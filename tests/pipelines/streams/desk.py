@@ -19,6 +19,8 @@ from tests.pipelines.streams.store import Steps
 PACE = {
     "lease_ms": 15_000,
     "run_ms": 20_000,
+    "give_way_ms": 1_000,
+    "waits_ms": 1_000,
     "watermark_ms": 0,
     "max_records": 500,
     "max_chunks": 20,

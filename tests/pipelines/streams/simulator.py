@@ -57,6 +57,8 @@ from tests.pipelines.streams.store import Steps, Store, Violation, answered, one
 PACE = Pace(
     lease_ms=200,
     run_ms=150,
+    give_way_ms=20,
+    waits_ms=10,
     linger=(),
     gather_s=0,
     watermark_ms=3,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
+from pipelines.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record, leaving
 from pipelines.streams.calls import Call, ChangedError, Commit, HandOn
 from pipelines.streams.changes import attach, detach, replace
 from pipelines.streams.injection import Offer, arrival, inject
@@ -161,6 +161,20 @@ def test_an_inbox_that_was_left_waits_for_who_runs_a_weak_stage_that_is_discarde
 
     assert not desk.head.left
     assert desk.state("seen", "a") == {"seen": 3}
+
+
+def test_a_weak_stage_that_leaves_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else runs it still. In schedules that shows in one of thousands."""
+    monkeypatch.setattr(leaving, "is_cut_off", lambda part, is_known: True)
+    with pytest.raises(AssertionError):
+        test_readers_of_a_weak_stage_that_is_discarded_wait_for_who_runs_it()
+    desk = Desk(Pipeline("weak", Pass, Beside, Wary, intervals=1))
+    push = discarded(desk)
+    for _ in range(5):
+        desk.do(tick(desk.environment))
+    assert desk.head.inputs["seen"] > 1_000
+    desk.finish(*push)
+    assert desk.rows(CHUNK)  # In time, and below the watermark.
 
 
 # What is known again
