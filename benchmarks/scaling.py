@@ -1,11 +1,12 @@
 """How streams scale: the real code in virtual time, with 1 to 64 workers.
 
 `python -m benchmarks.scaling` prints, by the number of workers, the rate while more comes than they
-can do, its part of as many times that of one worker, where the time of a worker goes, and how long
-records take at half of that rate. A worker is a process with one processor, which runs one task at
-a time. The records come by pushes of processes that are none of the workers, and are counted by
-their keys at each stage. Latencies are those of the cloud's profile (`scaling_profile.py`); with
-`--unlimited` a row is written as often as commits return, and not once a second.
+can do, its part of what it would be if each did as much as one does where they do most, of no more
+workers; where the time of a worker goes, and how long records take at half of that rate. A worker
+is a process with one processor, which runs one task at a time. The records come by pushes of
+processes that are none of the workers, and are counted by their keys at each stage. Latencies are
+those of the cloud's profile (`scaling_profile.py`); with `--unlimited` a row is written as often as
+commits return, and not once a second.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Shape:
     feeds: int = 1
     pushed: int = 500
     waiting_rows: int = 5_000
-    at_once: int = 16
-    warm_s: float = 4.0
-    seconds: float = 4.0
+    at_once: int = 32
+    warm_s: float = 8.0
+    seconds: float = 8.0
     rate: float | None = None
 
     def pipeline(self, feeds: int) -> Pipeline:
@@ -260,7 +261,7 @@ def main() -> None:
     print(HEADER, flush=True)
     for workers in arguments["workers"]:
         found = run(workers, shape, _latencies(arguments))
-        one, half = one or found.per_s / workers, None
+        one, half = max(one, found.per_s / workers), None
         if not arguments["no_lags"] and found.per_s:
             paced = Shape(**{**vars(shape), "rate": found.per_s / 2})
             half = run(workers, paced, _latencies(arguments))
