@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.streams.declaration import Declaration
 
 FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 
@@ -13,6 +16,16 @@ class KilledError(BaseException):
 
 class UnavailableError(Exception):
     """A service did not answer."""
+
+
+@dataclass
+class Machine:
+    """What dies together."""
+
+    number: int
+    skew_ms: int
+    memories: dict[Any, Any] = field(default_factory=dict)
+    pipeline: Declaration | None = None  # Of another version of the code.
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.streams.calls import (
@@ -50,6 +50,7 @@ from tests.pipelines.streams.accidents import (
     NO_FAULTS,
     Chances,
     KilledError,
+    Machine,
     UnavailableError,
 )
 from tests.pipelines.streams.store import Steps, Store, Violation, answered, one_by_one
@@ -77,16 +78,6 @@ MAX_GONE = 5
 
 
 ERRORS = ChangedError, OutcomeUnknownError, UnavailableError, UnworkableError
-
-
-@dataclass
-class Machine:
-    """What dies together."""
-
-    number: int
-    skew_ms: int
-    memories: dict[Any, Any] = field(default_factory=dict)
-    pipeline: Declaration | None = None  # Of another version of the code.
 
 
 @dataclass
