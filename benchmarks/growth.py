@@ -45,7 +45,7 @@ from pipelines import continuations
 from pipelines.continuations.progress import progress
 from pipelines.streams import Pipeline
 
-PUT_AT_ONCE = 250
+PUT_AT_ONCE = 100
 WARM_ITEMS = 500
 BYTES = {"BENCH_BYTES": "1"}
 
