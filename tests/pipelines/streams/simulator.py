@@ -223,7 +223,8 @@ class Simulation:
         if not self.sweeps or (self.has_rested and not waits):
             return False
         self.has_rested = True
-        self.wakes.append((self.now_ms + SWEPT_EVERY_MS * waits, SWEEP))
+        # Not at once: a late commit may have come just now, and its source does not look deserted.
+        self.wakes.append((self.now_ms + SWEPT_EVERY_MS, SWEEP))
         return True
 
     def _start(self, due: tuple[int, Wake]) -> None:
