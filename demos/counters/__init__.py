@@ -1,1 +1,0 @@
-"""A counter that many writers click, kept in four ways."""

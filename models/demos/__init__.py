@@ -1,1 +1,0 @@
-"""The entities of the demos."""

@@ -1,0 +1,133 @@
+"""Counters: shards that add up to a total, and what proves that an increment was counted.
+
+CounterConfig
+    Key: "<hash>|<declaration>|<key>". How many shards a counter has: `shards` are written to, and
+    `read_shards` exist and are read, which are more while some are drained. `generation` grows with
+    each change of `shards`.
+    Queries: due within a range of strings: the counters of a declaration that have something to
+    drain, or may shrink. Single-property index.
+    Growth: one row for each counter that was ever incremented.
+
+CounterShard
+    Key: "<hash>|<declaration>|<number>|<key>", the number in three digits. The hash in front
+    spreads the shards of a counter over the key space. Those below `read_shards` exist, and no
+    others: an increment updates its shard, so it fails when the shard was drained, and nothing is
+    lost in it.
+    Queries: none. Growth: at most 256 rows for each counter.
+
+CounterReceipt
+    Key: a digest of the declaration, the counter's key and the caller's idempotency key. Nothing of
+    shards is in it, so it is found however many there are. Inserted with the increment.
+    Queries: expires < ..., by partition. Single-property index.
+    Growth: one row for each increment with an idempotency key, for 32 days; then the sweep deletes
+    it, within some two hours.
+
+CounterTotal
+    Key: "<hash>|<declaration>|<key>". The total of a counter that is gathered or kept in memory.
+    Written by folds alone. Queries: none. Growth: one row for each such counter.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from typing import Any
+
+from google.cloud import ndb
+
+MAX_SHARDS = 256
+_TIME = "%Y%m%dT%H%M%S%f"
+
+
+class CounterConfig(ndb.Model):
+    """How many shards a counter has."""
+
+    shards = ndb.IntegerProperty(indexed=False, required=True)
+    read_shards = ndb.IntegerProperty(indexed=False, required=True)
+    generation = ndb.IntegerProperty(indexed=False, required=True)
+    is_pinned = ndb.BooleanProperty(indexed=False, default=False)  # By hand; it does not adapt.
+    due = ndb.StringProperty()  # When to drain or shrink, behind the declaration.
+    calm_s = ndb.FloatProperty(indexed=False)  # How long without conflicts before it shrinks.
+    shrunk_at = ndb.DateTimeProperty(indexed=False)
+
+
+class CounterShard(ndb.Model):
+    """A part of a counter's total. It may be negative."""
+
+    count = ndb.IntegerProperty(indexed=False, default=0)
+
+
+class CounterReceipt(ndb.Model):
+    """An increment that was counted under an idempotency key."""
+
+    commit = ndb.TextProperty(required=True)  # The attempt that counted it.
+    digest = ndb.TextProperty(required=True)  # Of the increment: another one is an error.
+    expires = ndb.StringProperty(required=True)
+
+
+class CounterTotal(ndb.Model):
+    """What folds have added up."""
+
+    count = ndb.IntegerProperty(indexed=False, default=0)
+    folds = ndb.IntegerProperty(indexed=False, default=0)
+
+
+def config_key(declaration: str, key: str) -> Any:
+    """Return the key of a counter's configuration."""
+    return ndb.Key(CounterConfig, f"{_hash(declaration, key)}|{declaration}|{key}")
+
+
+def key_of_config(config: Any) -> str:
+    """Return the counter's key, of the key of its configuration."""
+    return str(config.id()).split("|", 2)[2]
+
+
+def shard_key(declaration: str, key: str, shard: int) -> Any:
+    """Return the key of a shard. Its number is of fixed width, so no two counters share one."""
+    name = f"{_hash(declaration, key, shard)}|{declaration}|{shard:03d}|{key}"
+    return ndb.Key(CounterShard, name)
+
+
+def total_key(declaration: str, key: str) -> Any:
+    """Return the key of a total that folds write."""
+    return ndb.Key(CounterTotal, f"{_hash(declaration, key)}|{declaration}|{key}")
+
+
+def receipt_key(declaration: str, key: str | None, idempotency_key: str) -> Any:
+    """Return the key of what proves an increment; of a call for many counters `key` is None."""
+    exact = json.dumps([declaration, key, idempotency_key]).encode()
+    return ndb.Key(CounterReceipt, hashlib.sha256(exact).hexdigest()[:40])
+
+
+def due_text(declaration: str, at: datetime.datetime) -> str:
+    """Return when a counter is due, in the order of time within its declaration.
+
+    >>> due_text("likes", datetime.datetime(2030, 5, 1, 12))
+    'likes|20300501T120000000000'
+    """
+    return f"{declaration}|{at:{_TIME}}"
+
+
+def due_at(due: str) -> datetime.datetime:
+    """Return the time in what `due_text` returned (UTC, naive)."""
+    return datetime.datetime.strptime(due.rpartition("|")[2], _TIME)  # noqa: DTZ007
+
+
+def due_configs(declaration: str, now: datetime.datetime) -> Any:
+    """Return the query for the counters of a declaration that are due, longest due first."""
+    first, last = f"{declaration}|", due_text(declaration, now)
+    return CounterConfig.query(CounterConfig.due >= first, CounterConfig.due <= last).order(
+        CounterConfig.due
+    )
+
+
+def expired_receipts(partition: str, before: str) -> Any:
+    """Return the query for the receipts of a partition that may be deleted."""
+    return CounterReceipt.query(
+        CounterReceipt.expires >= partition, CounterReceipt.expires < before
+    )
+
+
+def _hash(*parts: str | int) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]

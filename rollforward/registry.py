@@ -1,0 +1,179 @@
+"""All that an app is made of, in one list: what is not registered is neither delivered nor swept.
+
+    APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
+
+Tasks, jobs, groups of views, fork-join queues, batches and pipelines of streams, in any order. From
+them the registry derives the tasks that can be delivered, the sweeps, the gauges of /metrics, and
+the queues that have to exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from pipelines.batches.pattern import Batches
+from pipelines.continuations import Job
+from pipelines.continuations.pattern import Continuations
+from pipelines.counters.pattern import Counters
+from pipelines.fork_join.pattern import ForkJoins
+from pipelines.materialized_views.pattern import MaterializedViews
+from pipelines.outbox.pattern import Outbox
+from pipelines.pull_queues.pattern import PullQueues
+from pipelines.runtime import Clients
+from pipelines.runtime.each import run_each
+from pipelines.streams.pattern import Streams
+from pipelines.tasks import Task
+from pipelines.tasks.dead_tasks import replay_task
+from pipelines.tasks.errors import UnknownQueueError
+from pipelines.tasks.pattern import Gauge, Pattern, Tasks
+from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError, merged
+
+# In the order of their sweeps. A new pattern is added here, and nowhere else.
+PATTERNS: tuple[Pattern[Any], ...] = (
+    Tasks(),
+    Outbox(),
+    Continuations(),
+    ForkJoins(),
+    PullQueues(),
+    Counters(),
+    MaterializedViews(),
+    Batches(),
+    Streams(),
+)
+
+
+class Registry:
+    """The parts of an app, by pattern."""
+
+    def __init__(self, *parts: object, patterns: Sequence[Pattern[Any]] = PATTERNS) -> None:
+        """Register parts, in any order.
+
+        Raises:
+            TypeError: no pattern takes a part, or two parts cannot live in one app.
+        """
+        self.declared = parts
+        self.patterns = {pattern.name: pattern for pattern in patterns}
+        self._parts: dict[str, list[Any]] = {name: [] for name in self.patterns}
+        for part in parts:
+            self._add(part)
+        for name, pattern in self.patterns.items():
+            pattern.check(self._parts[name])
+        declared: dict[str, Task[Any]] = {}
+        replay = replay_task(declared)
+        by_path: dict[str, Task[Any]] = {}
+        for task in (*self._tasks(), replay):
+            if by_path.setdefault(task.path, task) is not task:
+                raise TypeError(
+                    f"{task.path} is declared twice, by {by_path[task.path].function} and "
+                    f"{task.function}: give one of them another name"
+                )
+        declared.update({path: task for path, task in by_path.items() if task is not replay})
+        self.tasks: Mapping[str, Task[Any]] = by_path
+
+    def parts(self, pattern: str) -> Sequence[Any]:
+        """Return the parts of a pattern, as registered or brought along by others."""
+        return self._parts[pattern]
+
+    @cached_property
+    def jobs(self) -> Mapping[str, Job[Any, Any]]:
+        """Return the jobs by name."""
+        return {job.name: job for job in self._parts[Continuations.name]}
+
+    def sweep(
+        self, clients: Clients, name: str, *, stale_s: float | None = None, deletes: bool = False
+    ) -> Mapping[str, int]:
+        """Sweep one pattern; return what was done, in numbers.
+
+        Args:
+            deletes: Whether to delete what has expired as well, even if the sweep fails.
+        """
+        pattern = self.patterns[name]
+        expired: dict[str, int] = {}
+        try:
+            done = pattern.sweep(clients, self._parts[name], stale_s=stale_s)
+        finally:
+            if deletes:
+                expired["expired"] = pattern.delete_expired(clients)
+        return {**done, **expired}
+
+    def sweep_all(
+        self, clients: Clients, *, stale_s: float | None = None, deletes: bool = False
+    ) -> Mapping[str, Mapping[str, int] | None]:
+        """Sweep every pattern, whichever of them fail; return what each did, None if it failed."""
+        swept = [name for name, pattern in self.patterns.items() if pattern.is_swept]
+        done: dict[str, Mapping[str, int] | None] = dict.fromkeys(swept)
+
+        def sweep(name: str) -> None:
+            done[name] = self.sweep(clients, name, stale_s=stale_s, deletes=deletes)
+
+        run_each((f"the sweep of {name} failed", partial(sweep, name)) for name in swept)
+        return done
+
+    def gauges(self, clients: Clients) -> Iterator[Gauge]:
+        """Return the gauges of all patterns."""
+        for name, pattern in self.patterns.items():
+            yield from pattern.gauges(clients, self._parts[name])
+
+    def runs(self, clients: Clients, query: RunQuery) -> RunList:
+        """Return the runs of all patterns, the newest first."""
+        lists = [
+            pattern.runs(clients, self._parts[name], query)
+            for name, pattern in self.patterns.items()
+        ]
+        return merged(lists, query.limit)
+
+    def run(self, clients: Clients, pattern: str, run_id: str) -> RunDetails:
+        """Return one run of a pattern, with its items.
+
+        Raises:
+            UnknownRunError: there is none.
+        """
+        return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
+
+    def control_run(self, clients: Clients, pattern: str, run_id: str, verb: RunVerb) -> str:
+        """Cancel, resume or retry a run; return the id of the run that goes on, or stands still.
+
+        Raises:
+            UnknownRunError: there is none.
+            RunRefusedError: not as it is now.
+        """
+        known = self._pattern_of_runs(pattern)
+        return known.control_run(clients, self._parts[pattern], run_id, verb)
+
+    def _pattern_of_runs(self, name: str) -> Pattern[Any]:
+        if name not in self.patterns:
+            raise UnknownRunError(f"there is no pattern {name}")
+        return self.patterns[name]
+
+    def check_queues(self, existing: Iterable[str]) -> None:
+        """Check that every task has a queue.
+
+        Raises:
+            UnknownQueueError: one has none, and would never be delivered.
+        """
+        queues = set(existing)
+        for task in self.tasks.values():
+            if task.queue not in queues:
+                raise UnknownQueueError(
+                    f"{task.path} goes to the queue {task.queue!r}, which does not exist: add it "
+                    f"to queue.yaml. It has {', '.join(sorted(queues)) or 'no queue'}"
+                )
+
+    def _add(self, part: object) -> None:
+        for name, pattern in self.patterns.items():
+            if pattern.takes is not None and isinstance(part, pattern.takes):
+                if not any(part is known for known in self._parts[name]):
+                    self._parts[name].append(part)
+                    for other in pattern.expand(part):
+                        self._add(other)
+                return
+        raise TypeError(
+            f"{part!r:.100} cannot be registered: a registry takes "
+            f"{', '.join(p.takes.__name__ for p in self.patterns.values() if p.takes)}"
+        )
+
+    def _tasks(self) -> Iterator[Task[Any]]:
+        for name, pattern in self.patterns.items():
+            yield from pattern.tasks(self._parts[name])
