@@ -17,10 +17,10 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --on
 COPY main.py ./
 COPY gunicorn.conf.py ./
 COPY serving.py ./
-COPY demos demos
 COPY handlers handlers
 COPY models models
 COPY pipelines pipelines
+COPY rollforward rollforward
 COPY static static
 COPY templates templates
 # Compiled once here, for the user below may not write.

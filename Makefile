@@ -26,13 +26,13 @@ help: ## List the targets
 setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
-	@$(PYTHON) -m devserver $(if $(TARGET),--target $(TARGET)) $(ARGS)
+	@$(PYTHON) -m rollforward.local $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 seed: $(INSTALLED) ## Fill the empty blog of the platform that runs; ARGS="--url http://..."
-	@$(PYTHON) -m demos.blog $(ARGS)
+	@$(PYTHON) -m pipelines.blog $(ARGS)
 
 shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
-	@$(PYTHON) -m devserver.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
+	@$(PYTHON) -m rollforward.local.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators
@@ -50,10 +50,10 @@ check: lint types test ## All that CI runs: lint, types, tests
 
 audit: audit-code audit-pins ## Look for risky code and for known vulnerabilities; needs the network
 
-# devserver asks addresses of its own, and its SQL is made of its own words: B310 and B608.
+# The local platform asks addresses of its own, and its SQL is made of its own words: B310 and B608.
 audit-code: $(INSTALLED)
-	$(VENV)/bin/bandit -q -r -ll main.py serving.py gunicorn.conf.py handlers demos pipelines models
-	$(VENV)/bin/bandit -q -r -ll --skip B310,B608 devserver
+	$(VENV)/bin/bandit -q -r -ll main.py serving.py gunicorn.conf.py handlers pipelines models rollforward -x rollforward/local
+	$(VENV)/bin/bandit -q -r -ll --skip B310,B608 rollforward/local
 
 # What is pinned is what is installed (tests/test_audit.py), so nothing is left out.
 audit-pins: $(INSTALLED)
@@ -62,7 +62,7 @@ audit-pins: $(INSTALLED)
 	  echo "reach, pip-audit can tell nothing, and nothing is shown to be safe."; exit 1; }
 
 doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
-	@$(PYTHON) -m devserver.doctor
+	@$(PYTHON) -m rollforward.local.doctor
 
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.pictures $(ARGS)
@@ -106,7 +106,7 @@ $(INSTALLED): requirements-dev.txt
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV) ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	-@$(PYTHON) -m devserver.class_training
+	-@$(PYTHON) -m rollforward.local.class_training
 	@touch $@
 
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)

@@ -13,14 +13,15 @@ from typing import Any
 from flask import Flask, render_template
 from flask.typing import ResponseReturnValue
 
-from demos.counters.counters import WAYS, is_row_of
-from demos.invitations.mail import Mailer, SmtpMailer
-from demos.registry import APP
-from handlers import endpoints, limits, pages
+from handlers import limits, pages
 from handlers.settings import DemoSettings
-from pipelines.registry import Registry
-from pipelines.runtime import Clients, open_cache
-from pipelines.runtime.write_limit import EntityWriteLimit, Tickets
+from pipelines.counters.counters import WAYS, is_row_of
+from pipelines.invitations.mail import Mailer, SmtpMailer
+from pipelines.registry import APP
+from rollforward import flask as endpoints
+from rollforward.registry import Registry
+from rollforward.runtime import Clients, open_cache
+from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
 
 # Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
 API_PREFIX = "/api/"

@@ -35,7 +35,7 @@ from benchmarks import (
     streams_growth,
 )
 from benchmarks.results import Result, table
-from cloud_profile import BUNDLED
+from rollforward.cloud_profile import BUNDLED
 
 # By the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {

@@ -19,12 +19,12 @@ from flask import Flask, request
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.batches import Completed, TaskBatch, current_member
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Task, task
+from rollforward import outbox
+from rollforward.batches import Completed, TaskBatch, current_member
+from rollforward.datastore.transactions import transact
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Task, task
 
 
 class BenchDone(ndb.Model):

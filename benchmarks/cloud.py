@@ -1,11 +1,11 @@
 """As slow as the cloud: each pattern beside the code of its talk, on a profile of latencies.
 
 The stack is that of the other benchmarks on the Firestore emulator, which locks, with the
-latencies and limits of a profile (cloud_profile/cloud.toml, or a file of one's own): so a design
-pays for each round trip, and for each entity that many write. Every design is offered the same
-items at the same rate, and watched until all of them are visible, or until LIMIT_S is over: then
-it has fallen behind, and its lags are at least those that are shown. A total of ours that is not
-exact fails the benchmark; the others are measured anyway.
+latencies and limits of a profile (rollforward/cloud_profile/cloud.toml, or a file of one's own): so
+a design pays for each round trip, and for each entity that many write. Every design is offered the
+same items at the same rate, and watched until all of them are visible, or until LIMIT_S is over:
+then it has fallen behind, and its lags are at least those that are shown. A total of ours that is
+not exact fails the benchmark; the others are measured anyway.
 
 At the end each demo is used for a while, on the whole stack (benchmarks/cloud_demos.py).
 
@@ -39,10 +39,10 @@ from benchmarks.results import Result, percentile
 from benchmarks.streams_app import HOPS, Arrived, BenchCount, count_each
 from benchmarks.streams_load import numbered, push, readable
 from benchmarks.testbed import Bench, open_testbed
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from pipelines.runtime import Cost
-from pipelines.tasks.runs import UnknownRunError
+from rollforward import continuations
+from rollforward.continuations.progress import progress
+from rollforward.runtime import Cost
+from rollforward.tasks.runs import UnknownRunError
 
 PER_S, OFFERED_S, CLIENTS = 20.0, 12.0, 16
 OFFERED = int(PER_S * OFFERED_S)

@@ -18,19 +18,19 @@ from benchmarks.dev_server import Stack, running
 from benchmarks.healing import TARGET
 from benchmarks.healing_loads import AllLoads, Visitor
 from benchmarks.results import Result
-from cloud_profile import BUNDLED
-from demos.blog import samples
-from demos.blog.posts import DEMO
-from demos.blog.samples import SAMPLE_COMMENTS, SAMPLE_POSTS
-from demos.blog.views import COMMENT_COUNTS
-from demos.numbers import runs
-from demos.zeitgeist import playbacks
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import SPEEDS
-from demos.zeitgeist.records import records_of
-from models.demos.blog import Comment, post_id
-from models.demos.numbers import numbers_run_key
-from pipelines.runtime import Clients
+from models.blog import Comment, post_id
+from models.numbers import numbers_run_key
+from pipelines.blog import samples
+from pipelines.blog.posts import DEMO
+from pipelines.blog.samples import SAMPLE_COMMENTS, SAMPLE_POSTS
+from pipelines.blog.views import COMMENT_COUNTS
+from pipelines.numbers import runs
+from pipelines.zeitgeist import playbacks
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.playbacks import SPEEDS
+from pipelines.zeitgeist.records import records_of
+from rollforward.cloud_profile import BUNDLED
+from rollforward.runtime import Clients
 
 WRITE_S = 4.0
 

@@ -28,7 +28,7 @@ from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
 from benchmarks.results import Result
-from devserver.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 
 TARGET_PER_S = 500
 CREATING_S = 6.0

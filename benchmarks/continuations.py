@@ -29,10 +29,10 @@ from benchmarks.fan_out_app import (
 )
 from benchmarks.results import Result
 from benchmarks.testbed import Bench, open_testbed
-from models.continuations import FINISHED
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from pipelines.runtime import Cost
+from rollforward import continuations
+from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.progress import progress
+from rollforward.runtime import Cost
 
 ITEMS_A_RUN = 1000
 ROUNDS = 3

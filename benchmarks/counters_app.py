@@ -19,15 +19,15 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from demos.counters.counters import is_row_of
-from demos.counters.counters import limit as production_limit
-from models.transactions import transact
-from pipelines.counters import Counter
-from pipelines.counters.additions import addition
-from pipelines.counters.exact import ExactIncrements
-from pipelines.counters.layouts import Layouts
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
+from pipelines.counters.counters import is_row_of
+from pipelines.counters.counters import limit as production_limit
+from rollforward.counters import Counter
+from rollforward.counters.additions import addition
+from rollforward.counters.exact import ExactIncrements
+from rollforward.counters.layouts import Layouts
+from rollforward.datastore.transactions import transact
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
 
 KEY = "bench"
 TALK_SHARDS = 20

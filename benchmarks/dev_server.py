@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from devserver import ports
+from rollforward.local import ports
 
 ROOT = Path(__file__).parent.parent
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")
@@ -34,7 +34,14 @@ class Stack:
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "devserver", "--json", "--no-reload", *self.arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "rollforward.local",
+            "--json",
+            "--no-reload",
+            *self.arguments,
+        ]
         self.process = subprocess.Popen(
             command,
             cwd=self.folder,

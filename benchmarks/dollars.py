@@ -14,8 +14,8 @@ from benchmarks.dollars_workloads import STACKS, Compared, Spent, settle
 from benchmarks.results import Result
 from benchmarks.testbed import open_testbed
 from benchmarks.wire_count import CHARGED, apart
-from devserver.prices import price_list
-from pipelines.runtime import Cost
+from rollforward.local.prices import price_list
+from rollforward.runtime import Cost
 
 OTHER_REGION = "nam5"
 

@@ -27,11 +27,11 @@ from benchmarks.streams_app import BATCH, PUSHED, Arrived, BenchCount, count_eac
 from benchmarks.streams_load import check_windows, push
 from benchmarks.streams_workload import events
 from benchmarks.testbed import Bench
-from models.transactions import transact
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from pipelines.runtime import Cost
-from pipelines.streams import Pushed
+from rollforward import continuations
+from rollforward.continuations.progress import progress
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Cost
+from rollforward.streams import Pushed
 
 TIMEOUT_S = 120
 CLIENTS, MANY = 8, 32

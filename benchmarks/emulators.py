@@ -28,8 +28,8 @@ from google.cloud.datastore_v1.types import (
 )
 
 from benchmarks.testbed import PROJECT
-from devserver.datastore import DatastoreEmulator
-from pipelines.runtime import open_datastore
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.runtime import open_datastore
 
 KINDS = ("datastore", "firestore")
 ROUNDS, SECONDS = 3, 5.0

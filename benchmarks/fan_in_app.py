@@ -16,11 +16,11 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from models.transactions import transact
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import task
+from rollforward.datastore.transactions import transact
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import task
 
 SPREAD = 1_000  # Group n of the load over r rows is r * SPREAD + n.
 

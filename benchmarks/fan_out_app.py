@@ -19,12 +19,12 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from demos.invitations.mail import Mailer
-from pipelines.continuations import Job
-from pipelines.continuations.sources import EntitySource
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Task
+from pipelines.invitations.mail import Mailer
+from rollforward.continuations import Job
+from rollforward.continuations.sources import EntitySource
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Task
 
 NOTHING, MAIL = "nothing", "mail"
 EFFECTS = (NOTHING, MAIL)

@@ -18,7 +18,7 @@ from benchmarks.fork_join_app import IN_MEMORY, SUMS, Addition, BareAddition, Be
 from benchmarks.load import Load, closed, paced, rates_compared
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
-from pipelines.runtime import Cost
+from rollforward.runtime import Cost
 
 DESIGNS = ("put", "inline", "slides", "fork-join", "at-once", "in-memory")
 CLIENTS = (1, 8, 32, 64)

@@ -21,11 +21,11 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from models.transactions import transact
-from pipelines.fork_join import Accumulator, Batch, ForkJoin, fork_join
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Retry, Task
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import Accumulator, Batch, ForkJoin, fork_join
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Retry, Task
 
 SUMS = ("fork-join", "at-once", "in-memory", "inline", "slides")
 

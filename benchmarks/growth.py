@@ -41,9 +41,9 @@ from benchmarks.growth_app import (
 from benchmarks.growth_spent import TIMEOUT_S, Spent, check, growth_of, spend
 from benchmarks.results import Result
 from benchmarks.testbed import Bench, open_testbed
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from pipelines.streams import Pipeline
+from rollforward import continuations
+from rollforward.continuations.progress import progress
+from rollforward.streams import Pipeline
 
 PUT_AT_ONCE = 100
 WARM_ITEMS = 500

@@ -16,11 +16,11 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from demos.registry import APP
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
+from pipelines.registry import APP
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
 
 SIZES = (1_000, 10_000, 100_000)
 SOURCES_A_ROW = 10

@@ -15,10 +15,10 @@ from statistics import median
 from benchmarks.growth_spent import Spent, check, growth_of, spend
 from benchmarks.results import Result
 from benchmarks.testbed import ROOT, Bench, open_testbed
-from demos.invitations import imports, parties, sending
-from demos.invitations.parties import PartyDetails
 from handlers.pages.party_form import made_up_guests
-from pipelines.continuations.progress import progress
+from pipelines.invitations import imports, parties, sending
+from pipelines.invitations.parties import PartyDetails
+from rollforward.continuations.progress import progress
 
 SIZES = (1_000, 10_000, 50_000)
 WARM = 300

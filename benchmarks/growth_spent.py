@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.results import Result
 from benchmarks.testbed import Bench
-from pipelines.runtime import Cost
+from rollforward.runtime import Cost
 
 TIMEOUT_S = 1_200
 # What is gathered in memory is stored by then, and the tasks that follow are created.

@@ -7,11 +7,11 @@ import os
 from flask import Flask
 
 import main
-from demos.registry import APP
-from handlers import endpoints
 from handlers.settings import DemoSettings
-from pipelines.pull_queues import PullQueue
-from pipelines.registry import Registry
+from pipelines.registry import APP
+from rollforward import flask as endpoints
+from rollforward.pull_queues import PullQueue
+from rollforward.registry import Registry
 
 WORK = PullQueue("healing", max_deliveries=1000)
 

@@ -24,16 +24,16 @@ import main
 from benchmarks.books import GIVE_UP_S, LOOK_EVERY_S, TOKEN, Books, Writers, until, until_taken
 from benchmarks.dev_server import Stack
 from benchmarks.healing_app import WORK
-from demos.counters.counters import FORMS, SHARDED
-from demos.invitations.parties import party_of
-from demos.weblog.progress import observe
-from devserver.shell import find
 from handlers.settings import DemoSettings
-from models.continuations import RUNNING
-from models.demos.quilt import quilt_key
-from models.pull_queues import items_of
-from pipelines.continuations.progress import progress
-from pipelines.runtime import Clients
+from models.quilt import quilt_key
+from pipelines.counters.counters import FORMS, SHARDED
+from pipelines.invitations.parties import party_of
+from pipelines.weblog.progress import observe
+from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.progress import progress
+from rollforward.local.shell import find
+from rollforward.pull_queues.entities import items_of
+from rollforward.runtime import Clients
 
 GUESTS = 100
 LINES = 60

@@ -21,7 +21,7 @@ import psutil
 from benchmarks.growth_spent import TIMEOUT_S, until_idle
 from benchmarks.load import new_numbers, paced
 from benchmarks.testbed import Bench, open_testbed
-from cloud_profile import BUNDLED
+from rollforward.cloud_profile import BUNDLED
 
 WORKERS = (1, 2, 4, 8, 16)
 THREADS = CLIENTS_EACH = 8

@@ -18,14 +18,14 @@ from typing import Any
 
 from benchmarks.fork_join_app import FORK_JOIN, Addition, BareAddition
 from benchmarks.testbed import ACCOUNT, LOCATION, PROJECT, QUEUE_YAML
-from devserver.cloudtasks.emulator import running
-from devserver.services import datastore_emulator, memcached
-from pipelines.fork_join import insert
-from pipelines.fork_join.items import ItemCodec
-from pipelines.fork_join.joiners import Joiners
-from pipelines.outbox import InlineRelay
-from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from pipelines.tasks import CloudTaskQueue, UrlTarget
+from rollforward.fork_join import insert
+from rollforward.fork_join.items import ItemCodec
+from rollforward.fork_join.joiners import Joiners
+from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.services import datastore_emulator, memcached
+from rollforward.outbox import InlineRelay
+from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.tasks import CloudTaskQueue, UrlTarget
 
 WARM, TIMES = 500, 4_000
 NOWHERE = "http://127.0.0.1:9"

@@ -14,9 +14,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from pipelines.outbox import InlineRelay
-from pipelines.pull_queues import PullQueue
-from pipelines.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.outbox import InlineRelay
+from rollforward.pull_queues import PullQueue
+from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 
 PARTITIONS = 16
 # What others have leased comes back when they fail: nothing is left after so many looks in vain.

@@ -14,7 +14,7 @@ from functools import partial
 from benchmarks.leaser import PARTITIONS
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import PROJECT, Bench
-from pipelines.pull_queues import PullQueue
+from rollforward.pull_queues import PullQueue
 
 # An emulator's query takes longer the more items there are, which the service's does not.
 ITEMS, LEASERS, AT_ONCE = 500, (1, 4, 16), 20

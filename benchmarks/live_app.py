@@ -8,8 +8,8 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from handlers.endpoints.live import updates
-from pipelines.registry import Registry
+from rollforward.flask.live import updates
+from rollforward.registry import Registry
 
 
 class BenchPart(ndb.Model):

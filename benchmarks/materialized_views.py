@@ -17,8 +17,8 @@ from benchmarks.load import Load, counted, new_numbers
 from benchmarks.results import Result
 from benchmarks.testbed import LOCATION, PROJECT, Bench, open_testbed
 from benchmarks.views_app import GRADES, GROUPS, Bare, ByGrade, Total, source
-from models.outbox import OutboxTask
-from pipelines.runtime import Cost
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Cost
 
 CLIENTS = 8
 SAVES = 480

@@ -17,9 +17,9 @@ from google.cloud import ndb
 
 from benchmarks.results import Result
 from benchmarks.testbed import PROJECT
-from devserver.services import datastore_emulator
-from pipelines.paging import Edge, Listing, Merged, PageTokens, QueryRange, Range, order_key
-from pipelines.runtime import Meter, open_datastore
+from rollforward.local.services import datastore_emulator
+from rollforward.paging import Edge, Listing, Merged, PageTokens, QueryRange, Range, order_key
+from rollforward.runtime import Meter, open_datastore
 
 ROWS, PAGE_SIZE, BUCKETS = 10_000, 20, 4
 LAST = ROWS // PAGE_SIZE

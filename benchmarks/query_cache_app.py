@@ -18,9 +18,9 @@ from flask import Flask, render_template_string
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from pipelines.query_cache import cached
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
+from rollforward.query_cache import cached
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
 
 POSTS, AUTHORS, SHOWN = 500, 20, 10
 # Short, so that a measurement sees many ends; the lease is longer than any refresh takes.

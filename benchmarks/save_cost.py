@@ -26,11 +26,11 @@ from google.cloud.datastore_v1.types import (
 
 from benchmarks.testbed import PROJECT
 from benchmarks.views_app import GROUPS, Bare, source
-from devserver.services import datastore_emulator
-from models.materialized_views import catalog_key, marker_key
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.datastore.transactions import transact
+from rollforward.local.services import datastore_emulator
+from rollforward.materialized_views.entities import catalog_key, marker_key
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 
 ROUNDS, TIMES = 3, 150
 _numbers = itertools.count()

@@ -21,14 +21,14 @@ from typing import Any
 from benchmarks.results import percentile
 from benchmarks.scaling_profile import Latencies
 from benchmarks.scaling_simulation import FIRST_MS, Machine, Simulation, Steps, found_letters
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Commit, Found, Key, Pause
-from pipelines.streams.environment import Pace
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.injection import Arrival, Offer, inject, read_head
-from pipelines.streams.limits import Limits
-from pipelines.streams.rows import HEAD
-from pipelines.streams.sources import MAX_PROCESSES
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Commit, Found, Key, Pause
+from rollforward.streams.environment import Pace
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.injection import Arrival, Offer, inject, read_head
+from rollforward.streams.limits import Limits
+from rollforward.streams.rows import HEAD
+from rollforward.streams.sources import MAX_PROCESSES
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 KEYS, SEED = 10_000, 1

@@ -1,9 +1,9 @@
 """What takes time in the simulation of streams: a profile's latencies, and what it does not have.
 
-The profile of the cloud (cloud_profile/cloud.toml) has the latency of each call, and how often one
-row may be written. The rest is said here: the processor's time is measured on the machine of
-docs/performance.md (`python -m benchmarks.streams_cost`: 20 to 50 microseconds a record), the time
-that each further row of a query takes is a guess.
+The profile of the cloud (rollforward/cloud_profile/cloud.toml) has the latency of each call, and
+how often one row may be written. The rest is said here: the processor's time is measured on the
+machine of docs/performance.md (`python -m benchmarks.streams_cost`: 20 to 50 microseconds a
+record), the time that each further row of a query takes is a guess.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from cloud_profile import BUNDLED, Profile, load
-from pipelines.streams.calls import Key
+from rollforward.cloud_profile import BUNDLED, Profile, load
+from rollforward.streams.calls import Key
 
 CALLS = {
     "read": "lookup",
@@ -51,7 +51,7 @@ class Latencies:
     def wait_for(self, key: Key, now_ms: float) -> float:
         """Return how long a commit has to wait until it may write a row.
 
-        By the rule for an app that is as slow as the cloud (pipelines/runtime/write_limit.py).
+        By the rule for an app that is as slow as the cloud (rollforward/runtime/write_limit.py).
 
         Raises:
             ContendedError: it would be too long.

@@ -50,10 +50,10 @@ from benchmarks.streams_load import (
 from benchmarks.streams_weak import measure_weak
 from benchmarks.streams_workload import events, truth
 from benchmarks.testbed import Bench, open_testbed
-from models import rows
-from pipelines.runtime import Cost
-from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.rows import HEAD
+from rollforward.datastore import rows
+from rollforward.runtime import Cost
+from rollforward.streams import Pipeline, Pushed
+from rollforward.streams.rows import HEAD
 
 # By a task for each record.
 TASKS = 2_000

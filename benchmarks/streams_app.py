@@ -30,14 +30,14 @@ from google.cloud import ndb
 
 from benchmarks.streams_workload import DISORDER_MS, WINDOW_MS, events
 from benchmarks.testbed import app_for
-from demos.zeitgeist.model import MIN_SEEN, Model
-from demos.zeitgeist.pipeline import FEEDS, Board, Counter, History, Usual, Watcher
-from demos.zeitgeist.series import BUCKET_MS
-from models import rows
-from models.transactions import transact
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.streams import (
+from pipelines.zeitgeist.model import MIN_SEEN, Model
+from pipelines.zeitgeist.pipeline import FEEDS, Board, Counter, History, Usual, Watcher
+from pipelines.zeitgeist.series import BUCKET_MS
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import transact
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -46,9 +46,9 @@ from pipelines.streams import (
     PushSource,
     Record,
 )
-from pipelines.streams.fused import Fused
-from pipelines.streams.windows import Tumbling, Windowed
-from pipelines.tasks import task
+from rollforward.streams.fused import Fused
+from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.tasks import task
 
 RECORDS, BATCH = 50_000, 100
 # So many runs of ours come first. The emulator is compiled while it works: of its processor time a

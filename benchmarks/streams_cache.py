@@ -16,15 +16,15 @@ from benchmarks.results import Result
 from benchmarks.streams_load import WrongError
 from benchmarks.streams_workload import FIRST_MS
 from benchmarks.testbed import PROJECT
-from devserver.services import datastore_emulator
-from pipelines.outbox import InlineRelay
-from pipelines.runtime import Clients, Meter, NoCache, open_datastore
-from pipelines.runtime.messages import Message
-from pipelines.streams import Computation, Context, Pipeline, Pushed, Record
-from pipelines.streams.environment import Pace
-from pipelines.streams.owner import Memory
-from pipelines.streams.service import Engine
-from pipelines.streams.worker import Worker
+from rollforward.local.services import datastore_emulator
+from rollforward.outbox import InlineRelay
+from rollforward.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.runtime.messages import Message
+from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams.environment import Pace
+from rollforward.streams.owner import Memory
+from rollforward.streams.service import Engine
+from rollforward.streams.worker import Worker
 
 KEYS, STATE_CHARS = 2_000, 400
 BATCH, RECORDS, ROUNDS = 100, 4_000, 3

@@ -28,26 +28,26 @@ from google.api_core import exceptions as rpc_errors
 from benchmarks import streams_app
 from benchmarks.streams_app import fused, stages
 from benchmarks.streams_workload import truth
-from models import rows
-from pipelines.runtime import SystemClock
-from pipelines.runtime.process_state import ProcessState
-from pipelines.runtime.processes import NoProcesses
-from pipelines.streams import Pipeline
-from pipelines.streams.calls import Create, Pause, Wake
-from pipelines.streams.injection import read_head
-from pipelines.streams.pulling import pull, pull_wake
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import HEAD, Names
-from pipelines.streams.service import Engine
-from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Worker
+from rollforward.datastore import rows
+from rollforward.runtime import SystemClock
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.processes import NoProcesses
+from rollforward.streams import Pipeline
+from rollforward.streams.calls import Create, Pause, Wake
+from rollforward.streams.injection import read_head
+from rollforward.streams.pulling import pull, pull_wake
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import HEAD, Names
+from rollforward.streams.service import Engine
+from rollforward.streams.watermarks import tick
+from rollforward.streams.worker import Worker
 
 RECORDS, ROUNDS = streams_app.RECORDS, 3
 SERVED = Path(__file__).parent.parent / "gunicorn.conf.py"
 
 
 class Rows:
-    """In the place of models.rows: rows in a dict."""
+    """In the place of rollforward.datastore.rows: rows in a dict."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], rows.Row] = {}

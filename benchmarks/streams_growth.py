@@ -50,10 +50,10 @@ from benchmarks.streams_load import (
 )
 from benchmarks.streams_workload import truth
 from benchmarks.testbed import Bench, open_testbed
-from demos.zeitgeist.pipeline import FEEDS
-from demos.zeitgeist.series import BUCKET_MS
-from pipelines.runtime import Cost
-from pipelines.streams import Pipeline, Pushed
+from pipelines.zeitgeist.pipeline import FEEDS
+from pipelines.zeitgeist.series import BUCKET_MS
+from rollforward.runtime import Cost
+from rollforward.streams import Pipeline, Pushed
 
 APP = "benchmarks.streams_app:serve()"
 WORKERS = (1, 2, 4)

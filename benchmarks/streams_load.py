@@ -12,10 +12,10 @@ from benchmarks.results import percentile
 from benchmarks.streams_app import NOTES
 from benchmarks.streams_workload import KEYS, truth
 from benchmarks.testbed import Bench
-from models import rows
-from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.rows import Names, first_slots
+from rollforward.datastore import rows
+from rollforward.streams import Pipeline, Pushed
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.rows import Names, first_slots
 
 TIMEOUT_S = 240
 # The answer to a push that is refused says to come again in a second; who is held is let go by a

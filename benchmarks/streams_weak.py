@@ -29,7 +29,7 @@ from benchmarks.streams_weak_app import (
     records,
 )
 from benchmarks.testbed import Bench
-from pipelines.streams import Pipeline
+from rollforward.streams import Pipeline
 
 PER_S, SIZE = 1_000, 10
 PACED_S, WARM_S, TIMEOUT_S = 10.0, 2.0, 240

@@ -19,11 +19,11 @@ from flask import Flask
 from benchmarks import streams_app
 from benchmarks.streams_app import NOTES, Noted, Pass, by_key, pushed
 from benchmarks.streams_workload import KEYS
-from handlers.endpoints.context import clients
-from pipelines.runtime import Clients
-from pipelines.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
-from pipelines.streams.sink import SinkRecord
-from pipelines.streams.sinks import EffectSink
+from rollforward.flask.context import clients
+from rollforward.runtime import Clients
+from rollforward.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
+from rollforward.streams.sink import SinkRecord
+from rollforward.streams.sinks import EffectSink
 
 
 class WeakPass(Computation):

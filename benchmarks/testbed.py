@@ -26,19 +26,27 @@ from flask import Flask
 import main
 from benchmarks.proxies import proxy_before
 from benchmarks.wire_count import WireCount
-from cloud_profile import load as load_profile
-from cloud_profile.slowdown import slowed
-from demos.invitations.mail import Mailer, SmtpMailer
-from devserver import ports
-from devserver.app import THREADS, WORKERS, AppServer
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.mail import MailServer
-from devserver.services import datastore_emulator, mail_server, memcached
 from handlers.settings import DemoSettings
-from pipelines.outbox import InlineRelay
-from pipelines.registry import Registry
-from pipelines.runtime import Cache, Clients, Cost, Meter, NoCache, open_cloud_tasks, open_datastore
-from pipelines.tasks import CloudTaskQueue, UrlTarget
+from pipelines.invitations.mail import Mailer, SmtpMailer
+from rollforward.cloud_profile import load as load_profile
+from rollforward.cloud_profile.slowdown import slowed
+from rollforward.local import ports
+from rollforward.local.app import THREADS, WORKERS, AppServer
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.mail import MailServer
+from rollforward.local.services import datastore_emulator, mail_server, memcached
+from rollforward.outbox import InlineRelay
+from rollforward.registry import Registry
+from rollforward.runtime import (
+    Cache,
+    Clients,
+    Cost,
+    Meter,
+    NoCache,
+    open_cloud_tasks,
+    open_datastore,
+)
+from rollforward.tasks import CloudTaskQueue, UrlTarget
 
 ROOT = Path(__file__).parent.parent
 PROJECT, LOCATION = "demo-bench", "us-central1"

@@ -14,9 +14,9 @@ from flask import Flask
 from google.cloud import ndb
 
 from benchmarks.testbed import app_for
-from models.transactions import transact
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
+from rollforward.datastore.transactions import transact
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.registry import Registry
 
 GRADES = 12
 HOUSES = 7

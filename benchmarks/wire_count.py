@@ -1,6 +1,6 @@
 """What the services were asked for, counted outside of the app: from the bytes on the wire.
 
-The meter counts inside of the app, by what its calls ask for (pipelines/runtime/rpc.py). Here a
+The meter counts inside of the app, by what its calls ask for (rollforward/runtime/rpc.py). Here a
 proxy before each emulator counts by what the emulator answered, and Cloud Tasks counts its
 deliveries itself. A bill in dollars is worth as much as these two agree.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from google.cloud.datastore_v1 import types
 
 from benchmarks.results import Result
-from pipelines.runtime import Cost
+from rollforward.runtime import Cost
 
 CHUNK_BYTES = 32 * 1024
 MOST_PERCENT_APART = 1.0

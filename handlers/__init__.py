@@ -1,1 +1,1 @@
-"""HTTP in, one call of a demo or a pattern, HTTP out. Nothing is imported here, no demo either."""
+"""The HTTP of the demo app: one call of a pipeline in, one page out. Nothing is imported here."""

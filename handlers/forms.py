@@ -6,9 +6,9 @@ import re
 
 from flask import abort, request
 
-from pipelines.continuations.csv_source import MAX_BYTES
+from rollforward.continuations.csv_source import MAX_BYTES
 
-# Of a list that is pasted; a form has at most 512 KiB in all (handlers/endpoints/app.py).
+# Of a list that is pasted; a form has at most 512 KiB in all (rollforward/flask/app.py).
 MAX_PASTED_CHARS = 500_000
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 

@@ -14,8 +14,8 @@ import logging
 from flask import Flask, request
 from werkzeug.exceptions import TooManyRequests
 
-from handlers.endpoints.callers import caller
-from handlers.endpoints.context import clients, is_machine_path
+from rollforward.flask.callers import caller
+from rollforward.flask.context import clients, is_machine_path
 
 log = logging.getLogger(__name__)
 

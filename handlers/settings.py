@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handlers.endpoints.context import settings
-from handlers.endpoints.settings import LOCAL, BadSettingsError, Settings
+from rollforward.flask.context import settings
+from rollforward.flask.settings import LOCAL, BadSettingsError, Settings
 
 MAX_PAGE_SIZE = 500
 MAX_REQUESTS_PER_MINUTE = 1_000_000

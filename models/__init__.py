@@ -1,1 +1,1 @@
-"""The entities of the demos."""
+"""The entities of the demo app."""

@@ -1,7 +1,8 @@
 """Schools, their students and teachers, and what it costs to count them.
 
 School
-    Key: its name, DEMO of demos/grades/students.py, or a sample of demos/grades/comparison.py.
+    Key: its name, DEMO of pipelines/grades/students.py, or a sample of
+        pipelines/grades/comparison.py.
     Queries: none. Growth: one row per school.
 
 Student

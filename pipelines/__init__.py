@@ -1,4 +1,4 @@
-"""What the pages show: apps on the patterns, which they enter by their doors."""
+"""The pipelines of the demo app, which enter the library by its doors."""
 
 # Before a model imports ndb: with the patterns comes what keeps libraries from being loaded early.
-import pipelines  # noqa: F401
+import rollforward  # noqa: F401

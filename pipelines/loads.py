@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.runtime import Clients
+from rollforward.runtime import Clients
 
 # A load that has not ended so long after its time may be replaced: its writers are dead.
 GIVEN_UP_AFTER_S = 60.0

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.demos.quotas import DemoUsage, usage_key
-from models.transactions import transact
-from pipelines.runtime import Clients
+from models.quotas import DemoUsage, usage_key
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
 
 # Shorter work is still seen for so long: so a row has few entries, and a burst counts.
 MIN_S = 2.0

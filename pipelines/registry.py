@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from demos.blog import samples
-from demos.blog.posts import DELETE_COMMENTS, delete_comments
-from demos.blog.views import BUILDS as BLOG_BUILDS
-from demos.blog.views import COMMENT_COUNTS
-from demos.counters import load as click_load
-from demos.counters.counters import WAYS
-from demos.grades import comparison
-from demos.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
-from demos.grades.views import BUILDS
-from demos.invitations.imports import IMPORT_GUESTS
-from demos.invitations.sending import TELL_GUESTS
-from demos.numbers.echo import echo
-from demos.numbers.runs import MEASURE_NUMBERS
-from demos.quilt.quilts import BATCHES as QUILT_BATCHES
-from demos.sums import load
-from demos.sums.sums import add_up
-from demos.weblog.pipeline import WEBLOG
-from demos.zeitgeist.pipeline import ZEITGEIST
-from demos.zeitgeist.player import play
-from pipelines.registry import Registry
+from pipelines.blog import samples
+from pipelines.blog.posts import DELETE_COMMENTS, delete_comments
+from pipelines.blog.views import BUILDS as BLOG_BUILDS
+from pipelines.blog.views import COMMENT_COUNTS
+from pipelines.counters import load as click_load
+from pipelines.counters.counters import WAYS
+from pipelines.grades import comparison
+from pipelines.grades.imports import ADD_STUDENTS, IMPORT_STUDENTS
+from pipelines.grades.views import BUILDS
+from pipelines.invitations.imports import IMPORT_GUESTS
+from pipelines.invitations.sending import TELL_GUESTS
+from pipelines.numbers.echo import echo
+from pipelines.numbers.runs import MEASURE_NUMBERS
+from pipelines.quilt.quilts import BATCHES as QUILT_BATCHES
+from pipelines.sums import load
+from pipelines.sums.sums import add_up
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.zeitgeist.pipeline import ZEITGEIST
+from pipelines.zeitgeist.player import play
+from rollforward.registry import Registry
 
 APP = Registry(
     *(IMPORT_GUESTS, TELL_GUESTS),

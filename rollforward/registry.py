@@ -13,22 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from pipelines.batches.pattern import Batches
-from pipelines.continuations import Job
-from pipelines.continuations.pattern import Continuations
-from pipelines.counters.pattern import Counters
-from pipelines.fork_join.pattern import ForkJoins
-from pipelines.materialized_views.pattern import MaterializedViews
-from pipelines.outbox.pattern import Outbox
-from pipelines.pull_queues.pattern import PullQueues
-from pipelines.runtime import Clients
-from pipelines.runtime.each import run_each
-from pipelines.streams.pattern import Streams
-from pipelines.tasks import Task
-from pipelines.tasks.dead_tasks import replay_task
-from pipelines.tasks.errors import UnknownQueueError
-from pipelines.tasks.pattern import Gauge, Pattern, Tasks
-from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError, merged
+from rollforward.batches.pattern import Batches
+from rollforward.continuations import Job
+from rollforward.continuations.pattern import Continuations
+from rollforward.counters.pattern import Counters
+from rollforward.fork_join.pattern import ForkJoins
+from rollforward.materialized_views.pattern import MaterializedViews
+from rollforward.outbox.pattern import Outbox
+from rollforward.pull_queues.pattern import PullQueues
+from rollforward.runtime import Clients
+from rollforward.runtime.each import run_each
+from rollforward.streams.pattern import Streams
+from rollforward.tasks import Task
+from rollforward.tasks.dead_tasks import replay_task
+from rollforward.tasks.errors import UnknownQueueError
+from rollforward.tasks.pattern import Gauge, Pattern, Tasks
+from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError, merged
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
 PATTERNS: tuple[Pattern[Any], ...] = (

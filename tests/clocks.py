@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass, replace
 
-from pipelines.runtime import Clients, Clock
+from rollforward.runtime import Clients, Clock
 
 
 @dataclass(frozen=True)

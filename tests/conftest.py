@@ -20,9 +20,9 @@ import pytest
 from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
-from devserver import class_training
-from devserver import services as backing
-from devserver.cloudtasks.emulator import running
+from rollforward.local import class_training
+from rollforward.local import services as backing
+from rollforward.local.cloudtasks.emulator import running
 from tests import distribution, keys, sampling, soak, summary
 from tests.distribution import Distribution
 from tests.faults import Crash
@@ -45,22 +45,32 @@ ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
 # `make test ARGS="-m fast"`: each promise once, on one emulator, in less than a minute.
 FAST = (
-    *("contracts", "models", "pipelines/tasks", "pipelines/runtime", "pipelines/test_registry"),
     *(
-        "pipelines/test_mistakes",
+        "contracts",
+        "rollforward/datastore",
+        "rollforward/tasks",
+        "rollforward/runtime",
+        "rollforward/test_registry",
+    ),
+    *(
+        "rollforward/test_mistakes",
         "test_house_rules",
         "test_pictures",
-        "devserver/test_worker_deaths",
+        "rollforward/local/test_worker_deaths",
     ),
-    *("pipelines/outbox/test_enqueue", "pipelines/outbox/test_background_relay"),
-    *("pipelines/continuations/test_progress", "pipelines/continuations/test_deferred_items"),
-    *("pipelines/fork_join/test_fork_join.", "pipelines/fork_join/test_inserts"),
-    *("pipelines/counters/test_counters.", "pipelines/counters/test_totals"),
-    *("pipelines/batches/test_batches.", "pipelines/batches/test_deferred"),
-    *("pipelines/fork_join/test_epochs", "pipelines/materialized_views/test_saves."),
-    *("pipelines/materialized_views/test_rows", "demos/test_students", "demos/test_message"),
-    *("pipelines/paging", "demos/test_blog_posts", "demos/test_blog_comments"),
-    *("handlers/endpoints/test_auth", "handlers/endpoints/test_tasks", "handlers/test_settings"),
+    *("rollforward/outbox/test_enqueue", "rollforward/outbox/test_background_relay"),
+    *("rollforward/continuations/test_progress", "rollforward/continuations/test_deferred_items"),
+    *("rollforward/fork_join/test_fork_join.", "rollforward/fork_join/test_inserts"),
+    *("rollforward/counters/test_counters.", "rollforward/counters/test_totals"),
+    *("rollforward/batches/test_batches.", "rollforward/batches/test_deferred"),
+    *("rollforward/fork_join/test_epochs", "rollforward/materialized_views/test_saves."),
+    *(
+        "rollforward/materialized_views/test_rows",
+        "pipelines/test_students",
+        "pipelines/test_message",
+    ),
+    *("rollforward/paging", "pipelines/test_blog_posts", "pipelines/test_blog_comments"),
+    *("rollforward/flask/test_auth", "rollforward/flask/test_tasks", "handlers/test_settings"),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-PACKAGES = ("handlers", "demos", "pipelines", "models", "devserver")
+PACKAGES = ("handlers", "pipelines", "models", "rollforward")
 LOCAL_ENVIRONMENT = {
     "GOOGLE_CLOUD_PROJECT": "demo-docs",
     "DATASTORE_EMULATOR_HOST": "127.0.0.1:1",

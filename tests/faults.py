@@ -28,11 +28,11 @@ from typing import Any
 
 import grpc
 
-from demos.invitations.mail import Connection, Mailer
-from pipelines.runtime import Cache
-from pipelines.runtime.failed_call import FailedCall
-from pipelines.runtime.rpc import _BlockingCall as BlockingCall
-from pipelines.tasks import Unavailable
+from pipelines.invitations.mail import Connection, Mailer
+from rollforward.runtime import Cache
+from rollforward.runtime.failed_call import FailedCall
+from rollforward.runtime.rpc import _BlockingCall as BlockingCall
+from rollforward.tasks import Unavailable
 
 # What a service may answer although the call took effect, or will.
 UNKNOWN_OUTCOMES = (

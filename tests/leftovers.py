@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from models.attempts import TaskAttempts
-from models.continuations import FINISHED, ContinuationPage, ContinuationRun, pages_of
-from models.dead_tasks import open_dead_tasks
-from models.fork_join import WorkPack
-from models.outbox import OutboxLease, OutboxTask
-from pipelines.continuations.progress import Totals, item_issues
+from rollforward.continuations.entities import FINISHED, ContinuationPage, ContinuationRun, pages_of
+from rollforward.continuations.progress import Totals, item_issues
+from rollforward.fork_join.entities import WorkPack
+from rollforward.outbox.entities import OutboxLease, OutboxTask
+from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.dead_task_entities import open_dead_tasks
 
 
 def left_behind(leaves: Collection[str] = ()) -> list[str]:

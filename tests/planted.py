@@ -20,9 +20,9 @@ class Package:
     slow: Sequence[str] = ()  # Parts of the names of tests that take too long.
 
 
-TESTS = "tests/pipelines"
+TESTS = "tests/rollforward"
 DEEP = ("under_faults", "exhaustively", "schedules")
-EMULATOR_TESTS = ["tests/devserver/test_cloudtasks_*.py", "tests/contracts"]
+EMULATOR_TESTS = ["tests/rollforward/local/test_cloudtasks_*.py", "tests/contracts"]
 
 
 def named(tree: Path, patterns: Sequence[str]) -> list[str]:
@@ -43,27 +43,28 @@ OUTBOX_TESTS = _in(
 )
 PACKAGES = {
     "runtime": Package(
-        ["pipelines/*.py", "pipelines/runtime/*.py"],
+        ["rollforward/*.py", "rollforward/runtime/*.py"],
         [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", start="test_")],
     ),
     "models": Package(
-        _in(
-            "models",
-            *("attempts", "calls", "commits", "contexts", "dead_tasks", "expiry", "outbox"),
-            *("rows", "sweeps", "transactions", "unknown_properties", "uploads"),
-        ),
-        ["tests/models", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
+        [
+            "rollforward/datastore/*.py",
+            *_in("rollforward", "outbox/entities", "runtime/sweep_entities"),
+            *_in("rollforward/tasks", "attempt_entities", "dead_task_entities"),
+            "rollforward/continuations/upload_entities.py",
+        ],
+        ["tests/rollforward/datastore", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
     ),
     "paging": Package(
-        ["pipelines/paging/*.py"],
+        ["rollforward/paging/*.py"],
         _in(f"{TESTS}/paging", "test_paging", "test_page_tokens", "test_paging_histories"),
     ),
     "outbox": Package(
-        ["pipelines/outbox/*.py", "pipelines/tasks/*.py"],
+        ["rollforward/outbox/*.py", "rollforward/tasks/*.py"],
         [f"{TESTS}/tasks/test_*.py", *OUTBOX_TESTS],
     ),
     "continuations": Package(
-        ["pipelines/continuations/*.py", "models/continuations.py"],
+        ["rollforward/continuations/*.py"],
         [
             *_in(
                 f"{TESTS}/continuations",
@@ -71,17 +72,17 @@ PACKAGES = {
                 *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
                 start="test_",
             ),
-            "tests/handlers/endpoints/test_runs.py",
-            "tests/demos/test_guest_lists.py",  # Of files of commas.
+            "tests/rollforward/flask/test_runs.py",
+            "tests/pipelines/test_guest_lists.py",  # Of files of commas.
         ],
     ),
     "counters": Package(
-        ["pipelines/counters/*.py", *_in("models", "counters", "increments")],
+        ["rollforward/counters/*.py", "rollforward/datastore/increments.py"],
         [f"{TESTS}/counters/test_*.py"],
         DEEP,
     ),
     "fork_join": Package(
-        ["pipelines/fork_join/*.py", "models/fork_join.py"],
+        ["rollforward/fork_join/*.py"],
         _in(
             f"{TESTS}/fork_join",
             *("group_commit", "fork_join", "inserts", "receipts", "outcomes", "parking"),
@@ -90,43 +91,41 @@ PACKAGES = {
         ),
     ),
     "views": Package(
-        ["pipelines/materialized_views/*.py", "models/materialized_views.py"],
+        ["rollforward/materialized_views/*.py"],
         [f"{TESTS}/materialized_views/test_*.py"],
         DEEP,
     ),
     "streams": Package(
-        ["pipelines/streams/*.py", "models/streams.py"],
-        [f"{TESTS}/streams/test_*.py", "tests/handlers/endpoints/test_streams.py"],
+        ["rollforward/streams/*.py"],
+        [f"{TESTS}/streams/test_*.py", "tests/rollforward/flask/test_streams.py"],
         (*DEEP, "test_growing", "test_changing", "test_memories", "test_bounds", "test_sizes"),
     ),
     "query_cache": Package(
-        ["pipelines/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
+        ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
-    "batches": Package(
-        ["pipelines/batches/*.py", "models/batches.py"], [f"{TESTS}/batches/test_*.py"], DEEP
-    ),
+    "batches": Package(["rollforward/batches/*.py"], [f"{TESTS}/batches/test_*.py"], DEEP),
     "pull_queues": Package(
-        ["pipelines/pull_queues/*.py", "models/pull_queues.py"],
-        [f"{TESTS}/pull_queues/test_*.py", "tests/handlers/endpoints/test_pull_queues.py"],
+        ["rollforward/pull_queues/*.py"],
+        [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/test_pull_queues.py"],
         (*DEEP, "test_jumping_clocks"),
     ),
     "endpoints": Package(
-        ["handlers/endpoints/*.py"],
+        ["rollforward/flask/*.py"],
         [
-            "tests/handlers/endpoints",
+            "tests/rollforward/flask",
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
         ],
     ),
     "engine": Package(
         _in(
-            "devserver/cloudtasks",
+            "rollforward/local/cloudtasks",
             *("engine", "engine_state", "queues", "tasks", "attempts", "outcomes"),
         ),
         EMULATOR_TESTS,
     ),
     "emulator": Package(
         _in(
-            "devserver/cloudtasks",
+            "rollforward/local/cloudtasks",
             *(
                 "batches",
                 "behaviour",

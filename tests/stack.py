@@ -18,7 +18,7 @@ from typing import Any
 
 import requests
 
-from pipelines.runtime import open_datastore
+from rollforward.runtime import open_datastore
 
 ROOT = Path(__file__).parent.parent
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")
@@ -87,7 +87,7 @@ def running_stack(
     """Start the stack in a folder, yield it when it answers, stop it."""
     ports = {f"{name}_PORT": "0" for name in PORTS}
     env = {**os.environ, "PYTHONPATH": str(ROOT), **ports, **environment}
-    command = [sys.executable, "-m", "devserver", "--memory", "--json", *arguments]
+    command = [sys.executable, "-m", "rollforward.local", "--memory", "--json", *arguments]
     if not reloads:
         command.append("--no-reload")
     process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)

@@ -22,12 +22,12 @@ from google.cloud import ndb
 from gunicorn.config import Config
 
 import main
-from demos.quilt.quilts import BATCHES
-from demos.registry import APP
 from docs.examples import raise_prices
 from handlers.settings import DemoSettings
-from pipelines.batches.callbacks import path_of
-from pipelines.continuations.sources import EntitySource, Span
+from pipelines.quilt.quilts import BATCHES
+from pipelines.registry import APP
+from rollforward.batches.callbacks import path_of
+from rollforward.continuations.sources import EntitySource, Span
 from tests.documents import (
     LOCAL_ENVIRONMENT,
     ROOT,
@@ -37,6 +37,7 @@ from tests.documents import (
 )
 
 FLAGS = re.MULTILINE | re.DOTALL
+ROOMS = ("models", "rollforward")
 
 
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
@@ -47,16 +48,18 @@ def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
     tutorial = text_of("docs/tutorial.md")
     for name, text in re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", tutorial, FLAGS):
         (tmp_path / name).write_text(text)
+    for name in ("models.py", "handlers.py"):  # Of the app: no name of its own is taken.
+        (tmp_path / name).write_text("")
 
     environment = {**os.environ, "FROM": str(ROOT), "TO": str(tmp_path), "PYTHONPATH": ""}
     subprocess.run(["bash", "-ec", commands], env=environment, check=True)
-    code = "import shop, serving, handlers as h; print(h.__file__, shop.serve.__name__)"
+    code = "import shop, serving, models, handlers, rollforward as r; print(r.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
 
-    assert (done.stdout, done.stderr) == (f"{tmp_path}/handlers/__init__.py serve\n", "")
-    assert not (tmp_path / "handlers/pages").exists()
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/rollforward/__init__.py\n", "")
+    assert not (tmp_path / "rollforward/local").exists()
 
 
 def test_no_query_of_the_models_needs_a_composite_index() -> None:
@@ -77,8 +80,13 @@ def test_no_query_of_the_models_needs_a_composite_index() -> None:
 
 
 def model_modules() -> list[Any]:
-    found = pkgutil.walk_packages([str(ROOT / "models")], "models.")
-    return [importlib.import_module(each.name) for each in found if not each.ispkg]
+    rooms = [(name, pkgutil.walk_packages([str(ROOT / name)], f"{name}.")) for name in ROOMS]
+    names = [each.name for room, found in rooms for each in found if not each.ispkg]
+    return [importlib.import_module(name) for name in names if has_entities(name)]
+
+
+def has_entities(module: str) -> bool:
+    return module.startswith("models.") or module.endswith("entities")
 
 
 def queries_of(module: Any) -> Iterator[Any]:
@@ -146,7 +154,7 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     assert "pipelines" in ours
     assert ours == set(copied) == allowed
     assert not ours & ignored
-    assert {"devserver", "tests", ".dev", ".env.*", "app.deploy.yaml", "none"} <= ignored
+    assert {"rollforward/local", "tests", ".dev", ".env.*", "app.deploy.yaml", "none"} <= ignored
 
 
 def test_every_dependency_is_justified() -> None:

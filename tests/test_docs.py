@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import main
-from demos.registry import APP
 from handlers.settings import DemoSettings
+from pipelines.registry import APP
 from tests.documents import (
     DOCUMENTS,
     LOCAL_ENVIRONMENT,
@@ -51,7 +51,7 @@ def anchors(document: Path) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_path_named_in_a_document_exists(document: Path) -> None:
     """A file or folder of ours that a document names is there."""
-    folders = "handlers|demos|pipelines|models|devserver|tests|benchmarks|docs|templates|static"
+    folders = "handlers|pipelines|models|rollforward|tests|benchmarks|docs|templates|static"
     text = document.read_text(encoding="utf-8")
     paths = set(re.findall(rf"(?<![\w./])(?:{folders})/[\w./-]+\.(?:py|md|html|css|js)", text))
     missing = sorted(path for path in paths if not (ROOT / path).exists())

@@ -24,7 +24,7 @@ from docs.examples import (
     ship_purchases,
     sum_up_sales,
 )
-from pipelines.runtime import Clients, Meter, open_cache, open_datastore
+from rollforward.runtime import Clients, Meter, open_cache, open_datastore
 from tests.documents import (
     PACKAGES,
     ROOT,
@@ -130,7 +130,7 @@ def test_the_example_of_paging_does_what_the_howto_says(
 def test_the_readme_shows_what_make_run_prints() -> None:
     """The services, states and notes of the quick start are those of the code that prints them."""
     files = ("stack", "service_table", "__main__")
-    stack = "".join(text_of(f"devserver/{name}.py") for name in files)
+    stack = "".join(text_of(f"rollforward/local/{name}.py") for name in files)
     quick_start = text_of("README.md").partition("## Quick start")[2].partition("\n## ")[0]
     shown = re.findall(r"^  ✓ (App|Console|[A-Z][\w ]+?|memcached)  ", quick_start, re.MULTILINE)
     services = re.findall(r'ServiceState\(\s*"([\w ]+)"', stack)

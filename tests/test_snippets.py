@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import pytest
 from google.cloud import ndb
 
-from pipelines.registry import PATTERNS, Registry
-from pipelines.tasks import Task
+from rollforward.registry import PATTERNS, Registry
+from rollforward.tasks import Task
 from tests.documents import ROOT, named, text_of
 from tests.world import Services, World
 
@@ -146,7 +146,7 @@ FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.
 MISTAKES = """
 import prices
 import sales
-from pipelines.runtime import Clients
+from rollforward.runtime import Clients
 
 def wrong(clients: Clients) -> None:
     prices.Raise(percent="10")

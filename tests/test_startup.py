@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import lazy_imports
-from pipelines.runtime.first_use import OnFirstUse
+from rollforward import lazy_imports
+from rollforward.runtime.first_use import OnFirstUse
 from tests.documents import ROOT
 
 ACCOUNTS = "google.oauth2.service_account"

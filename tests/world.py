@@ -25,28 +25,28 @@ from flask import Flask
 from google.cloud.datastore_v1.types import RollbackRequest
 
 import main
-from demos.invitations.mail import Mailer, SmtpMailer
-from demos.registry import APP
-from devserver.mail import MailServer
-from handlers.endpoints import recovery
-from handlers.endpoints.settings import LOCAL
 from handlers.settings import DemoSettings
-from models import materialized_views
-from pipelines.batches import TaskBatch
-from pipelines.continuations import Job
-from pipelines.counters import Counter
-from pipelines.fork_join import ForkJoin
-from pipelines.materialized_views import ViewMaintenance, catalog
-from pipelines.outbox import InlineRelay
-from pipelines.pull_queues import PullQueue
-from pipelines.registry import Registry
-from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from pipelines.runtime.flusher import PeriodicFlusher
-from pipelines.runtime.heartbeats import NoHeart
-from pipelines.runtime.limits import DatastoreLimits
-from pipelines.runtime.process_state import ProcessState
-from pipelines.streams import Pipeline
-from pipelines.tasks import CloudTaskQueue, Task, UrlTarget
+from pipelines.invitations.mail import Mailer, SmtpMailer
+from pipelines.registry import APP
+from rollforward.batches import TaskBatch
+from rollforward.continuations import Job
+from rollforward.counters import Counter
+from rollforward.flask import recovery
+from rollforward.flask.settings import LOCAL
+from rollforward.fork_join import ForkJoin
+from rollforward.local.mail import MailServer
+from rollforward.materialized_views import ViewMaintenance, catalog
+from rollforward.materialized_views import entities as materialized_views
+from rollforward.outbox import InlineRelay
+from rollforward.pull_queues import PullQueue
+from rollforward.registry import Registry
+from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.runtime.flusher import PeriodicFlusher
+from rollforward.runtime.heartbeats import NoHeart
+from rollforward.runtime.limits import DatastoreLimits
+from rollforward.runtime.process_state import ProcessState
+from rollforward.streams import Pipeline
+from rollforward.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
 from tests.short_answers import DrawnAnswers
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import running
-from devserver.services import datastore_emulator, memcached
 from docs.examples.raise_prices import ROOT, open_clients
-from models.transactions import transact
-from pipelines.query_cache import cached
-from pipelines.runtime import Clients, open_cache
+from rollforward.datastore import transact
+from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.services import datastore_emulator, memcached
+from rollforward.query_cache import cached
+from rollforward.runtime import Clients, open_cache
 
 VISITORS = 100
 

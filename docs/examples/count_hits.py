@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pipelines.streams import Computation, Context, Pipeline, Record, Timer
-from pipelines.streams.computation import KeyOf
+from rollforward.streams import Computation, Context, Pipeline, Record, Timer
+from rollforward.streams.computation import KeyOf
 
 # howto: compute-over-streams.md
 MINUTE = 60_000

@@ -9,11 +9,11 @@ raise_prices.py next to it.
 
 from __future__ import annotations
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.counters import Counter
-from pipelines.runtime import Clients
+from rollforward.counters import Counter
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.runtime import Clients
 
 # howto: from here
 LIKES = Counter("likes", queue="default")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.fork_join import Batch, fork_join
-from pipelines.runtime import Clients
+from rollforward.fork_join import Batch, fork_join
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.runtime import Clients
 
 
 # howto: from here

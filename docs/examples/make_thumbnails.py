@@ -13,11 +13,11 @@ import dataclasses
 import datetime
 import json
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.pull_queues import OLDEST, Lease, PullQueue
-from pipelines.runtime import Clients
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.pull_queues import OLDEST, Lease, PullQueue
+from rollforward.runtime import Clients
 
 # howto: from here
 THUMBNAILS = PullQueue("thumbnails", max_deliveries=5)

@@ -14,9 +14,9 @@ from typing import Any
 
 from google.cloud import ndb
 
-from devserver.services import datastore_emulator
-from pipelines.paging import Listing, PageTokens, QueryRange, order_key
-from pipelines.runtime import Meter, open_datastore
+from rollforward.local.services import datastore_emulator
+from rollforward.paging import Listing, PageTokens, QueryRange, order_key
+from rollforward.runtime import Meter, open_datastore
 
 KEYS = ("an-example-has-a-key-of-its-own-0123456789",)
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)

@@ -14,13 +14,13 @@ from typing import Any
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.batches import Completed, TaskBatch
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Reject, task
+from rollforward.batches import Completed, TaskBatch
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Reject, task
 
 
 # howto: from here
@@ -97,7 +97,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def run(clients: Clients, task: Any, args: Any) -> None:
-    """Do what handlers/endpoints/tasks.py does for one delivery."""
+    """Do what rollforward/flask/tasks.py does for one delivery."""
     try:
         task.work(clients, args)
     except Reject as error:

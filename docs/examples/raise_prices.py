@@ -3,7 +3,7 @@
     .venv/bin/python -m docs.examples.raise_prices
 
 It needs what `make run` needs, starts services of its own on free ports, and delivers the
-tasks itself. In a service handlers/endpoints/tasks.py does that: docs/howto/add-a-job.md.
+tasks itself. In a service rollforward/flask/tasks.py does that: docs/howto/add-a-job.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
-from pipelines import continuations
-from pipelines.continuations import EntitySource, ItemError, Job
-from pipelines.continuations.attempt import page_task
-from pipelines.continuations.progress import progress
-from pipelines.outbox import InlineRelay
-from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from pipelines.tasks import AppEngineTarget, CloudTaskQueue
+from rollforward import continuations
+from rollforward.continuations import EntitySource, ItemError, Job
+from rollforward.continuations.attempt import page_task
+from rollforward.continuations.progress import progress
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.outbox import InlineRelay
+from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 
 ROOT = Path(__file__).parents[2]
 

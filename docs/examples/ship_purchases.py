@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.runtime import Clients, SystemClock
-from pipelines.tasks import task
+from rollforward import outbox
+from rollforward.datastore import transact
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients, SystemClock
+from rollforward.tasks import task
 
 
 # howto: from here

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from google.cloud import ndb
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.services import datastore_emulator
 from docs.examples.raise_prices import ROOT, open_clients
-from pipelines.continuations.attempt import page_task
-from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
-from pipelines.runtime import Clients
+from rollforward.continuations.attempt import page_task
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services import datastore_emulator
+from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from rollforward.runtime import Clients
 
 
 # howto: from here

@@ -1,10 +1,9 @@
-"""The pages of the demos, one file a noun; handlers.endpoints mounts what any app has."""
+"""The pages of the demos, one file a noun; rollforward.flask mounts what any app has."""
 
 from __future__ import annotations
 
 from flask import Flask
 
-from handlers.endpoints.live import watch
 from handlers.pages import (
     blog,
     blog_writing,
@@ -22,6 +21,7 @@ from handlers.pages import (
     weblog,
     zeitgeist,
 )
+from rollforward.flask.live import watch
 
 
 def register(app: Flask) -> None:

@@ -12,23 +12,23 @@ from flask import Blueprint, abort, make_response, render_template, request, ses
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from demos.blog import comments, cost, posts, samples
-from demos.blog.comments import Arrivals, UnknownCommentError, arrivals_after, arrivals_from
-from demos.blog.drafts import Author, is_tag
-from demos.blog.front import KEPT_S, Front, front_page, newest
-from demos.blog.markdown import shown
-from demos.blog.posts import DEMO, UnknownPostError
-from demos.blog.views import comment_counts
-from handlers.endpoints.context import clients, settings
-from handlers.endpoints.fields import limits
 from handlers.pages.blog_stage import closing_of, costs_of
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.formatting import clean_html
 from handlers.pages.live import live_part
 from handlers.pages.stage import Stage
-from models.demos.blog import Comment, Post
-from pipelines.paging import BadPageSizeError, BadPageTokenError, PageTokens
-from pipelines.query_cache import Reading
+from models.blog import Comment, Post
+from pipelines.blog import comments, cost, posts, samples
+from pipelines.blog.comments import Arrivals, UnknownCommentError, arrivals_after, arrivals_from
+from pipelines.blog.drafts import Author, is_tag
+from pipelines.blog.front import KEPT_S, Front, front_page, newest
+from pipelines.blog.markdown import shown
+from pipelines.blog.posts import DEMO, UnknownPostError
+from pipelines.blog.views import comment_counts
+from rollforward.flask.context import clients, settings
+from rollforward.flask.fields import limits
+from rollforward.paging import BadPageSizeError, BadPageTokenError, PageTokens
+from rollforward.query_cache import Reading
 
 bp = Blueprint("blog", __name__, url_prefix="/blog")
 
@@ -88,10 +88,10 @@ def _list(tag: str) -> ResponseReturnValue:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.blog.posts", "create_post", "A post takes its number"),
-        excerpt("demos.blog.front", "front_page", "What the first page reads"),
-        excerpt("demos.blog.front", "newest", "How it is kept for everybody"),
-        excerpt("demos.blog.comments", "threads_page", "A page of comments, merged"),
+        excerpt("pipelines.blog.posts", "create_post", "A post takes its number"),
+        excerpt("pipelines.blog.front", "front_page", "What the first page reads"),
+        excerpt("pipelines.blog.front", "newest", "How it is kept for everybody"),
+        excerpt("pipelines.blog.comments", "threads_page", "A page of comments, merged"),
     ]
 
 

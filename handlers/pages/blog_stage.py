@@ -6,8 +6,8 @@ from typing import Any
 
 from handlers.pages.formatting import duration, plural
 from handlers.pages.stage import Cell
-from pipelines.query_cache import CacheStats, Reading
-from pipelines.runtime import Cost
+from rollforward.query_cache import CacheStats, Reading
+from rollforward.runtime import Cost
 
 # How a reading came about, in words; any other was read for this visitor.
 SOURCES = {

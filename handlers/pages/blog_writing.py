@@ -12,16 +12,6 @@ import hmac
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.blog import comments, posts, samples
-from demos.blog.comments import UnknownCommentError
-from demos.blog.cost import costs
-from demos.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
-from demos.blog.front import NEWEST, newest
-from demos.blog.markdown import html_of
-from demos.blog.posts import DEMO, UnknownPostError
-from demos.blog.samples import BlogNotEmptyError
-from handlers.endpoints.context import clients, settings
-from handlers.endpoints.fields import limits
 from handlers.forms import id_in_form
 from handlers.pages.blog import (
     address_of,
@@ -33,8 +23,18 @@ from handlers.pages.blog import (
     post_page,
 )
 from handlers.pages.formatting import clean_html
-from models.demos.blog import Post
-from pipelines.query_cache import invalidate
+from models.blog import Post
+from pipelines.blog import comments, posts, samples
+from pipelines.blog.comments import UnknownCommentError
+from pipelines.blog.cost import costs
+from pipelines.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
+from pipelines.blog.front import NEWEST, newest
+from pipelines.blog.markdown import html_of
+from pipelines.blog.posts import DEMO, UnknownPostError
+from pipelines.blog.samples import BlogNotEmptyError
+from rollforward.flask.context import clients, settings
+from rollforward.flask.fields import limits
+from rollforward.query_cache import invalidate
 
 bp = Blueprint("blog_writing", __name__, url_prefix="/blog")
 

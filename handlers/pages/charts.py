@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Flask
 
-from models.continuations import DONE, FAILED, RETRYING, SKIPPED, WAITING
+from rollforward.continuations.entities import DONE, FAILED, RETRYING, SKIPPED, WAITING
 
 STATE_OF = {
     WAITING: "waiting",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demos.counters.load import LoadStatus
-from pipelines.counters import ShardStatus
+from pipelines.counters.load import LoadStatus
+from rollforward.counters import ShardStatus
 
 CHART_HIGH = 76
 MIN_HIGH = 1.5

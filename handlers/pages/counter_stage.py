@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from demos.counters.counters import Sums
-from demos.counters.load import LoadStatus
 from handlers.pages.counter_charts import Chart, by_second
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
+from pipelines.counters.counters import Sums
+from pipelines.counters.load import LoadStatus
 
 # Of writers, of what drains shards, and of folds: by the beginnings of their routes.
 WRITERS = "/tasks/counters-demo/"

@@ -8,11 +8,6 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.counters import counters, load
-from demos.counters.counters import MAX_CLICK, MAX_SHARDS_BY_HAND, WAYS
-from demos.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad
-from demos.loads import LoadGoesOnError
-from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.counter_charts import columns
@@ -20,6 +15,11 @@ from handlers.pages.counter_stage import Counts, counter_stage
 from handlers.pages.faults import strike_once_each
 from handlers.pages.formatting import number
 from handlers.pages.live import live_part
+from pipelines.counters import counters, load
+from pipelines.counters.counters import MAX_CLICK, MAX_SHARDS_BY_HAND, WAYS
+from pipelines.counters.load import MAX_RATE, MAX_SECONDS, ClickLoad
+from pipelines.loads import LoadGoesOnError
+from rollforward.flask.context import clients
 
 bp = Blueprint("counters", __name__, url_prefix="/counters")
 
@@ -151,9 +151,9 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.counters.counters", "WAYS", "One count in four ways"),
-        excerpt("demos.counters.load", "_click", "What a writer does, until it is done or killed"),
-        excerpt("pipelines.counters.commits", "write", "One commit: all of it or nothing"),
+        excerpt("pipelines.counters.counters", "WAYS", "One count in four ways"),
+        excerpt("pipelines.counters.load", "_click", "What a writer does until it is done"),
+        excerpt("rollforward.counters.commits", "write", "One commit: all of it or nothing"),
     ]
 
 

@@ -14,25 +14,6 @@ from flask import Blueprint, Flask, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
-from demos.counters import load as click_load
-from demos.counters.counters import apply_switch
-from demos.counters.load import ClickLoad
-from demos.grades import imports as students
-from demos.grades.imports import ListGoingOnError
-from demos.grades.students import DEMO
-from demos.invitations import parties
-from demos.invitations.imports import import_guests
-from demos.invitations.sending import Pace
-from demos.loads import LoadGoesOnError
-from demos.numbers import runs as number_runs
-from demos.numbers.runs import RunGoesOnError
-from demos.quilt import quilts
-from demos.sums import load, sums
-from demos.sums.load import Load
-from demos.sums.sums import TooManySumsError
-from demos.weblog.loads import TooManyLogsError, add_sample
-from demos.zeitgeist import playbacks, player
-from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.faults import strike_once_each
 from handlers.pages.numbers import stack_in_words
@@ -45,7 +26,26 @@ from handlers.pages.quotas import (
     let_in_quilt,
     let_in_upload,
 )
-from pipelines.continuations.errors import OtherJobError
+from pipelines.counters import load as click_load
+from pipelines.counters.counters import apply_switch
+from pipelines.counters.load import ClickLoad
+from pipelines.grades import imports as students
+from pipelines.grades.imports import ListGoingOnError
+from pipelines.grades.students import DEMO
+from pipelines.invitations import parties
+from pipelines.invitations.imports import import_guests
+from pipelines.invitations.sending import Pace
+from pipelines.loads import LoadGoesOnError
+from pipelines.numbers import runs as number_runs
+from pipelines.numbers.runs import RunGoesOnError
+from pipelines.quilt import quilts
+from pipelines.sums import load, sums
+from pipelines.sums.load import Load
+from pipelines.sums.sums import TooManySumsError
+from pipelines.weblog.loads import TooManyLogsError, add_sample
+from pipelines.zeitgeist import playbacks, player
+from rollforward.continuations.errors import OtherJobError
+from rollforward.flask.context import clients, settings
 
 bp = Blueprint("demo_runs", __name__)
 

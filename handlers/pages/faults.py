@@ -16,7 +16,7 @@ from flask.typing import ResponseReturnValue
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheError
 
-from handlers.endpoints.context import settings
+from rollforward.flask.context import settings
 
 bp = Blueprint("faults", __name__, url_prefix="/break-it")
 

@@ -9,9 +9,9 @@ from typing import Any
 from flask import Flask
 from markupsafe import Markup
 
-from handlers.endpoints.context import settings
-from handlers.endpoints.settings import LOCAL
 from handlers.pages import charts
+from rollforward.flask.context import settings
+from rollforward.flask.settings import LOCAL
 
 # Icon and word of each state; the colour comes with the class of the same name.
 STATES = {
@@ -53,7 +53,7 @@ def _everywhere() -> dict[str, Any]:
 
 
 def clean_html(html: str) -> Markup:
-    """Return HTML that demos/blog/markdown.py has cleaned, for a template to show as it is."""
+    """Return HTML that pipelines/blog/markdown.py has cleaned, for a template to show as it is."""
     return Markup(html)  # nosec B704  What nh3 lets through is on a list.
 
 

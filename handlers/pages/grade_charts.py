@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demos.grades.student_lists import GRADES_TAUGHT
-from demos.grades.views import grade_of
-from models.demos.grades import Teacher
-from pipelines.materialized_views import Apply, Reading, row_name
+from models.grades import Teacher
+from pipelines.grades.student_lists import GRADES_TAUGHT
+from pipelines.grades.views import grade_of
+from rollforward.materialized_views import Apply, Reading, row_name
 
 # What waits longer is parked, or its queue is paused: only a person moves it.
 MAX_WAIT_S = 60.0

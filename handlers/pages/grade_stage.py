@@ -11,10 +11,10 @@ from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
-from models.continuations import RUNNING
-from pipelines.continuations.progress import Progress
-from pipelines.materialized_views import Verification
-from pipelines.runtime import Cost
+from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.progress import Progress
+from rollforward.materialized_views import Verification
+from rollforward.runtime import Cost
 
 LATE_AFTER, LATE_AFTER_S = 2.0, 30.0
 WORDS = {

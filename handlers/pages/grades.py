@@ -10,21 +10,6 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, s
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from demos.grades import comparison, imports, students, verification
-from demos.grades.comparison import SAMPLES
-from demos.grades.imports import ListGoingOnError
-from demos.grades.student_lists import GRADES_TAUGHT, BadStudentError, details_of
-from demos.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
-from demos.grades.views import (
-    BUILDS,
-    GRADES,
-    VISIBLE_VIEWS,
-    ClassSizes,
-    StudentsByGrade,
-    view_of,
-)
-from handlers.endpoints.context import clients, settings
-from handlers.endpoints.fields import limits
 from handlers.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
@@ -32,12 +17,27 @@ from handlers.pages.grade_charts import Chip, bars, class_sizes, is_catching_up
 from handlers.pages.grade_stage import costs, school_stage
 from handlers.pages.live import live_part
 from handlers.pages.quotas import COUNTED_PER_S, SCHOOLS, let_in
-from models.continuations import RUNNING
-from models.demos.grades import School, Student, Teacher, school_key, student_key, teachers_of
-from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
-from pipelines.continuations.errors import OtherJobError
-from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
-from pipelines.materialized_views import (
+from models.grades import School, Student, Teacher, school_key, student_key, teachers_of
+from pipelines.grades import comparison, imports, students, verification
+from pipelines.grades.comparison import SAMPLES
+from pipelines.grades.imports import ListGoingOnError
+from pipelines.grades.student_lists import GRADES_TAUGHT, BadStudentError, details_of
+from pipelines.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
+from pipelines.grades.views import (
+    BUILDS,
+    GRADES,
+    VISIBLE_VIEWS,
+    ClassSizes,
+    StudentsByGrade,
+    view_of,
+)
+from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
+from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.errors import OtherJobError
+from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.flask.context import clients, settings
+from rollforward.flask.fields import limits
+from rollforward.materialized_views import (
     BuildStatus,
     ConsistencyToken,
     Verification,
@@ -280,8 +280,8 @@ def _tabs(errors: Mapping[str, str]) -> tuple[str, str]:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.grades.views", "StudentsByGrade", "What a student adds to which bar"),
-        excerpt("demos.grades.students", "add_student", "What saves a student, and their bar"),
+        excerpt("pipelines.grades.views", "StudentsByGrade", "What a student adds to which bar"),
+        excerpt("pipelines.grades.students", "add_student", "What saves a student, and their bar"),
     ]
 
 

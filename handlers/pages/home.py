@@ -7,21 +7,21 @@ from typing import Any
 from flask import Blueprint, render_template
 from flask.typing import ResponseReturnValue
 
-from demos.grades.students import DEMO
-from demos.grades.views import GRADES, StudentsByGrade
-from demos.invitations.send_progress import latest_send
-from demos.sums import sums
-from handlers.endpoints.context import clients
-from handlers.endpoints.health import service_states
 from handlers.pages.charts import page_bars
 from handlers.pages.grade_charts import bars, is_catching_up
 from handlers.pages.incidents import Incidents
 from handlers.pages.invitation_stage import as_data, canvas_of, waiting_canvas
 from handlers.pages.live import live_part
 from handlers.pages.sum_charts import sizes
-from models.continuations import RUNNING
-from models.demos.invitations import newest_parties
-from pipelines.tasks import count_open
+from models.invitations import newest_parties
+from pipelines.grades.students import DEMO
+from pipelines.grades.views import GRADES, StudentsByGrade
+from pipelines.invitations.send_progress import latest_send
+from pipelines.sums import sums
+from rollforward.continuations.entities import RUNNING
+from rollforward.flask.context import clients
+from rollforward.flask.health import service_states
+from rollforward.tasks import count_open
 
 bp = Blueprint("home", __name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import requests
 
-from handlers.endpoints.context import settings
+from rollforward.flask.context import settings
 
 # A stage can do without; a visitor must not wait for it.
 TIMEOUT_S = 1.5

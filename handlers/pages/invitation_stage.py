@@ -9,15 +9,15 @@ import json
 from collections import Counter
 from typing import Any
 
-from demos.invitations.send_progress import SendProgress
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents, mails_sent_again
 from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
-from models.continuations import RUNNING, WAITING
-from models.demos.invitations import Party
-from pipelines.continuations.progress import Progress
-from pipelines.runtime import Cost
+from models.invitations import Party
+from pipelines.invitations.send_progress import SendProgress
+from rollforward.continuations.entities import RUNNING, WAITING
+from rollforward.continuations.progress import Progress
+from rollforward.runtime import Cost
 
 TASKS = "/tasks/continuations/tell-guests"
 # A struck page comes back within a lease of 6 s and a retry's wait, mostly much sooner.

@@ -9,13 +9,6 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.invitations import imports, parties, sending
-from demos.invitations.imports import ForeignImportError, ImportGoingOnError
-from demos.invitations.parties import UnknownPartyError
-from demos.invitations.send_progress import latest_send, lineage, run_ids
-from demos.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
-from handlers.endpoints.context import clients, registry
-from handlers.endpoints.fields import limits
 from handlers.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
 from handlers.pages.charts import page_bars
 from handlers.pages.code import Excerpt, excerpt
@@ -25,12 +18,19 @@ from handlers.pages.live import live_part
 from handlers.pages.party_form import form_of, made_up_guests, read_details, sample_form
 from handlers.pages.quotas import let_in_guests, let_in_mails
 from handlers.settings import demo_settings
-from models.continuations import CANCELLED, RUNNING
-from models.demos.invitations import Guest, GuestImport, Party, newest_parties
-from pipelines import continuations
-from pipelines.continuations.csv_source import MAX_BYTES, BadFileError
-from pipelines.continuations.errors import NotEndedError, PagesGoneError
-from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
+from models.invitations import Guest, GuestImport, Party, newest_parties
+from pipelines.invitations import imports, parties, sending
+from pipelines.invitations.imports import ForeignImportError, ImportGoingOnError
+from pipelines.invitations.parties import UnknownPartyError
+from pipelines.invitations.send_progress import latest_send, lineage, run_ids
+from pipelines.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
+from rollforward import continuations
+from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
+from rollforward.continuations.entities import CANCELLED, RUNNING
+from rollforward.continuations.errors import NotEndedError, PagesGoneError
+from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.flask.context import clients, registry
+from rollforward.flask.fields import limits
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 
@@ -224,8 +224,8 @@ def _tab() -> str:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.invitations.sending", "_mail_each", "What a task does with each guest"),
-        excerpt("demos.invitations.sending", "TELL_GUESTS", "The job: what it walks over, and how"),
+        excerpt("pipelines.invitations.sending", "_mail_each", "What a task does with each guest"),
+        excerpt("pipelines.invitations.sending", "TELL_GUESTS", "The job: what it walks over"),
     ]
 
 

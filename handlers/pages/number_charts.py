@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demos.numbers.results import Finding
+from pipelines.numbers.results import Finding
 
 # From a microsecond to ten seconds: what lies beyond is drawn at the end.
 MIN_MS, MAX_MS = 0.001, 10_000.0

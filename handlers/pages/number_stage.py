@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from demos.numbers.probes import BATCH, PROBES
-from demos.numbers.results import Finding, last_at_ms
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.number_charts import times
 from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
-from models.demos.numbers import NumbersRun
+from models.numbers import NumbersRun
+from pipelines.numbers.probes import BATCH, PROBES
+from pipelines.numbers.results import Finding, last_at_ms
 
 MEASURING, CHAIN = "/tasks/continuations/measure-numbers", "/tasks/numbers/echo"
 # What of what, and what both are: each is the quotient of two medians.

@@ -11,18 +11,18 @@ from typing import Any
 from flask import Blueprint, Response, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.numbers import runs
-from demos.numbers.probes import NOT_MEASURED, PROBES
-from demos.numbers.results import Finding, findings
-from demos.numbers.runs import RunGoesOnError
-from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
 from handlers.pages.number_charts import strip, ticks, timed, times
 from handlers.pages.number_stage import number_stage
-from models.demos.numbers import NumbersRun, newest_runs, numbers_run_key
+from models.numbers import NumbersRun, newest_runs, numbers_run_key
+from pipelines.numbers import runs
+from pipelines.numbers.probes import NOT_MEASURED, PROBES
+from pipelines.numbers.results import Finding, findings
+from pipelines.numbers.runs import RunGoesOnError
+from rollforward.flask.context import clients, settings
 
 bp = Blueprint("numbers", __name__, url_prefix="/numbers")
 
@@ -104,9 +104,9 @@ def _page(found: NumbersRun | None) -> ResponseReturnValue:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.numbers.probes", "_timed", "How a sample is taken"),
-        excerpt("demos.numbers.runs", "_measure_each", "What the task does with each operation"),
-        excerpt("demos.numbers.echo", "echo", "A task that says how long it was on its way"),
+        excerpt("pipelines.numbers.probes", "_timed", "How a sample is taken"),
+        excerpt("pipelines.numbers.runs", "_measure_each", "What the task does with each"),
+        excerpt("pipelines.numbers.echo", "echo", "A task that says how long it was on its way"),
     ]
 
 

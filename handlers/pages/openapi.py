@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from demos.sums.sums import MAX_AMOUNT, NAME
+from pipelines.sums.sums import MAX_AMOUNT, NAME
 
 
 def _problem(description: str, **headers: str) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-from demos.invitations.parties import PartyDetails
-from demos.invitations.sending import LABELS
-from demos.text import can_be_shown
-from models.demos.invitations import Party
+from models.invitations import Party
+from pipelines.invitations.parties import PartyDetails
+from pipelines.invitations.sending import LABELS
+from pipelines.text import can_be_shown
 
 NAMES = ("Ada", "Grace", "佐藤 花子", "Linus", "Barbara", "鈴木 一郎", "Edsger", "Frances")
 # What the form asks for, in the words of its labels.

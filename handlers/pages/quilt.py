@@ -7,18 +7,18 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.quilt import quilts
-from demos.quilt.design import PACES_MS, PALETTES, PATTERNS, SIZES, Design
-from demos.quilt.progress import progress
-from demos.quilt.quilts import GoneQuiltError
-from handlers.endpoints.context import clients
 from handlers.forms import ID_PATTERN, id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
 from handlers.pages.live import live_part
 from handlers.pages.quilt_stage import picture_of, quilt_stage
 from handlers.pages.quotas import let_in_quilt
-from models.demos.quilt import Quilt, newest_quilts, quilt_key
+from models.quilt import Quilt, newest_quilts, quilt_key
+from pipelines.quilt import quilts
+from pipelines.quilt.design import PACES_MS, PALETTES, PATTERNS, SIZES, Design
+from pipelines.quilt.progress import progress
+from pipelines.quilt.quilts import GoneQuiltError
+from rollforward.flask.context import clients
 
 bp = Blueprint("quilt", __name__, url_prefix="/quilt")
 
@@ -152,11 +152,11 @@ def _live(row: Quilt | None) -> dict[str, Any]:
 
 def _code() -> list[Excerpt]:
     return [
-        excerpt("demos.quilt.quilts", "make", "One commit: the quilt and its members"),
-        excerpt("demos.quilt.quilts", "paint", "A member: it paints one square, once"),
-        excerpt("demos.quilt.quilts", "sew", "A member that becomes a batch"),
-        excerpt("demos.quilt.quilts", "finish", "What runs when all have ended"),
-        excerpt("pipelines.batches.ending", "end_members", "How the last one is found"),
+        excerpt("pipelines.quilt.quilts", "make", "One commit: the quilt and its members"),
+        excerpt("pipelines.quilt.quilts", "paint", "A member: it paints one square, once"),
+        excerpt("pipelines.quilt.quilts", "sew", "A member that becomes a batch"),
+        excerpt("pipelines.quilt.quilts", "finish", "What runs when all have ended"),
+        excerpt("rollforward.batches.ending", "end_members", "How the last one is found"),
     ]
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from demos.quilt.progress import QuiltProgress, Square
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
+from pipelines.quilt.progress import QuiltProgress, Square
 
 TASKS = "/tasks/batches/quilt"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from flask import Response, after_this_request
 from werkzeug.exceptions import TooManyRequests
 
-from demos import quotas
-from demos.quilt.design import Design
-from demos.quotas import OverQuotaError, Quota, Work
-from demos.sums.load import Load
-from handlers.endpoints.callers import caller
-from handlers.endpoints.context import clients, settings
+from pipelines import quotas
+from pipelines.quilt.design import Design
+from pipelines.quotas import OverQuotaError, Quota, Work
+from pipelines.sums.load import Load
+from rollforward.flask.callers import caller
+from rollforward.flask.context import clients, settings
 
 # Ten presses in a minute are somebody who is curious. These bounds are those of a small app: about
 # a minute or two of its work, and half of that for one visitor.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.pages.incidents import Delivery, Incidents
-from pipelines.streams.limits import SLOTS
+from rollforward.streams.limits import SLOTS
 
 NAMES = {"tick": "the watermarks", "pull": "the reading of a source", "push": "a push"}
 

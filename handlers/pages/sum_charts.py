@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from demos.sums.load import LoadStatus
+from pipelines.sums.load import LoadStatus
 
 WRITERS_HIGH = 110
 MIN_LANE, MAX_LANE = 3.0, 16.0

@@ -6,13 +6,13 @@ import datetime
 from dataclasses import replace
 from typing import Any
 
-from demos.sums.load import LoadStatus
-from demos.sums.reconciliation import Reconciliation
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
 from handlers.pages.sum_charts import Gantt, gantt
+from pipelines.sums.load import LoadStatus
+from pipelines.sums.reconciliation import Reconciliation
 
 WRITERS, FOLDS = "/tasks/sums/", "/tasks/fork-join/sums/"
 

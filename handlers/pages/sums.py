@@ -9,12 +9,6 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.loads import LoadGoesOnError
-from demos.sums import load, sums
-from demos.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load
-from demos.sums.reconciliation import reconcile
-from demos.sums.sums import MAX_AMOUNT, MAX_SUMS, TooManySumsError, add_up
-from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
@@ -23,6 +17,12 @@ from handlers.pages.live import live_part
 from handlers.pages.quotas import let_in_load
 from handlers.pages.sum_charts import sizes, took_s
 from handlers.pages.sum_stage import sum_stage
+from pipelines.loads import LoadGoesOnError
+from pipelines.sums import load, sums
+from pipelines.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load
+from pipelines.sums.reconciliation import reconcile
+from pipelines.sums.sums import MAX_AMOUNT, MAX_SUMS, TooManySumsError, add_up
+from rollforward.flask.context import clients
 
 bp = Blueprint("sums", __name__, url_prefix="/sums")
 
@@ -158,8 +158,8 @@ def _page(
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.sums.sums", "add_up", "What folds a batch: one write for all its items"),
-        excerpt("demos.sums.load", "_insert", "What a writer does, until it is done or killed"),
+        excerpt("pipelines.sums.sums", "add_up", "What folds a batch: one write for all its items"),
+        excerpt("pipelines.sums.load", "_insert", "What a writer does, until it is done or killed"),
     ]
 
 

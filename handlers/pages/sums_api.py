@@ -14,13 +14,13 @@ import threading
 from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from demos.sums import reconciliation, sums
-from demos.sums.sums import MAX_AMOUNT
-from handlers.endpoints.context import clients
-from handlers.endpoints.json_requests import idempotency_key, json_body, refuse
-from handlers.endpoints.problems import problem
 from handlers.pages.openapi import DESCRIPTION
-from pipelines.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
+from pipelines.sums import reconciliation, sums
+from pipelines.sums.sums import MAX_AMOUNT
+from rollforward.flask.context import clients
+from rollforward.flask.json_requests import idempotency_key, json_body, refuse
+from rollforward.flask.problems import problem
+from rollforward.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
 
 bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")
 

@@ -21,18 +21,6 @@ from flask import (
 )
 from flask.typing import ResponseReturnValue
 
-from demos.weblog.loads import (
-    MAX_LOG_BYTES,
-    PACES,
-    BadLogError,
-    TooManyLogsError,
-    add_log,
-    add_sample,
-    check_log,
-)
-from demos.weblog.pipeline import WEBLOG
-from demos.weblog.progress import Dates, progress
-from handlers.endpoints.context import clients
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each
@@ -46,6 +34,18 @@ from handlers.pages.weblog_charts import (
     picture_of,
 )
 from handlers.pages.weblog_stage import weblog_stage
+from pipelines.weblog.loads import (
+    MAX_LOG_BYTES,
+    PACES,
+    BadLogError,
+    TooManyLogsError,
+    add_log,
+    add_sample,
+    check_log,
+)
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.progress import Dates, progress
+from rollforward.flask.context import clients
 
 bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
 
@@ -187,12 +187,12 @@ def _as_text(state: dict[str, Any]) -> str:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("demos.weblog.pipeline", "HITS", "A window for each path and minute"),
-        excerpt("demos.weblog.pipeline", "SESSIONS", "A visit lasts until nothing comes"),
-        excerpt("demos.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
-        excerpt("demos.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
-        excerpt("demos.weblog.board", "Board.record", "A computation of one’s own"),
-        excerpt("demos.weblog.source", "read_logs", "A source: a position, and what is there"),
+        excerpt("pipelines.weblog.pipeline", "HITS", "A window for each path and minute"),
+        excerpt("pipelines.weblog.pipeline", "SESSIONS", "A visit lasts until nothing comes"),
+        excerpt("pipelines.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
+        excerpt("pipelines.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
+        excerpt("pipelines.weblog.board", "Board.record", "A computation of one’s own"),
+        excerpt("pipelines.weblog.source", "read_logs", "A source: a position, and what is there"),
     ]
 
 

@@ -9,9 +9,9 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from demos.weblog.progress import Progress
-from demos.weblog.results import Results
-from pipelines.streams import Pipeline
+from pipelines.weblog.progress import Progress
+from pipelines.weblog.results import Results
+from rollforward.streams import Pipeline
 
 BOX_WIDTH, BOX_HEIGHT = 150, 70
 COLUMN, ROW = 194, 78

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from demos.weblog.progress import Progress
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, incidents
 from handlers.pages.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
 from handlers.pages.stream_stage import Hits, delivery_name, hits_of
 from handlers.pages.weblog_charts import Second, by_second
+from pipelines.weblog.progress import Progress
 
 TASKS = "/tasks/streams/weblog/"
 NAMES = {"pull": "the reading of the log"}

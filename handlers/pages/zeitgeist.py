@@ -7,26 +7,6 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from demos.zeitgeist import intervals, playbacks, player
-from demos.zeitgeist.check import MAX_BUCKETS, Check, check
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import (
-    MAX_SERIES,
-    MAX_UPLOAD_BYTES,
-    SAMPLE_SPEED,
-    SPEEDS,
-    Playback,
-)
-from demos.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
-from demos.zeitgeist.series import (
-    BUCKET_MS,
-    DAY_MS,
-    MAX_NAME_CHARS,
-    BadSeriesError,
-    Series,
-    read_series,
-)
-from handlers.endpoints.context import clients, settings
 from handlers.forms import id_in_form
 from handlers.pages.code import Excerpt, excerpt
 from handlers.pages.faults import strike_once_each, workers
@@ -36,8 +16,28 @@ from handlers.pages.quotas import let_in_upload
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.pages.zeitgeist_charts import Chart, Spark, chart_of, clock, spark_of
 from handlers.pages.zeitgeist_stage import rows_of, sums_of, zeitgeist_stage
-from pipelines.streams import FOREVER, StreamError
-from pipelines.streams.limits import SLOTS
+from pipelines.zeitgeist import intervals, playbacks, player
+from pipelines.zeitgeist.check import MAX_BUCKETS, Check, check
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.playbacks import (
+    MAX_SERIES,
+    MAX_UPLOAD_BYTES,
+    SAMPLE_SPEED,
+    SPEEDS,
+    Playback,
+)
+from pipelines.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
+from pipelines.zeitgeist.series import (
+    BUCKET_MS,
+    DAY_MS,
+    MAX_NAME_CHARS,
+    BadSeriesError,
+    Series,
+    read_series,
+)
+from rollforward.flask.context import clients, settings
+from rollforward.streams import FOREVER, StreamError
+from rollforward.streams.limits import SLOTS
 
 bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 
@@ -330,14 +330,14 @@ def _chart(
 
 def _code() -> list[Excerpt]:
     return [
-        excerpt("demos.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
-        excerpt("demos.zeitgeist.pipeline", "Usual", "What is usual goes with each count"),
-        excerpt("demos.zeitgeist.pipeline", "Watcher", "What is odd"),
-        excerpt("demos.zeitgeist.model", "Model.expected", "Mean and spread by hour of the week"),
-        excerpt("demos.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
-        excerpt("demos.zeitgeist.detector", "Detector.complete", "Evidence over several buckets"),
-        excerpt("demos.zeitgeist.detector", "Side.bar", "How much evidence is enough"),
-        excerpt("demos.zeitgeist.player", "play", "A step of a playback"),
+        excerpt("pipelines.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
+        excerpt("pipelines.zeitgeist.pipeline", "Usual", "What is usual goes with each count"),
+        excerpt("pipelines.zeitgeist.pipeline", "Watcher", "What is odd"),
+        excerpt("pipelines.zeitgeist.model", "Model.expected", "Mean and spread by hour of week"),
+        excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
+        excerpt("pipelines.zeitgeist.detector", "Detector.complete", "Evidence over some buckets"),
+        excerpt("pipelines.zeitgeist.detector", "Side.bar", "How much evidence is enough"),
+        excerpt("pipelines.zeitgeist.player", "play", "A step of a playback"),
     ]
 
 

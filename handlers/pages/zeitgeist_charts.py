@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from demos.zeitgeist.detector import Alert
-from demos.zeitgeist.progress import Point
-from demos.zeitgeist.series import BUCKET_MS, HOUR_MS
+from pipelines.zeitgeist.detector import Alert
+from pipelines.zeitgeist.progress import Point
+from pipelines.zeitgeist.series import BUCKET_MS, HOUR_MS
 
 # Of the lines; their picture is stretched to the width of the page.
 WIDTH, HEIGHT = 1000, 200

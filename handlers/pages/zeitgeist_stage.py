@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from demos.zeitgeist.pipeline import ZEITGEIST
-from demos.zeitgeist.playbacks import Playback
 from handlers.pages.faults import switches_of
 from handlers.pages.formatting import duration, number, plural
 from handlers.pages.incidents import Delivery, Incidents, incidents
 from handlers.pages.stage import Stage, Timeline, seconds, stage_of, suffered
 from handlers.pages.stream_stage import Hits, delivery_name, hits_of
-from pipelines.streams.limits import SLOTS
+from pipelines.zeitgeist.pipeline import ZEITGEIST
+from pipelines.zeitgeist.playbacks import Playback
+from rollforward.streams.limits import SLOTS
 
 TASKS = "/tasks/streams/zeitgeist/"
 TOLD_FOR = datetime.timedelta(seconds=30)

@@ -23,7 +23,7 @@ RETRIES = 5
 
 def main() -> int:
     """Fill the blog; 1 when that cannot be done."""
-    parser = argparse.ArgumentParser(prog="python -m demos.blog", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipelines.blog", description=__doc__)
     parser.add_argument("--url", default=URL, help=f"where the app is ({URL})")
     url = parser.parse_args().url.rstrip("/")
     visitor = requests.Session()

@@ -10,7 +10,7 @@ same: `arrivals_after` looks back over CLOCK_SKEW, and `Arrivals` knows which co
 were there already.
 
 Lost on failure: nothing. Cost of a comment: 5 reads and 6 writes, in one transaction, and the
-updates of its views; of a page: about one read for each comment (pipelines/paging), and none for
+updates of its views; of a page: about one read for each comment (rollforward/paging), and none for
 what is new.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Comments".
 """
@@ -24,10 +24,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from demos.blog.drafts import Author
-from demos.blog.posts import UnknownPostError
-from demos.blog.views import BLOG, COMMENT_COUNTS
-from models.demos.blog import (
+from models.blog import (
     BUCKETS,
     REPLY,
     Comment,
@@ -39,8 +36,11 @@ from models.demos.blog import (
     commenter_key,
     thread_of,
 )
-from models.transactions import transact
-from pipelines.paging import (
+from pipelines.blog.drafts import Author
+from pipelines.blog.posts import UnknownPostError
+from pipelines.blog.views import BLOG, COMMENT_COUNTS
+from rollforward.datastore import transact
+from rollforward.paging import (
     Listing,
     Merged,
     Page,
@@ -48,7 +48,7 @@ from pipelines.paging import (
     QueryRange,
     order_key,
 )
-from pipelines.runtime import Clients, naive_utc
+from rollforward.runtime import Clients, naive_utc
 
 THREADS = Listing("blog-comments", page_size=30, max_page_size=100)
 # Replies to deeper ones stand beside them.

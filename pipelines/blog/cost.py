@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from models.demos.blog import Post, all_posts, index_key
-from pipelines.paging import Edge, QueryRange
-from pipelines.query_cache import cached
-from pipelines.runtime import Clients
+from models.blog import Post, all_posts, index_key
+from rollforward.paging import Edge, QueryRange
+from rollforward.query_cache import cached
+from rollforward.runtime import Clients
 
 PAGE_SIZE = 20
 MAX_PAGE = 100

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from demos.blog import markdown
-from demos.text import can_be_shown
+from pipelines.blog import markdown
+from pipelines.text import can_be_shown
 
 MAX_TITLE_CHARS = 160
 MAX_BODY_CHARS = 40_000

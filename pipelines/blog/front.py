@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from demos.blog.posts import posts_page
-from demos.blog.views import comment_counts, most_discussed
-from models.demos.blog import Post
-from pipelines.paging import PageTokens
-from pipelines.query_cache import CachedQuery
-from pipelines.runtime import Clients
+from models.blog import Post
+from pipelines.blog.posts import posts_page
+from pipelines.blog.views import comment_counts, most_discussed
+from rollforward.paging import PageTokens
+from rollforward.query_cache import CachedQuery
+from rollforward.runtime import Clients
 
 DISCUSSED_SHOWN = 5
 NEWEST = "blog-newest"

@@ -17,8 +17,8 @@ import functools
 import itertools
 from typing import Any
 
-from pipelines.query_cache import cached
-from pipelines.runtime import Clients
+from rollforward.query_cache import cached
+from rollforward.runtime import Clients
 
 KEPT_S = 7 * 86400
 EXCERPT_CHARS = 240

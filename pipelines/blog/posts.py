@@ -17,10 +17,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from demos.blog.drafts import Author, Draft
-from demos.blog.markdown import excerpt_of
-from demos.blog.views import BLOG, COMMENT_COUNTS
-from models.demos.blog import (
+from models.blog import (
     BlogIndex,
     Comment,
     Post,
@@ -34,12 +31,15 @@ from models.demos.blog import (
     posts_tagged,
     receipt_key,
 )
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.continuations import EntitySource, ItemError, Job, start
-from pipelines.paging import Listing, Page, PageTokens, QueryRange
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import hashed_name, task
+from pipelines.blog.drafts import Author, Draft
+from pipelines.blog.markdown import excerpt_of
+from pipelines.blog.views import BLOG, COMMENT_COUNTS
+from rollforward import outbox
+from rollforward.continuations import EntitySource, ItemError, Job, start
+from rollforward.datastore import transact
+from rollforward.paging import Listing, Page, PageTokens, QueryRange
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import hashed_name, task
 
 DEMO = "demo"
 # A comment that found its post is committed by then: no request takes longer.

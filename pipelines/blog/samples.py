@@ -24,19 +24,19 @@ from functools import cache
 
 from google.cloud import ndb
 
-from demos.blog.comments import new_comment
-from demos.blog.drafts import Author, Draft
-from demos.blog.posts import new_post
-from demos.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
-from demos.blog.views import BLOG, COMMENT_COUNTS
-from models.continuations import RUNNING
-from models.demos.blog import REPLY, BlogIndex, Comment, Commenter, Post, commenter_key, index_key
-from models.transactions import transact
-from pipelines.continuations import ItemError, Job, runs
-from pipelines.continuations.progress import Progress, progress
-from pipelines.continuations.sources import NumberSource
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import hashed_name
+from models.blog import REPLY, BlogIndex, Comment, Commenter, Post, commenter_key, index_key
+from pipelines.blog.comments import new_comment
+from pipelines.blog.drafts import Author, Draft
+from pipelines.blog.posts import new_post
+from pipelines.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
+from pipelines.blog.views import BLOG, COMMENT_COUNTS
+from rollforward.continuations import ItemError, Job, runs
+from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.sources import NumberSource
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import hashed_name
 
 SAMPLE_POSTS = 500
 SAMPLE_COMMENTS = 10_000

@@ -14,9 +14,9 @@ import datetime
 from collections.abc import Sequence
 from typing import cast
 
-from models.demos.blog import Comment, Post
-from pipelines.counters import Counter
-from pipelines.materialized_views import (
+from models.blog import Comment, Post
+from rollforward.counters import Counter
+from rollforward.materialized_views import (
     Contributions,
     Row,
     View,
@@ -24,7 +24,7 @@ from pipelines.materialized_views import (
     ViewMaintenance,
     row_name,
 )
-from pipelines.runtime import Clients
+from rollforward.runtime import Clients
 
 WEEK = "week"
 COMMENTS = "comments"

@@ -14,10 +14,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from models.demos.counters import ClickSwitch, switch_key
-from pipelines.counters import Counted, Counter, ShardStatus
-from pipelines.runtime import Clients
-from pipelines.runtime.write_limit import EntityWriteLimit
+from models.counters import ClickSwitch, switch_key
+from rollforward.counters import Counted, Counter, ShardStatus
+from rollforward.runtime import Clients
+from rollforward.runtime.write_limit import EntityWriteLimit
 
 KEY = "clicks"
 # Clicks of forms are counted beside the others, by the same commit: what was accepted is known.

@@ -25,8 +25,9 @@ from typing import Annotated
 import pydantic
 from google.cloud import ndb
 
-from demos.counters.counters import KEY, WAYS, apply_switch
-from demos.loads import (
+from models.counters import ClickLoads, ClickWriter, loads_key, writer_key
+from pipelines.counters.counters import KEY, WAYS, apply_switch
+from pipelines.loads import (
     GIVEN_UP_AFTER_S,
     LoadGoesOnError,
     TimedLoad,
@@ -34,12 +35,11 @@ from demos.loads import (
     percentile,
     together,
 )
-from models.demos.counters import ClickLoads, ClickWriter, loads_key, writer_key
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.counters import OutcomeUnknownError
-from pipelines.runtime import Clients
-from pipelines.tasks import Unavailable, task
+from rollforward import outbox
+from rollforward.counters import OutcomeUnknownError
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
+from rollforward.tasks import Unavailable, task
 
 MAX_RATE = 200
 MAX_SECONDS = 30

@@ -22,18 +22,18 @@ import pydantic
 from google.cloud import ndb
 from google.cloud.datastore_v1 import types as rpc
 
-from demos.grades.imports import ADD_STUDENTS, MadeUpArgs
-from demos.grades.student_lists import GRADES_TAUGHT
-from demos.grades.views import GRADES, SamplesByGrade, grade_of
-from models.continuations import FINISHED, RUNNING, run_key
-from models.demos.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
-from models.transactions import transact
-from pipelines import continuations, outbox
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.progress import Progress, progress
-from pipelines.continuations.sources import NumberSource, Slice, Span
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import Retry, Unavailable, hashed_name, task
+from models.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
+from pipelines.grades.imports import ADD_STUDENTS, MadeUpArgs
+from pipelines.grades.student_lists import GRADES_TAUGHT
+from pipelines.grades.views import GRADES, SamplesByGrade, grade_of
+from rollforward import continuations, outbox
+from rollforward.continuations.entities import FINISHED, RUNNING, run_key
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.sources import NumberSource, Slice, Span
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import Retry, Unavailable, hashed_name, task
 
 T = TypeVar("T")
 

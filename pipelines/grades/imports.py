@@ -3,7 +3,7 @@
 A school takes one list at a time. The run's id is that of the form, so a form that is sent twice
 adds its students once.
 
-Lost on failure: nothing. See pipelines/continuations/attempt.py.
+Lost on failure: nothing. See rollforward/continuations/attempt.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from demos.grades.student_lists import (
+from models.grades import School, Student, school_key, student_key
+from pipelines.grades.student_lists import (
     GRADES_TAUGHT,
     StudentColumns,
     StudentDetails,
@@ -23,17 +24,16 @@ from demos.grades.student_lists import (
     columns_of,
     student_rows,
 )
-from demos.grades.students import new_student
-from demos.grades.views import GRADES
-from models.continuations import RUNNING, ContinuationRun, run_key
-from models.demos.grades import School, Student, school_key, student_key
-from models.transactions import transact
-from models.uploads import put_upload, read_upload
-from pipelines.continuations import ItemError, Job, RefusedItemError, runs
-from pipelines.continuations.csv_source import CsvSource, normalized
-from pipelines.continuations.sources import NumberSource
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import hashed_name
+from pipelines.grades.students import new_student
+from pipelines.grades.views import GRADES
+from rollforward.continuations import ItemError, Job, RefusedItemError, runs
+from rollforward.continuations.csv_source import CsvSource, normalized
+from rollforward.continuations.entities import RUNNING, ContinuationRun, run_key
+from rollforward.continuations.sources import NumberSource
+from rollforward.continuations.upload_entities import put_upload, read_upload
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import hashed_name
 
 MAX_LISTS_KEPT = 20
 FIRST_NAMES = ("Ada", "Grace", "Emmy", "Chidi", "Lucía", "Linus", "Barbara", "Edsger")

@@ -1,6 +1,6 @@
 """Student lists: what makes a student, in a form as in a row of a CSV file.
 
-How the rows of a file are read: pipelines/continuations/csv_source.py.
+How the rows of a file are read: rollforward/continuations/csv_source.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from demos.text import can_be_shown
-from pipelines.continuations.csv_source import (
+from pipelines.text import can_be_shown
+from rollforward.continuations.csv_source import (
     BadFileError,
     CsvSource,
     Record,

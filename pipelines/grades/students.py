@@ -1,12 +1,12 @@
 """Students by grade: a chart that costs one read per bar, however many students there are.
 
 Every save of a student or a teacher goes through `GRADES`, so each bar follows it. Lists of
-students are saved by demos/grades/imports.py, a hundred in one commit.
+students are saved by pipelines/grades/imports.py, a hundred in one commit.
 
 Each form is idempotent by its id. A student's key comes from the form's id, or from the list's id
 and the line number.
 
-Lost on failure: nothing. See pipelines/materialized_views/group.py.
+Lost on failure: nothing. See rollforward/materialized_views/group.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from dataclasses import asdict
 
 from google.cloud import ndb
 
-from demos.grades.student_lists import StudentDetails
-from demos.grades.views import GRADES
-from models.demos.grades import (
+from models.grades import (
     Student,
     Teacher,
     kind_of_students,
@@ -28,9 +26,11 @@ from models.demos.grades import (
     teacher_key,
     teachers_of,
 )
-from models.transactions import transact
-from pipelines.materialized_views import ConsistencyToken
-from pipelines.runtime import Clients
+from pipelines.grades.student_lists import StudentDetails
+from pipelines.grades.views import GRADES
+from rollforward.datastore import transact
+from rollforward.materialized_views import ConsistencyToken
+from rollforward.runtime import Clients
 
 DEMO = "demo"
 MAX_TEACHERS = 60

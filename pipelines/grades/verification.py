@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from demos.grades.views import BUILDS, VISIBLE_VIEWS
-from models.continuations import FINISHED, RUNNING
-from models.demos.grades import School, school_key
-from models.transactions import transact
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.materialized_views import Verification
-from pipelines.runtime import Clients
+from models.grades import School, school_key
+from pipelines.grades.views import BUILDS, VISIBLE_VIEWS
+from rollforward.continuations.entities import FINISHED, RUNNING
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.datastore import transact
+from rollforward.materialized_views import Verification
+from rollforward.runtime import Clients
 
 
 def verify(clients: Clients, school: str, verify_id: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from models.demos.grades import SampleStudent, Student, Teacher, kind_of_students
-from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from models.grades import SampleStudent, Student, Teacher, kind_of_students
+from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
 
 
 class StudentsByGrade(View):

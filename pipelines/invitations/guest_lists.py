@@ -1,6 +1,6 @@
 """Guest lists: CSV files of names and mail addresses, with or without a header.
 
-How the rows of a file are read: pipelines/continuations/csv_source.py.
+How the rows of a file are read: rollforward/continuations/csv_source.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pipelines.continuations.csv_source import (
+from rollforward.continuations.csv_source import (
     BadFileError,
     CsvSource,
     Record,

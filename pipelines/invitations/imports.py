@@ -3,7 +3,7 @@
 A party reads one file at a time, and the run's id is that of the form: a form that is sent twice
 reads its file once. A guest's key is made of the address, so an address is invited once.
 
-Lost on failure: nothing. See pipelines/continuations/attempt.py.
+Lost on failure: nothing. See rollforward/continuations/attempt.py.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from demos.invitations.guest_lists import GuestColumns, GuestRow, columns_of, guest_rows
-from demos.invitations.parties import is_running, is_saved_here, party_of, save_party
-from demos.invitations.sending import NobodyInvitedError, Pace, send
-from models.continuations import run_key
-from models.demos.invitations import Guest, GuestImport, Party, guest_key
-from models.transactions import transact
-from models.uploads import put_upload, read_upload
-from pipelines.continuations import ItemError, Job, RefusedItemError, SkippedItemError, runs
-from pipelines.continuations.csv_source import CsvSource, normalized
-from pipelines.runtime import Clients, naive_utc
+from models.invitations import Guest, GuestImport, Party, guest_key
+from pipelines.invitations.guest_lists import GuestColumns, GuestRow, columns_of, guest_rows
+from pipelines.invitations.parties import is_running, is_saved_here, party_of, save_party
+from pipelines.invitations.sending import NobodyInvitedError, Pace, send
+from rollforward.continuations import ItemError, Job, RefusedItemError, SkippedItemError, runs
+from rollforward.continuations.csv_source import CsvSource, normalized
+from rollforward.continuations.entities import run_key
+from rollforward.continuations.upload_entities import put_upload, read_upload
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
 
 MAX_IMPORTS = 500
 
@@ -64,7 +64,7 @@ def import_guests(
         then_send: Tell all guests when the file is read, at this pace.
 
     Raises:
-        pipelines.continuations.csv_source.BadFileError: it is no guest list; nothing was stored.
+        rollforward.continuations.csv_source.BadFileError: it is no guest list; nothing was stored.
         ImportGoingOnError: the party's last file is still being read.
         ForeignImportError: the id is that of another party's file.
     """

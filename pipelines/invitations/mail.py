@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import Protocol
 
-from pipelines.tasks import Unavailable
+from rollforward.tasks import Unavailable
 
 # Of each reply, not of a whole mail: a mail takes about four of them.
 REPLY_TIMEOUT_S = 5.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from email.headerregistry import Address
 from email.message import EmailMessage
 
-from models.demos.invitations import Guest
-from pipelines.tasks import hashed_name
+from models.invitations import Guest
+from rollforward.tasks import hashed_name
 
 # A name and an address that stand on one line of a mail together, quotes and all.
 MAX_UNFOLDED_CHARS = 60

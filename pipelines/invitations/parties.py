@@ -14,10 +14,10 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import RUNNING, run_key
-from models.demos.invitations import Guest, Party, guests_of, party_key
-from models.transactions import current_transaction, transact
-from pipelines.runtime import Clients, naive_utc
+from models.invitations import Guest, Party, guests_of, party_key
+from rollforward.continuations.entities import RUNNING, run_key
+from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.runtime import Clients, naive_utc
 
 
 class UnknownPartyError(LookupError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.demos.invitations import Party
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.progress import Progress, progress, run_of
-from pipelines.runtime import Clients, Cost
+from models.invitations import Party
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.progress import Progress, progress, run_of
+from rollforward.runtime import Clients, Cost
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ A send tells the guests of all imports that had ended when it was pressed. Press
 that they know already, and tells only those who came since.
 
 Lost on failure: nothing. Sent twice: at most what one crash leaves without receipts (ten mails or
-50 ms of them, see pipelines/continuations/attempt.py); the page counts them.
+50 ms of them, see rollforward/continuations/attempt.py); the page counts them.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Example fan-out".
@@ -22,9 +22,10 @@ from typing import Any, Literal
 
 from google.api_core import exceptions as rpc_errors
 
-from demos.invitations import mail
-from demos.invitations.message import TellArgs, message_for
-from demos.invitations.parties import (
+from models.invitations import Guest, Party, guest_prefix
+from pipelines.invitations import mail
+from pipelines.invitations.message import TellArgs, message_for
+from pipelines.invitations.parties import (
     PartyDetails,
     details_of,
     is_running,
@@ -32,13 +33,18 @@ from demos.invitations.parties import (
     party_of,
     save_party,
 )
-from models.demos.invitations import Guest, Party, guest_prefix
-from models.transactions import transact
-from pipelines.continuations import DeferredItemError, Job, RefusedItemError, SkippedItemError, runs
-from pipelines.continuations.progress import progress
-from pipelines.continuations.sources import EntitySource
-from pipelines.runtime import Clients
-from pipelines.tasks import hashed_name
+from rollforward.continuations import (
+    DeferredItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+    runs,
+)
+from rollforward.continuations.progress import progress
+from rollforward.continuations.sources import EntitySource
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
+from rollforward.tasks import hashed_name
 
 # Of the widest letters, each some 6 KB as JSON.
 MAX_SENDS_KEPT = 50

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from google.api_core import exceptions as rpc_errors
 
-from models.demos.numbers import NumberScratch, scratch_key
-from models.transactions import transact
-from pipelines.runtime import Clients
+from models.numbers import NumberScratch, scratch_key
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
 
 # More of them get nothing done on an emulator that locks: all wait for each other, and time out.
 WRITERS = 4

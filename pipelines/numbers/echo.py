@@ -16,9 +16,9 @@ from typing import Annotated
 
 import pydantic
 
-from demos.numbers import results
-from pipelines.runtime import Clients
-from pipelines.tasks import task
+from pipelines.numbers import results
+from rollforward.runtime import Clients
+from rollforward.tasks import task
 
 PROBE = "enqueue-to-run"
 # The first one warms up, and is no sample.

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from demos.numbers import contention
-from models.demos.numbers import NumberScratch, scratch_key, scratch_of
-from models.transactions import transact
-from pipelines.runtime import Clients
+from models.numbers import NumberScratch, scratch_key, scratch_of
+from pipelines.numbers import contention
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
 
 MEGABYTE = 1_000_000  # An entity of 1 MiB is too large by its overhead.
 KILOBYTE = b"A row of some length. " * 46
@@ -47,7 +47,8 @@ class Probe:
         title: What one sample is.
         short: The same in a few letters, for a picture.
         method: How it is taken, in a sentence.
-        take: Returns the samples, in seconds. None: a task takes them, see demos/numbers/echo.py.
+        take: Returns the samples, in seconds. None: a task takes them, see
+            pipelines/numbers/echo.py.
         then_ms: What the talk says, in milliseconds; None: nothing.
         then: The talk's own words, and its year.
     """

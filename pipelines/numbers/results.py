@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from demos.numbers.probes import PROBES, Probe
-from models.demos.numbers import NumbersRun, numbers_run_key
-from models.transactions import transact
+from models.numbers import NumbersRun, numbers_run_key
+from pipelines.numbers.probes import PROBES, Probe
+from rollforward.datastore import transact
 
 MAX_SAMPLES = 100
 DIGITS = 4  # Of a sample in milliseconds: a tenth of a microsecond.

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from demos.numbers import echo, results
-from demos.numbers.probes import PROBES, NotMeasurableError
-from models.demos.numbers import NumbersRun, newest_runs, numbers_run_key
-from models.transactions import transact
-from pipelines.continuations import Job, runs
-from pipelines.continuations.sources import NumberSource
-from pipelines.runtime import Clients, naive_utc
+from models.numbers import NumbersRun, newest_runs, numbers_run_key
+from pipelines.numbers import echo, results
+from pipelines.numbers.probes import PROBES, NotMeasurableError
+from rollforward.continuations import Job, runs
+from rollforward.continuations.sources import NumberSource
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
 
 MAX_RUNS = 50
 # What pages watch: one task takes all probes but the last, and says so after each.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from google.cloud import ndb
 
-from demos.quilt.design import Colour, Design
-from demos.quilt.quilts import PIECES, design_of
-from models.demos.quilt import Quilt, QuiltSquare, piece_key, square_key
-from pipelines.batches import UnknownBatchError
-from pipelines.runtime import Clients, naive_utc
+from models.quilt import Quilt, QuiltSquare, piece_key, square_key
+from pipelines.quilt.design import Colour, Design
+from pipelines.quilt.quilts import PIECES, design_of
+from rollforward.batches import UnknownBatchError
+from rollforward.runtime import Clients, naive_utc
 
 # A sweep wakes a batch that has not moved for half an hour, and later ones once an hour and less
 # often: who looks at a quilt that has not finished by then need not look every second.

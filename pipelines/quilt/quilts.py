@@ -24,9 +24,7 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from demos.quilt.design import Design
-from models.commits import insert_all
-from models.demos.quilt import (
+from models.quilt import (
     Quilt,
     QuiltPiece,
     QuiltSquare,
@@ -36,11 +34,13 @@ from models.demos.quilt import (
     rows_of,
     square_key,
 )
-from models.transactions import transact
-from pipelines.batches import BatchError, Completed, TaskBatch, current_member
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import Task, task
-from pipelines.tasks.attempts import current_task
+from pipelines.quilt.design import Design
+from rollforward.batches import BatchError, Completed, TaskBatch, current_member
+from rollforward.datastore import transact
+from rollforward.datastore.commits import insert_all
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import Task, task
+from rollforward.tasks.attempts import current_task
 
 MAX_QUILTS = 40
 DELIVERIES_KNOWN_FOR_S = 3600

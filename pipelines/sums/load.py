@@ -25,20 +25,20 @@ from typing import Annotated
 import pydantic
 from google.cloud import ndb
 
-from demos.loads import (
+from models.sums import LoadWriter, SumLoads, loads_key, writer_key
+from pipelines.loads import (
     LoadGoesOnError,
     TimedLoad,
     bucket,
     percentile,
     together,
 )
-from demos.sums.sums import Add, Count, add_up
-from models.demos.sums import LoadWriter, SumLoads, loads_key, writer_key
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.runtime import Clients
-from pipelines.tasks import Unavailable, task
+from pipelines.sums.sums import Add, Count, add_up
+from rollforward import outbox
+from rollforward.datastore import transact
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime import Clients
+from rollforward.tasks import Unavailable, task
 
 MAX_RATE = 500
 MAX_WRITERS = 50

@@ -3,7 +3,7 @@
 accepted = folded + waiting + parked, and at rest to the amount, too.
 
 Forms and the writers of a load record what was accepted in the commit of the item. The API counts
-in memory (demos/sums/tally_buffer.py); what a killed process did not write down is in the items
+in memory (pipelines/sums/tally_buffer.py); what a killed process did not write down is in the items
 themselves, which say that they came by the API, and the fold that adds them counts them. So the
 two sides of an idle sum are equal, and an item that was tallied and is not found is missing.
 """
@@ -16,12 +16,12 @@ from typing import Any
 
 from google.cloud import ndb
 
-from demos.sums import load
-from demos.sums.load import LoadStatus
-from demos.sums.sums import Count, add_up, count_of
-from demos.sums.tally_buffer import TALLY_SHARDS
-from models.demos.sums import Sum, api_tally_key, sum_key, tally_key
-from pipelines.runtime import Clients
+from models.sums import Sum, api_tally_key, sum_key, tally_key
+from pipelines.sums import load
+from pipelines.sums.load import LoadStatus
+from pipelines.sums.sums import Count, add_up, count_of
+from pipelines.sums.tally_buffer import TALLY_SHARDS
+from rollforward.runtime import Clients
 
 MAX_READINGS = 4
 

@@ -4,7 +4,7 @@ Many callers add to the same few sums, many times a second. A row that each addi
 is a traffic jam; here it is written once per batch.
 
 What was accepted is reconciled with what is folded, waits or is parked:
-demos/sums/reconciliation.py.
+pipelines/sums/reconciliation.py.
 
 Lost on failure: nothing that was accepted.
 Cost of an item: 1 write, 1 delete, and its share of the fold; 1 write more with an idempotency key.
@@ -24,8 +24,7 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from demos.sums.tally_buffer import TALLY_SHARDS, tally_buffer
-from models.demos.sums import (
+from models.sums import (
     Sum,
     SumAddition,
     SumDirectory,
@@ -36,10 +35,11 @@ from models.demos.sums import (
     sum_key,
     tally_key,
 )
-from models.fork_join import PARTITIONS, expiry
-from models.transactions import transact
-from pipelines.fork_join import Accepted, Batch, ItemStatus, fork_join
-from pipelines.runtime import Clients, naive_utc
+from pipelines.sums.tally_buffer import TALLY_SHARDS, tally_buffer
+from rollforward.datastore import transact
+from rollforward.fork_join import Accepted, Batch, ItemStatus, fork_join
+from rollforward.fork_join.entities import PARTITIONS, expiry
+from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ An insert by the API so costs no write more. A tally is one row in a few shards,
 knows the last delta of each process, so a delta whose reply was lost counts once.
 
 Lost on failure: what a killed process has counted and not written. The items themselves say that
-they came by the API, and the fold counts them (demos/sums/reconciliation.py).
+they came by the API, and the fold counts them (pipelines/sums/reconciliation.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 
-from models.demos.sums import SumTally, api_tally_key
-from models.transactions import transact
-from pipelines.runtime import Clients, PeriodicFlusher
+from models.sums import SumTally, api_tally_key
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, PeriodicFlusher
 
 TALLY_SHARDS = 4
 # Of so many processes a shard knows the last delta.

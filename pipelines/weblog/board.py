@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from pipelines.streams import Computation, Context, Record
-from pipelines.streams.windows import milliseconds
+from rollforward.streams import Computation, Context, Record
+from rollforward.streams.windows import milliseconds
 
 DAY_MS = 86_400_000
 DAYS_KEPT = 100

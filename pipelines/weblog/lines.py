@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from demos.times import read_time
+from pipelines.times import read_time
 
 # Longer ones are no line of a log that a browser led to.
 MAX_LINE_BYTES = 16_384

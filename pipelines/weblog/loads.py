@@ -11,15 +11,15 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from demos.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
-from demos.weblog.pipeline import WEBLOG
-from demos.weblog.progress import observe
-from demos.weblog.sample import sample_log
-from demos.weblog.source import MAX_SPAN_MS, cut_lines
-from models.demos.weblog import access_logs
-from models.transactions import transact
-from models.uploads import put_upload
-from pipelines.runtime import Clients, naive_utc
+from models.weblog import access_logs
+from pipelines.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.progress import observe
+from pipelines.weblog.sample import sample_log
+from pipelines.weblog.source import MAX_SPAN_MS, cut_lines
+from rollforward.continuations.upload_entities import put_upload
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
 
 MAX_LOGS = 200
 MAX_WAITING_BYTES = 64 * 1024 * 1024

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from demos.weblog.board import Board
-from demos.weblog.source import REQUESTS
-from pipelines.streams import Pipeline, Record
-from pipelines.streams.combine import Combine, top
-from pipelines.streams.windows import Bounds, Enclosing, Session, Sliding, Tumbling, Windowed
+from pipelines.weblog.board import Board
+from pipelines.weblog.source import REQUESTS
+from rollforward.streams import Pipeline, Record
+from rollforward.streams.combine import Combine, top
+from rollforward.streams.windows import Bounds, Enclosing, Session, Sliding, Tumbling, Windowed
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

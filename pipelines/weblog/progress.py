@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from demos.weblog.board import DAY_MS, DAYS_KEPT
-from demos.weblog.pipeline import WEBLOG
-from demos.weblog.results import Results, results_of
-from demos.weblog.source import Position, position_of
-from models.demos.weblog import AccessLogs, access_logs
-from pipelines.runtime import Clients
+from models.weblog import AccessLogs, access_logs
+from pipelines.weblog.board import DAY_MS, DAYS_KEPT
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.results import Results, results_of
+from pipelines.weblog.source import Position, position_of
+from rollforward.runtime import Clients
 
 # A watermark that is further behind the last request than this only waits for the log's end.
 MAX_LAG_MS = 3_600_000

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from demos.weblog.lines import MONTHS
+from pipelines.weblog.lines import MONTHS
 
 SEED = 2015
 BEGIN = datetime.datetime(2015, 5, 17, 8, 0, tzinfo=datetime.UTC)

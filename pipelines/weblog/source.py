@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from demos.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
-from models.demos.weblog import log_at
-from models.uploads import read_upload
-from pipelines.runtime import Clients
-from pipelines.streams import Pulled, PullSource
+from models.weblog import log_at
+from pipelines.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
+from rollforward.continuations.upload_entities import read_upload
+from rollforward.runtime import Clients
+from rollforward.streams import Pulled, PullSource
 
 DAY_MS = 86_400_000
 # A line further from the first one of its log has a broken clock: it would make all others late.

@@ -1,6 +1,6 @@
 """How well spikes and dips are told, beside two plain ways to tell them.
 
-    python -m demos.zeitgeist AAPL.csv AMZN.csv labels.json
+    python -m pipelines.zeitgeist AAPL.csv AMZN.csv labels.json
 
 Files ending in .json are labels, all others are series as the Numenta Anomaly Benchmark has them.
 Without files it is the made-up sample. All series get the same parameters; labels are read when
@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from demos.zeitgeist.baselines import MovingAverage, SeasonalMean
-from demos.zeitgeist.quality import METHODS, Looks, Score, Windows, alerts_of, score, together
-from demos.zeitgeist.sample import sample_labels, sample_series
-from demos.zeitgeist.series import BadSeriesError, Series, read_labels, read_series
+from pipelines.zeitgeist.baselines import MovingAverage, SeasonalMean
+from pipelines.zeitgeist.quality import METHODS, Looks, Score, Windows, alerts_of, score, together
+from pipelines.zeitgeist.sample import sample_labels, sample_series
+from pipelines.zeitgeist.series import BadSeriesError, Series, read_labels, read_series
 
 # Of the baselines, beside the ones that are compared: it shows what tuning them would give.
 OTHER_TIMES = (2, 4, 6, 8, 12)
@@ -29,7 +29,7 @@ OTHER_SIGMAS = (4, 6, 8, 12, 16)
 def main() -> int:
     """Print the tables; 1 when a file cannot be read."""
     parser = argparse.ArgumentParser(
-        prog="python -m demos.zeitgeist",
+        prog="python -m pipelines.zeitgeist",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -10,9 +10,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from demos.zeitgeist.detector import DIP, MIN_DAYS, REFRACTORY_MS, SPIKE, Kind
-from demos.zeitgeist.model import BUCKETS_A_DAY, HOURS_A_WEEK
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
+from pipelines.zeitgeist.detector import DIP, MIN_DAYS, REFRACTORY_MS, SPIKE, Kind
+from pipelines.zeitgeist.model import BUCKETS_A_DAY, HOURS_A_WEEK
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 
 # Of the moving average.
 AVERAGE_OF = BUCKETS_A_DAY

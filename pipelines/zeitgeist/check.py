@@ -11,14 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from demos.zeitgeist.detector import DIP, SPIKE, Alert, Detector, Kind
-from demos.zeitgeist.model import Expected, Model
-from demos.zeitgeist.pipeline import BAND, FEEDS, MAX_ALERTS
-from demos.zeitgeist.playbacks import Part, Playback
-from demos.zeitgeist.progress import Point, board_of, points_of, taken_of
-from demos.zeitgeist.records import records_of
-from demos.zeitgeist.series import BUCKET_MS
-from pipelines.runtime import Clients
+from pipelines.zeitgeist.detector import DIP, SPIKE, Alert, Detector, Kind
+from pipelines.zeitgeist.model import Expected, Model
+from pipelines.zeitgeist.pipeline import BAND, FEEDS, MAX_ALERTS
+from pipelines.zeitgeist.playbacks import Part, Playback
+from pipelines.zeitgeist.progress import Point, board_of, points_of, taken_of
+from pipelines.zeitgeist.records import records_of
+from pipelines.zeitgeist.series import BUCKET_MS
+from rollforward.runtime import Clients
 
 # Of a query: more would take a page many seconds.
 MAX_BUCKETS = 30_000

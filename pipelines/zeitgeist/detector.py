@@ -22,8 +22,8 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from demos.zeitgeist.model import Expected
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+from pipelines.zeitgeist.model import Expected
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 
 Kind = Literal["spike", "dip"]
 SPIKE: Kind = "spike"

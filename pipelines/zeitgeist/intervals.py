@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demos.zeitgeist.pipeline import ZEITGEIST
-from demos.zeitgeist.playbacks import Playback
-from demos.zeitgeist.series import DAY_MS
-from pipelines.runtime import Clients
-from pipelines.streams.limits import SLOTS
+from pipelines.zeitgeist.pipeline import ZEITGEIST
+from pipelines.zeitgeist.playbacks import Playback
+from pipelines.zeitgeist.series import DAY_MS
+from rollforward.runtime import Clients
+from rollforward.streams.limits import SLOTS
 
 
 @dataclass(frozen=True)

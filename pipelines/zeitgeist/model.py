@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 
 HOURS_A_WEEK = 168
 HOURS_A_DAY = 24

@@ -22,11 +22,11 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from demos.zeitgeist.detector import Alert, Detector
-from demos.zeitgeist.model import Expected, Model
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, MAX_SPAN_MS
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.limits import Limits
+from pipelines.zeitgeist.detector import Alert, Detector
+from pipelines.zeitgeist.model import Expected, Model
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MAX_SPAN_MS
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.limits import Limits
 
 # Those that push records, each with its own watermark: the stream's is that of the slowest.
 FEEDS = ("tokyo", "paris", "austin")

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.sample import DAYS, FIRST_DAY, QUERIES
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, WEEK_MS, Series
-from models.demos.zeitgeist import ZeitgeistPlayback, playback_key
-from models.transactions import transact
-from models.uploads import put_upload
-from pipelines.runtime import Clients, naive_utc
+from models.zeitgeist import ZeitgeistPlayback, playback_key
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.sample import DAYS, FIRST_DAY, QUERIES
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, WEEK_MS, Series
+from rollforward.continuations.upload_entities import put_upload
+from rollforward.datastore import transact
+from rollforward.runtime import Clients, naive_utc
 
 SPEEDS = (1, 60, 600, 3_000, 10_000, 30_000, 100_000)
 SAMPLE_SPEED = 30_000  # Ten days in half a minute; the first spike after twelve seconds.

@@ -18,8 +18,8 @@ from typing import Annotated
 
 import pydantic
 
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import (
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.playbacks import (
     Playback,
     PlaybackGoesOnError,
     current,
@@ -28,13 +28,13 @@ from demos.zeitgeist.playbacks import (
     sample_parts,
     save,
 )
-from demos.zeitgeist.records import records_of
-from demos.zeitgeist.series import MINUTE_MS
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.runtime import Clients
-from pipelines.streams.errors import HeldBackError
-from pipelines.tasks import task
+from pipelines.zeitgeist.records import records_of
+from pipelines.zeitgeist.series import MINUTE_MS
+from rollforward import outbox
+from rollforward.datastore import transact
+from rollforward.runtime import Clients
+from rollforward.streams.errors import HeldBackError
+from rollforward.tasks import task
 
 # A step about each minute of the stream, between these.
 MIN_STEP_S = 0.25

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from demos.zeitgeist.detector import DIP, SPIKE, Alert
-from demos.zeitgeist.pipeline import ZEITGEIST, alert_of
-from demos.zeitgeist.playbacks import Part, Playback
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
-from pipelines.runtime import Clients
+from pipelines.zeitgeist.detector import DIP, SPIKE, Alert
+from pipelines.zeitgeist.pipeline import ZEITGEIST, alert_of
+from pipelines.zeitgeist.playbacks import Part, Playback
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
+from rollforward.runtime import Clients
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from demos.zeitgeist.baselines import SIGMAS, TIMES, MovingAverage, SeasonalMean
-from demos.zeitgeist.detector import Alert, Detector, Kind
-from demos.zeitgeist.model import Model
-from demos.zeitgeist.series import BUCKET_MS, Series
+from pipelines.zeitgeist.baselines import SIGMAS, TIMES, MovingAverage, SeasonalMean
+from pipelines.zeitgeist.detector import Alert, Detector, Kind
+from pipelines.zeitgeist.model import Model
+from pipelines.zeitgeist.series import BUCKET_MS, Series
 
 Windows = Sequence[tuple[int, int]]
 

@@ -10,12 +10,12 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from demos.zeitgeist.pipeline import FEEDS
-from demos.zeitgeist.playbacks import Part, Playback
-from demos.zeitgeist.sample import FIRST_DAY, QUERIES, made_up_count
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
-from models.uploads import read_upload
-from pipelines.streams import Pushed
+from pipelines.zeitgeist.pipeline import FEEDS
+from pipelines.zeitgeist.playbacks import Part, Playback
+from pipelines.zeitgeist.sample import FIRST_DAY, QUERIES, made_up_count
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
+from rollforward.continuations.upload_entities import read_upload
+from rollforward.streams import Pushed
 
 _MADE_UP = {query.name: query for query in QUERIES}
 

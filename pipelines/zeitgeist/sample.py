@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from demos.zeitgeist.detector import DIP, SPIKE, Kind
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, Series
+from pipelines.zeitgeist.detector import DIP, SPIKE, Kind
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, Series
 
 SEED = 2013
 DAYS = 10

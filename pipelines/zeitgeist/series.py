@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from demos.times import read_time
-from pipelines.continuations.csv_source import BadFileError, Record, records_in
+from pipelines.times import read_time
+from rollforward.continuations.csv_source import BadFileError, Record, records_in
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -42,13 +42,13 @@ Source: D. Hermes, "Last to cross the finish line", parts one to three, 2012. Wh
 twice, and what ours does instead: docs/adr/0014.
 """
 
-from pipelines.batches.batch import TaskBatch
-from pipelines.batches.declaration import Completed
-from pipelines.batches.deferred import Deferrable, defer, defer_in_transaction, deferrable
-from pipelines.batches.errors import BatchError, ClosedError, UnknownBatchError
-from pipelines.batches.members import current_member
-from pipelines.batches.policy import Policy
-from pipelines.batches.reading import MemberResult
+from rollforward.batches.batch import TaskBatch
+from rollforward.batches.declaration import Completed
+from rollforward.batches.deferred import Deferrable, defer, defer_in_transaction, deferrable
+from rollforward.batches.errors import BatchError, ClosedError, UnknownBatchError
+from rollforward.batches.members import current_member
+from rollforward.batches.policy import Policy
+from rollforward.batches.reading import MemberResult
 
 __all__ = [
     "BatchError",

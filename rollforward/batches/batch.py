@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from models.transactions import transact
-from pipelines.batches import callbacks, ending, population, reading
-from pipelines.batches.creation import RunMember
-from pipelines.batches.declaration import Completed, Declaration, EndsBy
-from pipelines.batches.members import fail, run
-from pipelines.batches.policy import Policy
-from pipelines.batches.population import PopulateOptions, Work
-from pipelines.batches.reading import MemberResult, Progress
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
+from rollforward.batches import callbacks, ending, population, reading
+from rollforward.batches.creation import RunMember
+from rollforward.batches.declaration import Completed, Declaration, EndsBy
+from rollforward.batches.members import fail, run
+from rollforward.batches.policy import Policy
+from rollforward.batches.population import PopulateOptions, Work
+from rollforward.batches.reading import MemberResult, Progress
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
 
 KEEP = datetime.timedelta(days=7)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from models.batches import BatchState, state_key
-from pipelines.batches import policy
-from pipelines.fork_join.group_commit import GroupCommit
-from pipelines.runtime.clients import Clients
+from rollforward.batches import policy
+from rollforward.batches.entities import BatchState, state_key
+from rollforward.fork_join.group_commit import GroupCommit
+from rollforward.runtime.clients import Clients
 
 # How long a process believes that a batch is running: so long a cancelled one may go on.
 BELIEVED_S = 1.0

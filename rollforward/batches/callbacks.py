@@ -19,16 +19,16 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from models.batches import COMPLETED, RUNNING, BatchState, state_key
-from models.commits import commit_unchanged, read_versions
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.batches.declaration import Completed, message_task
-from pipelines.runtime.adapters import adapter_of
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Task
+from rollforward import outbox
+from rollforward.batches.declaration import Completed, message_task
+from rollforward.batches.entities import COMPLETED, RUNNING, BatchState, state_key
+from rollforward.datastore.commits import commit_unchanged, read_versions
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.adapters import adapter_of
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 

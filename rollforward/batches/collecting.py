@@ -23,13 +23,13 @@ from typing import Annotated
 
 import pydantic
 
-from models.transactions import transact
-from pipelines.batches.ending import End, count_ends
-from pipelines.pull_queues import OLDEST, Lease, PullQueue
-from pipelines.runtime.adapters import adapter_of
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import hashed_name, task
-from pipelines.tasks.errors import Retry
+from rollforward.batches.ending import End, count_ends
+from rollforward.datastore.transactions import transact
+from rollforward.pull_queues import OLDEST, Lease, PullQueue
+from rollforward.runtime.adapters import adapter_of
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import hashed_name, task
+from rollforward.tasks.errors import Retry
 
 # As good as without a bound: an end that is given up would leave its batch open.
 MAX_DELIVERIES = 100_000

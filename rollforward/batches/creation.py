@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward.batches.declaration import message_task
+from rollforward.batches.entities import (
     RUNNING,
     WAITING,
     BatchPage,
@@ -26,10 +27,9 @@ from models.batches import (
     state_key,
     work_key,
 )
-from pipelines.batches.declaration import message_task
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import Task, task
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import Task, task
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from pipelines.batches.errors import BadWorkError
-from pipelines.batches.policy import Policy
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
+from rollforward.batches.errors import BadWorkError
+from rollforward.batches.policy import Policy
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
 
 EndsBy = Literal["fork-join", "pull-queue"]
 

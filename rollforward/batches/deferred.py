@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from pipelines import outbox
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import BadArgumentsError
+from rollforward import outbox
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import BadArgumentsError
 
 
 @dataclass(frozen=True)

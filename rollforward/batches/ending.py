@@ -21,7 +21,10 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward import outbox
+from rollforward.batches import callbacks, policy
+from rollforward.batches.beliefs import are_last, forget
+from rollforward.batches.entities import (
     CANCELLED,
     COMPLETED,
     DONE,
@@ -36,16 +39,13 @@ from models.batches import (
     results_key,
     state_key,
 )
-from models.commits import read_versions
-from models.transactions import current_transaction, transact
-from pipelines import outbox
-from pipelines.batches import callbacks, policy
-from pipelines.batches.beliefs import are_last, forget
-from pipelines.batches.errors import UnknownBatchError
-from pipelines.fork_join import Batch, fork_join
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import task
+from rollforward.batches.errors import UnknownBatchError
+from rollforward.datastore.commits import read_versions
+from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.fork_join import Batch, fork_join
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.declaration import task
 
 MAX_RESULT_BYTES = 1_000  # As JSON, of a result or an error: a fold's 500 are in one row.
 MAX_ERROR_CHARS = 300

@@ -13,29 +13,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.batches import BatchState, batches_of, state_key
-from pipelines.batches import policy
-from pipelines.batches.beliefs import is_wanted
-from pipelines.batches.collecting import add_end
-from pipelines.batches.creation import RunMember
-from pipelines.batches.declaration import Declaration, MemberRef
-from pipelines.batches.ending import (
+from rollforward.batches import policy
+from rollforward.batches.beliefs import is_wanted
+from rollforward.batches.collecting import add_end
+from rollforward.batches.creation import RunMember
+from rollforward.batches.declaration import Declaration, MemberRef
+from rollforward.batches.ending import (
     MAX_ERROR_CHARS,
     MAX_RESULT_BYTES,
     End,
     cancel_child,
     end_members,
 )
-from pipelines.batches.errors import BatchError, NestedError
-from pipelines.batches.population import PopulateOptions, Work, populate, renew
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.texts import storable, within_json
-from pipelines.tasks.declaration import Task, hashed_name
-from pipelines.tasks.errors import BadArgumentsError, OtherVersionError, Reject
+from rollforward.batches.entities import BatchState, batches_of, state_key
+from rollforward.batches.errors import BatchError, NestedError
+from rollforward.batches.population import PopulateOptions, Work, populate, renew
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.texts import storable, within_json
+from rollforward.tasks.declaration import Task, hashed_name
+from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 
 if TYPE_CHECKING:
-    from pipelines.batches.batch import TaskBatch
+    from rollforward.batches.batch import TaskBatch
 
 MAX_ATTEMPTS = 3
 MAX_BECOME = 100  # One, and more only if deliveries that overlap nest in different declarations.

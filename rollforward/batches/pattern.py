@@ -6,14 +6,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.batches import sweep
-from pipelines.batches.batch import TaskBatch
-from pipelines.batches.collecting import collect, collect_late
-from pipelines.batches.creation import create
-from pipelines.batches.ending import cancel_nested, end_members
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Gauge, Pattern
+from rollforward.batches import sweep
+from rollforward.batches.batch import TaskBatch
+from rollforward.batches.collecting import collect, collect_late
+from rollforward.batches.creation import create
+from rollforward.batches.ending import cancel_nested, end_members
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Gauge, Pattern
 
 log = logging.getLogger(__name__)
 

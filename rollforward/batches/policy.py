@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.batches import FAILED, RUNNING, SUCCEEDED, BatchState
+from rollforward.batches.entities import FAILED, RUNNING, SUCCEEDED, BatchState
 
 ALL, BEST_EFFORT, FAIL_FAST, DONE_AT = "all", "best-effort", "fail-fast", "done-at"
 

@@ -22,7 +22,12 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward import outbox
+from rollforward.batches import policy
+from rollforward.batches.creation import Create, create
+from rollforward.batches.declaration import Declaration, MemberRef
+from rollforward.batches.ending import conclude, end_parent, state_of, touch
+from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
     RUNNING,
@@ -35,24 +40,19 @@ from models.batches import (
     state_key,
     work_key,
 )
-from models.commits import insert_all
-from models.transactions import current_transaction, transact
-from pipelines import outbox
-from pipelines.batches import policy
-from pipelines.batches.creation import Create, create
-from pipelines.batches.declaration import Declaration, MemberRef
-from pipelines.batches.ending import conclude, end_parent, state_of, touch
-from pipelines.batches.errors import (
+from rollforward.batches.errors import (
     BadWorkError,
     ClosedError,
     DifferentWorkError,
     NestedError,
     UnknownBatchError,
 )
-from pipelines.batches.written import Written
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Task
+from rollforward.batches.written import Written
+from rollforward.datastore.commits import insert_all
+from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.declaration import Task
 
 Work = Iterable[tuple[Task[Any], Any]]
 

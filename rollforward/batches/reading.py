@@ -9,7 +9,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward.batches.ending import state_of
+from rollforward.batches.entities import (
     DONE,
     HAS_FAILED,
     RUNNING,
@@ -22,7 +23,6 @@ from models.batches import (
     results_within,
     work_key,
 )
-from pipelines.batches.ending import state_of
 
 PAGES_AT_A_TIME = 20
 MAX_NESTED = 1_000

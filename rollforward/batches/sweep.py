@@ -26,7 +26,11 @@ from typing import Annotated
 import pydantic
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward import outbox
+from rollforward.batches import callbacks
+from rollforward.batches.creation import Create, create
+from rollforward.batches.ending import conclude, touch
+from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
     RUNNING,
@@ -39,16 +43,12 @@ from models.batches import (
     state_key,
     work_within,
 )
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.batches import callbacks
-from pipelines.batches.creation import Create, create
-from pipelines.batches.ending import conclude, touch
-from pipelines.batches.population import is_needed
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.each import run_each
-from pipelines.tasks.declaration import task
+from rollforward.batches.population import is_needed
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.each import run_each
+from rollforward.tasks.declaration import task
 
 # By one sweep.
 MAX_WOKEN = 100

@@ -6,8 +6,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.batches import BatchWork
-from models.transactions import current_transaction
+from rollforward.batches.entities import BatchWork
+from rollforward.datastore.transactions import current_transaction
 
 
 class Written:

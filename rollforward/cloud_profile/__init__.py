@@ -13,6 +13,6 @@ Nothing here is deployed: the folder stays at home (.gcloudignore, Dockerfile), 
 that has the setting does not start.
 """
 
-from cloud_profile.profile import BUNDLED, FROM_PROBES, Profile, ProfileError, load
+from rollforward.cloud_profile.profile import BUNDLED, FROM_PROBES, Profile, ProfileError, load
 
 __all__ = ["BUNDLED", "FROM_PROBES", "Profile", "ProfileError", "load"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cloud_profile.profile import Profile
+from rollforward.cloud_profile.profile import Profile
 
 WsgiApp = Callable[[Any, Any], Iterable[bytes]]
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 
-from cloud_profile.profile import Profile, load
-from pipelines.runtime import Cache
-from pipelines.runtime.write_limit import EntityWriteLimit, Pace, Tickets
+from rollforward.cloud_profile.profile import Profile, load
+from rollforward.runtime import Cache
+from rollforward.runtime.write_limit import EntityWriteLimit, Pace, Tickets
 
 _CALLS = {
     "Lookup": "lookup",

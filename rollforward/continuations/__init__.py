@@ -25,21 +25,21 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 "Continuation passing (the right way)". Why not its code: docs/adr/0003.
 """
 
-from pipelines.continuations.declaration import job
-from pipelines.continuations.jobs import (
+from rollforward.continuations.declaration import job
+from rollforward.continuations.jobs import (
     DeferredItemError,
     ItemError,
     Job,
     RefusedItemError,
     SkippedItemError,
 )
-from pipelines.continuations.runs import (
+from rollforward.continuations.runs import (
     cancel,
     resume,
     retry_failed,
     start,
 )
-from pipelines.continuations.sources import EntitySource
+from rollforward.continuations.sources import EntitySource
 
 __all__ = [
     "DeferredItemError",

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from models.continuations import (
+from rollforward.continuations.closing import close_from, finish, is_closed
+from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
     WAITING,
@@ -23,22 +24,21 @@ from models.continuations import (
     page_key,
     run_key,
 )
-from models.transactions import TRANSIENT, pending_writes
-from pipelines.continuations.closing import close_from, finish, is_closed
-from pipelines.continuations.jobs import Apply, ItemError, Job
-from pipelines.continuations.lease import (
+from rollforward.continuations.jobs import Apply, ItemError, Job
+from rollforward.continuations.lease import (
     BEATS_PER_LEASE,
     MAX_UNRECEIPTED,
     LeasedError,
     PageLease,
 )
-from pipelines.continuations.receipts import Receipt, gone, receipt_of, record, unexpected
-from pipelines.continuations.sources import Slice, Span
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
-from pipelines.runtime.rpc import Cost
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Reject, Retry, Unavailable
+from rollforward.continuations.receipts import Receipt, gone, receipt_of, record, unexpected
+from rollforward.continuations.sources import Slice, Span
+from rollforward.datastore.transactions import TRANSIENT, pending_writes
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.runtime.rpc import Cost
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.continuations import FINISHED, ContinuationPage, ContinuationRun, page_key, run_key
-from models.transactions import transact
-from pipelines.continuations.jobs import Job
-from pipelines.continuations.progress import keep_totals
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.continuations.entities import (
+    FINISHED,
+    ContinuationPage,
+    ContinuationRun,
+    page_key,
+    run_key,
+)
+from rollforward.continuations.jobs import Job
+from rollforward.continuations.progress import keep_totals
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 
 def close_from(

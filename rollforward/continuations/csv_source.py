@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from models.uploads import UploadGoneError
-from pipelines.continuations.sources import Slice, Span
+from rollforward.continuations.sources import Slice, Span
+from rollforward.continuations.upload_entities import UploadGoneError
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_ROWS = 100_000

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from pipelines.continuations.jobs import Job
-from pipelines.continuations.sources import Source
+from rollforward.continuations.jobs import Job
+from rollforward.continuations.sources import Source
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.

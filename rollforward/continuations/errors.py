@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.tasks.runs import UnknownRunError as UnknownRunError
+from rollforward.tasks.runs import UnknownRunError as UnknownRunError
 
 
 class NotEndedError(Exception):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from models.continuations import ContinuationRun
-from pipelines.continuations.sources import FailedItems, Source
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.arguments import ArgumentsCodec
+from rollforward.continuations.entities import ContinuationRun
+from rollforward.continuations.sources import FailedItems, Source
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.arguments import ArgumentsCodec
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.

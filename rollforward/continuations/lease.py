@@ -13,13 +13,17 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from models.commits import CHANGED, insert_all, put_unchanged
-from models.continuations import ContinuationHeartbeat, ContinuationPage, heartbeat_key
-from models.transactions import RETRIED, transact
-from pipelines.continuations.jobs import Job
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
-from pipelines.tasks.errors import Retry
+from rollforward.continuations.entities import (
+    ContinuationHeartbeat,
+    ContinuationPage,
+    heartbeat_key,
+)
+from rollforward.continuations.jobs import Job
+from rollforward.datastore.commits import CHANGED, insert_all, put_unchanged
+from rollforward.datastore.transactions import RETRIED, transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.tasks.errors import Retry
 
 # How much work may be done before its receipts are committed: what a crash can repeat.
 MAX_UNRECEIPTED = 10

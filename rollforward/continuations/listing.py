@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from models.continuations import (
+from rollforward.continuations import runs
+from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
     RUNNING,
@@ -18,14 +19,13 @@ from models.continuations import (
     pages_of,
     runs_started_at,
 )
-from pipelines.continuations import runs
-from pipelines.continuations.errors import NotEndedError, PagesGoneError
-from pipelines.continuations.jobs import Job
-from pipelines.continuations.progress import Totals, run_of
-from pipelines.continuations.seen_pages import issues_of
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.runs import (
+from rollforward.continuations.errors import NotEndedError, PagesGoneError
+from rollforward.continuations.jobs import Job
+from rollforward.continuations.progress import Totals, run_of
+from rollforward.continuations.seen_pages import issues_of
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.runs import (
     Run,
     RunDetails,
     RunIssue,

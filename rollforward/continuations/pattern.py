@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.continuations import listing, sweep
-from pipelines.continuations.attempt import page_task
-from pipelines.continuations.jobs import LEASE_S, Job
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Pattern
-from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
+from rollforward.continuations import listing, sweep
+from rollforward.continuations.attempt import page_task
+from rollforward.continuations.jobs import LEASE_S, Job
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from models.continuations import (
+from rollforward.continuations.entities import (
     DONE,
     FAILED,
     FINISHED,
@@ -21,9 +21,8 @@ from models.continuations import (
     pages_of,
     run_key,
 )
-from models.transactions import transact
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.seen_pages import (
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.seen_pages import (
     ItemIssue,
     PageDots,
     PageSums,
@@ -32,9 +31,10 @@ from pipelines.continuations.seen_pages import (
     issues_of,
     seen_run,
 )
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.rpc import Cost
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.rpc import Cost
 
 __all__ = [
     "ItemIssue",

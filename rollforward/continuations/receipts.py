@@ -6,15 +6,15 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from models.continuations import DONE, FAILED, RETRYING, SKIPPED, ContinuationPage
-from pipelines.continuations.jobs import (
+from rollforward.continuations.entities import DONE, FAILED, RETRYING, SKIPPED, ContinuationPage
+from rollforward.continuations.jobs import (
     DeferredItemError,
     ItemError,
     Job,
     RefusedItemError,
     SkippedItemError,
 )
-from pipelines.runtime.texts import storable
+from rollforward.runtime.texts import storable
 
 # An item's letter, and the reason when there is one.
 Receipt = tuple[str, str]

@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 from google.cloud import ndb
 
-from models.continuations import (
+from rollforward import outbox
+from rollforward.continuations.attempt import page_task
+from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
     PAGES_KEPT_FOR,
@@ -14,18 +16,16 @@ from models.continuations import (
     ContinuationRun,
     run_key,
 )
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.continuations.attempt import page_task
-from pipelines.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
-from pipelines.continuations.jobs import Job, Jobs
-from pipelines.continuations.progress import progress, run_of
-from pipelines.continuations.sweep import Look, head
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.cloud_tasks import UNANSWERED
-from pipelines.tasks.declaration import hashed_name
-from pipelines.tasks.errors import Unavailable
+from rollforward.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
+from rollforward.continuations.jobs import Job, Jobs
+from rollforward.continuations.progress import progress, run_of
+from rollforward.continuations.sweep import Look, head
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.cloud_tasks import UNANSWERED
+from rollforward.tasks.declaration import hashed_name
+from rollforward.tasks.errors import Unavailable
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -98,7 +98,7 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
 
     Raises:
         OtherJobError: the run is of another job.
-        pipelines.tasks.errors.Unavailable, google.api_core.exceptions.GoogleAPICallError: Cloud
+        rollforward.tasks.errors.Unavailable, google.api_core.exceptions.GoogleAPICallError: Cloud
             Tasks does not answer; the run begins later.
     """
     run = run_of(run_id)

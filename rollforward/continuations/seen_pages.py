@@ -19,7 +19,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import (
+from rollforward.continuations.entities import (
     FAILED,
     RETRYING,
     SKIPPED,
@@ -29,7 +29,7 @@ from models.continuations import (
     pages_of,
     pages_of_chain,
 )
-from pipelines.runtime.clients import Clients
+from rollforward.runtime.clients import Clients
 
 OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
 # Of a process. A page of a hundred items that all went well takes 1.3 KB.

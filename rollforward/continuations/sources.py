@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.cloud import ndb
 
-from models.continuations import DONE, SKIPPED, ContinuationPage, pages_of
+from rollforward.continuations.entities import DONE, SKIPPED, ContinuationPage, pages_of
 
 I = TypeVar("I")  # noqa: E741  An item.
 I_co = TypeVar("I_co", covariant=True)

@@ -20,7 +20,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import (
+from rollforward.continuations.attempt import PageArgs, page_task
+from rollforward.continuations.entities import (
     FINISHED,
     PAGES_KEPT_FOR,
     ContinuationPage,
@@ -35,13 +36,12 @@ from models.continuations import (
     sweep_key,
     untold_runs,
 )
-from models.transactions import transact
-from models.uploads import expired_chunks
-from pipelines.continuations.attempt import PageArgs, page_task
-from pipelines.continuations.jobs import Jobs
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.each import run_each
+from rollforward.continuations.jobs import Jobs
+from rollforward.continuations.upload_entities import expired_chunks
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.each import run_each
 
 log = logging.getLogger(__name__)
 

@@ -44,10 +44,10 @@ Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "
 What its code counts twice or loses, and what ours does instead: docs/adr/0015.
 """
 
-from pipelines.counters.additions import Counted
-from pipelines.counters.counter import Counter, NotGatheredError, NotShardedError, ShardStatus
-from pipelines.counters.totals import Total
-from pipelines.fork_join import BadItemError, DifferentItemError, OutcomeUnknownError
+from rollforward.counters.additions import Counted
+from rollforward.counters.counter import Counter, NotGatheredError, NotShardedError, ShardStatus
+from rollforward.counters.totals import Total
+from rollforward.fork_join import BadItemError, DifferentItemError, OutcomeUnknownError
 
 __all__ = [
     "BadItemError",

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from models.counters import receipt_key
-from pipelines.fork_join import BadItemError, DifferentItemError
-from pipelines.fork_join.items import MAX_IDEMPOTENCY_KEY_CHARS, MAX_KEY_BYTES
+from rollforward.counters.entities import receipt_key
+from rollforward.fork_join import BadItemError, DifferentItemError
+from rollforward.fork_join.items import MAX_IDEMPOTENCY_KEY_CHARS, MAX_KEY_BYTES
 
 # So a shard has room for nine million of the largest; the service itself stops at 2**63 silently.
 MAX_DELTA = 10**12

@@ -20,12 +20,12 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from models.commits import commit_unchanged, read_versions
-from models.counters import CounterReceipt
-from models.fork_join import expiry
-from models.increments import Increment, insert_and_increment, supports_increments
-from pipelines.counters.additions import RECEIPTS_FOR, Addition
-from pipelines.runtime import Clients, naive_utc
+from rollforward.counters.additions import RECEIPTS_FOR, Addition
+from rollforward.counters.entities import CounterReceipt
+from rollforward.datastore.commits import commit_unchanged, read_versions
+from rollforward.datastore.increments import Increment, insert_and_increment, supports_increments
+from rollforward.fork_join.entities import expiry
+from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
 

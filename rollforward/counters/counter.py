@@ -12,19 +12,19 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from google.api_core import exceptions as rpc_errors
 
-from models.counters import MAX_SHARDS, due_configs, key_of_config
-from models.transactions import current_transaction, is_in_transaction
-from pipelines.counters.additions import Addition, Counted, addition, check_key
-from pipelines.counters.elsewhere import read_elsewhere
-from pipelines.counters.exact import ExactIncrements
-from pipelines.counters.gathered import GatheredIncrements
-from pipelines.counters.layouts import Layout, Layouts, ShardSettings
-from pipelines.counters.resize import Resizer
-from pipelines.counters.totals import ShardReader, Total, cache_total, cached_total
-from pipelines.fork_join import ForkJoin
-from pipelines.fork_join.group_commit import GroupCommit
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import Task
+from rollforward.counters.additions import Addition, Counted, addition, check_key
+from rollforward.counters.elsewhere import read_elsewhere
+from rollforward.counters.entities import MAX_SHARDS, due_configs, key_of_config
+from rollforward.counters.exact import ExactIncrements
+from rollforward.counters.gathered import GatheredIncrements
+from rollforward.counters.layouts import Layout, Layouts, ShardSettings
+from rollforward.counters.resize import Resizer
+from rollforward.counters.totals import ShardReader, Total, cache_total, cached_total
+from rollforward.datastore.transactions import current_transaction, is_in_transaction
+from rollforward.fork_join import ForkJoin
+from rollforward.fork_join.group_commit import GroupCommit
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import Task
 
 log = logging.getLogger(__name__)
 

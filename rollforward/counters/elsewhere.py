@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import look_up
-from models.counters import config_key, total_key
-from pipelines.counters.totals import MAX_LOOKUPS, ShardReader
+from rollforward.counters.entities import config_key, total_key
+from rollforward.counters.totals import MAX_LOOKUPS, ShardReader
+from rollforward.datastore.commits import look_up
 
 # Two keys each, and a lookup takes 1,000.
 MAX_COUNTERS = 500

@@ -23,15 +23,15 @@ from datetime import timedelta
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.counters import due_at, shard_key
-from models.transactions import TRANSIENT
-from pipelines.counters.additions import Addition, Counted
-from pipelines.counters.commits import Attempt, receipt_of, write
-from pipelines.counters.contention import BUSY, GROW, RUSH
-from pipelines.counters.layouts import Layout, Layouts
-from pipelines.counters.resize import Resizer
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.runtime import Clients, naive_utc
+from rollforward.counters.additions import Addition, Counted
+from rollforward.counters.commits import Attempt, receipt_of, write
+from rollforward.counters.contention import BUSY, GROW, RUSH
+from rollforward.counters.entities import due_at, shard_key
+from rollforward.counters.layouts import Layout, Layouts
+from rollforward.counters.resize import Resizer
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
 

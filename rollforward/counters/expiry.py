@@ -1,15 +1,16 @@
 """Deletes receipts after their time: 32 days, which no delivery of a task outlives.
 
-A receipt whose idempotency key was used anew since the query stays (models/expiry.py).
+A receipt whose idempotency key was used anew since the query stays
+(rollforward/datastore/expiry.py).
 """
 
 from __future__ import annotations
 
-from models.counters import expired_receipts
-from models.expiry import delete_expired
-from models.fork_join import PARTITIONS, expiry
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks.expiry import Expiry
+from rollforward.counters.entities import expired_receipts
+from rollforward.datastore.expiry import delete_expired
+from rollforward.fork_join.entities import PARTITIONS, expiry
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks.expiry import Expiry
 
 
 def _delete_page(clients: Clients, partition: str, limit: int) -> int:

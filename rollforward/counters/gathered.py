@@ -14,13 +14,13 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import insert_all
-from models.counters import CounterReceipt, CounterTotal, total_key
-from pipelines.counters.additions import RECEIPTS_FOR, Addition, Counted
-from pipelines.counters.commits import receipt_of
-from pipelines.counters.moving import take_shards
-from pipelines.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
-from pipelines.runtime import Clients
+from rollforward.counters.additions import RECEIPTS_FOR, Addition, Counted
+from rollforward.counters.commits import receipt_of
+from rollforward.counters.entities import CounterReceipt, CounterTotal, total_key
+from rollforward.counters.moving import take_shards
+from rollforward.datastore.commits import insert_all
+from rollforward.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
+from rollforward.runtime import Clients
 
 # In memory, the additions of a flush are one item.
 MAX_SUM = 2**62

@@ -3,7 +3,7 @@
 What a process remembers may be old. Nothing is lost by that: the shards that exist are those that
 are read, and an increment of a shard that does not exist fails and changes nothing. So a process
 that knows of fewer shards writes to some of them, and one that knows of more is refused, looks
-again, and writes elsewhere (pipelines/counters/resize.py).
+again, and writes elsewhere (rollforward/counters/resize.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.counters import CounterConfig, CounterShard, config_key, shard_key
-from models.transactions import transact
-from pipelines.counters.contention import Contention
-from pipelines.counters.moving import take_total
-from pipelines.runtime import Clients, naive_utc
+from rollforward.counters.contention import Contention
+from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
+from rollforward.counters.moving import take_total
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients, naive_utc
 
 # How old what a process remembers may become; only the spread of writes depends on it.
 REMEMBERED_FOR = timedelta(seconds=5)

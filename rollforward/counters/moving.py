@@ -14,7 +14,13 @@ from __future__ import annotations
 
 from google.cloud import ndb
 
-from models.counters import CounterConfig, CounterTotal, config_key, shard_key, total_key
+from rollforward.counters.entities import (
+    CounterConfig,
+    CounterTotal,
+    config_key,
+    shard_key,
+    total_key,
+)
 
 
 def take_shards(declaration: str, key: str) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipelines.counters.commits import has_increments
-from pipelines.counters.counter import Counter
-from pipelines.counters.expiry import RECEIPTS
-from pipelines.runtime import Clients
-from pipelines.runtime.each import run_each
-from pipelines.tasks import Task
-from pipelines.tasks.pattern import Pattern
+from rollforward.counters.commits import has_increments
+from rollforward.counters.counter import Counter
+from rollforward.counters.expiry import RECEIPTS
+from rollforward.runtime import Clients
+from rollforward.runtime.each import run_each
+from rollforward.tasks import Task
+from rollforward.tasks.pattern import Pattern
 
 
 class Counters(Pattern[Counter]):

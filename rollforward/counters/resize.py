@@ -23,7 +23,7 @@ from datetime import timedelta
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.counters import (
+from rollforward.counters.entities import (
     CounterConfig,
     CounterShard,
     config_key,
@@ -31,9 +31,9 @@ from models.counters import (
     due_text,
     shard_key,
 )
-from models.transactions import transact
-from pipelines.counters.layouts import Layout, Layouts, make_shards
-from pipelines.runtime import Clients, naive_utc
+from rollforward.counters.layouts import Layout, Layouts, make_shards
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients, naive_utc
 
 MAX_CALM_S = 3600.0
 GROWTH = 2

@@ -25,11 +25,11 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import look_up
-from models.counters import CounterConfig, CounterShard, config_key, shard_key
-from pipelines.counters.layouts import Layouts
-from pipelines.runtime import Clients
-from pipelines.runtime.adapters import adapter_of
+from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
+from rollforward.counters.layouts import Layouts
+from rollforward.datastore.commits import look_up
+from rollforward.runtime import Clients
+from rollforward.runtime.adapters import adapter_of
 
 # The service looks up so many keys at a time.
 MAX_LOOKUP = 1000

@@ -10,8 +10,8 @@ their versions. Without snapshots a lookup that leaves some of its keys for the 
 several moments: `look_up` says so.
 
 ndb has no such calls, so this uses its conversion of entities, and the client's own stub. Its
-conversion is looked up for each call, and not imported by name: `models/unknown_properties.py`
-replaces it when the app opens its client.
+conversion is looked up for each call, and not imported by name:
+`rollforward/datastore/unknown_properties.py` replaces it when the app opens its client.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from google.cloud.datastore_v1.types import (
 )
 from google.cloud.ndb import model
 
-from models import calls
+from rollforward.datastore import calls
 
 # What `put_unchanged` raises when the entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)

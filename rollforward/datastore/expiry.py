@@ -12,7 +12,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.transactions import transact
+from rollforward.datastore.transactions import transact
 
 # Of a transaction, which takes fewer than 500 writes.
 MAX_KEYS = 250

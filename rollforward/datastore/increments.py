@@ -29,7 +29,7 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from models.commits import commit, protobuf_of
+from rollforward.datastore.commits import commit, protobuf_of
 
 # Numbers that no service makes up by itself.
 _BEGIN, _ADDED = 1, 41

@@ -19,9 +19,9 @@ from google.cloud.datastore_v1.types import (
 )
 from google.cloud.ndb.context import get_context
 
-from models.calls import call_stub, look_up, run_queries, run_query
-from models.commits import commit_request
-from models.transactions import NoTransactionError
+from rollforward.datastore.calls import call_stub, look_up, run_queries, run_query
+from rollforward.datastore.commits import commit_request
+from rollforward.datastore.transactions import NoTransactionError
 
 _FAIL = Mutation.ConflictResolutionStrategy.FAIL
 
@@ -77,7 +77,7 @@ def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
     """Read a row as a part of the transaction that this code runs in.
 
     Raises:
-        models.transactions.NoTransactionError: it runs in none.
+        rollforward.datastore.transactions.NoTransactionError: it runs in none.
         google.api_core.exceptions.GoogleAPICallError: what the service said.
     """
     transaction = get_context().transaction

@@ -36,7 +36,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from models.contexts import ADVICE
+from rollforward.datastore.contexts import ADVICE
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def current_transaction() -> Transaction:
     if transaction is None:
         raise NoTransactionError(
             "there is no transaction here: call this in a function `body`, "
-            "and run that by models.transactions.transact(body)"
+            "and run that by rollforward.datastore.transactions.transact(body)"
         )
     return transaction
 

@@ -30,7 +30,8 @@ class _Kept:
 
 def keep_unknown_properties() -> None:
     """Have ndb keep them, in this process, for all kinds; once is enough."""
-    # ndb has no place for it: Expando forgets what was indexed. tests/models/ notices if these go.
+    # ndb has no place for it: Expando forgets what was indexed. tests/rollforward/datastore/
+    # notices if these go.
     if not hasattr(model._entity_from_ds_entity, _KEPT):
         model._entity_from_ds_entity = _marked(_reading(model._entity_from_ds_entity))
         model._entity_to_ds_entity = _marked(_writing(model._entity_to_ds_entity))

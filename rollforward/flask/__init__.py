@@ -5,16 +5,16 @@
         app.register_blueprint(pages)
         return endpoints.serve(app, Registry(ship, RAISE_PRICES))
 
-    python -m devserver --target shop:serve
+    python -m rollforward.local --target shop:serve
 
 Routes: POST /tasks/<path>; GET /cron/sweep, /cron/<pattern>/sweep, /metrics, /health/live and
 /health/ready; /control/runs. Forms of the app's own pages need a CSRF token (`csrf_token()` in a
 template).
 """
 
-from handlers.endpoints.app import mount, open_clients, serve, start
-from handlers.endpoints.context import clients, registry, settings
-from handlers.endpoints.settings import BadSettingsError, Settings
+from rollforward.flask.app import mount, open_clients, serve, start
+from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.settings import BadSettingsError, Settings
 
 __all__ = [
     "BadSettingsError",

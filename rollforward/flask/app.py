@@ -20,7 +20,7 @@ from typing import Any
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
-from handlers.endpoints import (
+from rollforward.flask import (
     costs,
     cron,
     delivery_log,
@@ -36,18 +36,18 @@ from handlers.endpoints import (
     streams,
     tasks,
 )
-from handlers.endpoints.context import Wiring
-from handlers.endpoints.settings import Settings
-from pipelines.outbox import BackgroundRelay
-from pipelines.pull_queues.pattern import PullQueues
-from pipelines.registry import Registry
-from pipelines.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from pipelines.runtime.limits import DatastoreLimits
-from pipelines.runtime.open_transactions import OpenTransactions
-from pipelines.runtime.processes import NoProcesses, open_processes
-from pipelines.streams.pattern import Streams
-from pipelines.tasks import CloudTaskQueue
-from pipelines.tasks.errors import UnknownQueueError
+from rollforward.flask.context import Wiring
+from rollforward.flask.settings import Settings
+from rollforward.outbox import BackgroundRelay
+from rollforward.pull_queues.pattern import PullQueues
+from rollforward.registry import Registry
+from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.runtime.limits import DatastoreLimits
+from rollforward.runtime.open_transactions import OpenTransactions
+from rollforward.runtime.processes import NoProcesses, open_processes
+from rollforward.streams.pattern import Streams
+from rollforward.tasks import CloudTaskQueue
+from rollforward.tasks.errors import UnknownQueueError
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def open_clients(
     cache = open_cache(settings.memcached, scope=settings.cache_scope)
     of_tasks: list[Any] = [meter]
     if settings.cloud_profile:  # Never in a deployed app, which does not have the package.
-        from cloud_profile.slowdown import slowed
+        from rollforward.cloud_profile.slowdown import slowed
 
         slow = slowed(settings.cloud_profile, cache)
         cache, limits, of_tasks = slow.cache, [*limits, *slow.datastore], [meter, *slow.tasks]

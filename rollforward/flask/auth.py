@@ -14,10 +14,10 @@ from functools import wraps
 from flask import Response, g, request
 from flask.typing import ResponseReturnValue
 
-from handlers.endpoints.context import settings, wiring
-from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError
-from handlers.endpoints.settings import APP_ENGINE
-from pipelines.tasks.cloud_tasks import UrlTarget
+from rollforward.flask.context import settings, wiring
+from rollforward.flask.oidc import BadTokenError, CertsUnavailableError
+from rollforward.flask.settings import APP_ENGINE
+from rollforward.tasks.cloud_tasks import UrlTarget
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import ipaddress
 
 from flask import request
 
-from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
+from rollforward.flask.settings import APP_ENGINE, CLOUD_RUN
 
 # The addresses of one subscriber, who may choose among them.
 SUBSCRIBER_BITS_V6 = 64

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from flask import current_app, request
 
-from handlers.endpoints.oidc import TokenVerifier
-from handlers.endpoints.settings import Settings
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
+from rollforward.flask.oidc import TokenVerifier
+from rollforward.flask.settings import Settings
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from flask import Flask, g, request
 
-from handlers.endpoints.context import clients, registry
-from pipelines.runtime import Meter
-from pipelines.runtime.cost_report import CostReport
+from rollforward.flask.context import clients, registry
+from rollforward.runtime import Meter
+from rollforward.runtime.cost_report import CostReport
 
 NO_ROUTE = "(no route)"
 

@@ -60,7 +60,7 @@ class Lines:
 
 _lines: ContextVar[Lines | None] = ContextVar("delivery_log", default=None)
 # Says what the response says anyway.
-_IGNORED = "handlers.endpoints.tasks"
+_IGNORED = "rollforward.flask.tasks"
 
 
 def install() -> None:

@@ -10,11 +10,11 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
 
-from handlers.endpoints.context import is_api_path, is_machine_path
-from handlers.endpoints.problems import problem
-from models.transactions import TRANSIENT
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.tasks import Unavailable
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.flask.context import is_api_path, is_machine_path
+from rollforward.flask.problems import problem
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.tasks import Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from handlers.endpoints.context import clients, settings
+from rollforward.flask.context import clients, settings
 
 bp = Blueprint("rollforward_health", __name__)
 

@@ -10,8 +10,8 @@ import pydantic
 from flask import abort, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from handlers.endpoints.problems import problem
-from pipelines.runtime.adapters import adapter_of
+from rollforward.flask.problems import problem
+from rollforward.runtime.adapters import adapter_of
 
 B = TypeVar("B")
 

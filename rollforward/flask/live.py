@@ -32,13 +32,13 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
-from handlers.endpoints.auth import is_proved
-from handlers.endpoints.callers import caller
-from handlers.endpoints.context import Wiring, clients, settings
-from handlers.endpoints.fields import limits
-from handlers.endpoints.shares import Pace, Place, Streams
-from pipelines.runtime import Clients
-from pipelines.runtime.topics import version
+from rollforward.flask.auth import is_proved
+from rollforward.flask.callers import caller
+from rollforward.flask.context import Wiring, clients, settings
+from rollforward.flask.fields import limits
+from rollforward.flask.shares import Pace, Place, Streams
+from rollforward.runtime import Clients
+from rollforward.runtime.topics import version
 
 bp = Blueprint("rollforward_live", __name__, url_prefix="/updates")
 

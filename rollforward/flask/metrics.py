@@ -9,9 +9,9 @@ from __future__ import annotations
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from handlers.endpoints.auth import cron_only
-from handlers.endpoints.context import clients, registry
-from pipelines.tasks.pattern import exposition
+from rollforward.flask.auth import cron_only
+from rollforward.flask.context import clients, registry
+from rollforward.tasks.pattern import exposition
 
 bp = Blueprint("rollforward_metrics", __name__)
 

@@ -17,10 +17,10 @@ from flask import Blueprint, jsonify
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from handlers.endpoints.auth import workers_only
-from handlers.endpoints.context import clients, registry, settings
-from handlers.endpoints.json_requests import idempotency_key, refuse, typed_body
-from pipelines.pull_queues import (
+from rollforward.flask.auth import workers_only
+from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.json_requests import idempotency_key, refuse, typed_body
+from rollforward.pull_queues import (
     OLDEST,
     BadItemError,
     DifferentItemError,
@@ -28,8 +28,8 @@ from pipelines.pull_queues import (
     Lease,
     PullQueue,
 )
-from pipelines.pull_queues.items import MAX_PAYLOAD_BYTES, MAX_TAG_CHARS
-from pipelines.pull_queues.queue import MAX_LEASE_S
+from rollforward.pull_queues.items import MAX_PAYLOAD_BYTES, MAX_TAG_CHARS
+from rollforward.pull_queues.queue import MAX_LEASE_S
 
 bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
 

@@ -15,8 +15,8 @@ import logging
 import math
 import threading
 
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
 
 log = logging.getLogger(__name__)
 

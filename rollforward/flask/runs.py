@@ -19,11 +19,11 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from handlers.endpoints.auth import cron_only
-from handlers.endpoints.context import clients, registry
-from handlers.endpoints.problems import problem
-from handlers.endpoints.tasks import ANY_METHOD
-from pipelines.tasks.runs import (
+from rollforward.flask.auth import cron_only
+from rollforward.flask.context import clients, registry
+from rollforward.flask.problems import problem
+from rollforward.flask.tasks import ANY_METHOD
+from rollforward.tasks.runs import (
     MAX_LISTED,
     STATES,
     VERBS,

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, request
 from werkzeug.sansio.utils import host_is_trusted
 
-from handlers.endpoints import csrf, fields
-from handlers.endpoints.context import is_api_path, is_machine_path
-from handlers.endpoints.settings import Settings
+from rollforward.flask import csrf, fields
+from rollforward.flask.context import is_api_path, is_machine_path
+from rollforward.flask.settings import Settings
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

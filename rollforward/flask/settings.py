@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pipelines.tasks.cloud_tasks import AppEngineTarget, UrlTarget
+from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
 LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
 DEMO_PREFIX = "demo-"

@@ -16,17 +16,17 @@ import pydantic
 from flask import Blueprint, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from handlers.endpoints.auth import workers_only
-from handlers.endpoints.context import clients, registry
-from handlers.endpoints.json_requests import refuse, typed_body
-from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.errors import (
+from rollforward.flask.auth import workers_only
+from rollforward.flask.context import clients, registry
+from rollforward.flask.json_requests import refuse, typed_body
+from rollforward.streams import Pipeline, Pushed
+from rollforward.streams.errors import (
     BadRecordError,
     HeldBackError,
     TopologyError,
     UnknownStreamError,
 )
-from pipelines.tasks import Retry, Unavailable
+from rollforward.tasks import Retry, Unavailable
 
 bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
 

@@ -27,16 +27,16 @@ from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
-from handlers.endpoints import delivery_log
-from handlers.endpoints.auth import tasks_only
-from handlers.endpoints.context import clients, registry, settings
-from handlers.endpoints.delivery_log import Lines
-from models.transactions import TRANSIENT
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.tasks import attempts, dead_tasks
-from pipelines.tasks.attempts import Delivery, RetryLaterError
-from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
-from pipelines.tasks.errors import (
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.flask import delivery_log
+from rollforward.flask.auth import tasks_only
+from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.delivery_log import Lines
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.tasks import attempts, dead_tasks
+from rollforward.tasks.attempts import Delivery, RetryLaterError
+from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.errors import (
     BadArgumentsError,
     OtherVersionError,
     Reject,

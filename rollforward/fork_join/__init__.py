@@ -36,16 +36,16 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 "Fork-join queue". What its code loses and doubles, and what ours does instead: docs/adr/0009.
 """
 
-from pipelines.fork_join.accumulator import Accumulator
-from pipelines.fork_join.fold import Batch
-from pipelines.fork_join.items import (
+from rollforward.fork_join.accumulator import Accumulator
+from rollforward.fork_join.fold import Batch
+from rollforward.fork_join.items import (
     Accepted,
     BadItemError,
     DifferentItemError,
     OutcomeUnknownError,
 )
-from pipelines.fork_join.queue import ForkJoin, fork_join
-from pipelines.fork_join.status import Depth, ItemStatus
+from rollforward.fork_join.queue import ForkJoin, fork_join
+from rollforward.fork_join.status import Depth, ItemStatus
 
 __all__ = [
     "Accepted",

@@ -27,10 +27,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pipelines.fork_join.items import BadItemError
-from pipelines.fork_join.queue import ForkJoin
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.flusher import PeriodicFlusher
+from rollforward.fork_join.items import BadItemError
+from rollforward.fork_join.queue import ForkJoin
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.flusher import PeriodicFlusher
 
 log = logging.getLogger(__name__)
 

@@ -29,11 +29,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.fork_join import EpochId, key_hash_of
-from pipelines.runtime.advisory_lock import looks
-from pipelines.runtime.cache import counted
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.fork_join.entities import EpochId, key_hash_of
+from rollforward.runtime.advisory_lock import looks
+from rollforward.runtime.cache import counted
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from models.expiry import delete_expired
-from models.fork_join import PARTITIONS, expired_outcomes, expired_receipts, expiry
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.expiry import Expiry
+from rollforward.datastore.expiry import delete_expired
+from rollforward.fork_join.entities import PARTITIONS, expired_outcomes, expired_receipts, expiry
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.expiry import Expiry
 
 
 def _delete_page(clients: Clients, partition: str, limit: int) -> int:

@@ -24,8 +24,9 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
-from models.commits import commit_unchanged, read_versions
-from models.fork_join import (
+from rollforward.datastore.commits import commit_unchanged, read_versions
+from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.fork_join.entities import (
     EpochId,
     PackId,
     WorkOutcome,
@@ -35,12 +36,11 @@ from models.fork_join import (
     pack_key,
     packs_of_epoch,
 )
-from models.transactions import TRANSIENT, transact
-from pipelines.fork_join.parked import Replay, park_in_transaction
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Reject, Retry, Unavailable
+from rollforward.fork_join.parked import Replay, park_in_transaction
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -16,18 +16,25 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import insert_all
-from models.fork_join import PackId, WorkPack, WorkReceipt, expiry, pack_key, receipt_key
-from pipelines.fork_join.epochs import Admission
-from pipelines.fork_join.items import (
+from rollforward.datastore.commits import insert_all
+from rollforward.fork_join.entities import (
+    PackId,
+    WorkPack,
+    WorkReceipt,
+    expiry,
+    pack_key,
+    receipt_key,
+)
+from rollforward.fork_join.epochs import Admission
+from rollforward.fork_join.items import (
     Accepted,
     DifferentItemError,
     Insertion,
     OutcomeUnknownError,
 )
-from pipelines.fork_join.joiners import Joiners
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.fork_join.joiners import Joiners
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 # Each may need a receipt and a pack of its own, and a commit takes fewer than 500 writes.
 MAX_GROUP_ITEMS = 225

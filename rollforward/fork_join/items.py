@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import pydantic
 import pydantic_core
 
-from models.fork_join import EpochId, PackId
+from rollforward.fork_join.entities import EpochId, PackId
 
 I = TypeVar("I")  # noqa: E741  An item.
 

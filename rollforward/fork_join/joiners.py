@@ -23,15 +23,15 @@ from typing import Annotated
 
 import pydantic
 
-from models.fork_join import PackId
-from pipelines import outbox
-from pipelines.fork_join.epochs import Admission, Epochs, gone_at
-from pipelines.fork_join.items import MAX_KEY_BYTES
-from pipelines.fork_join.settings import QueueSettings
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import Task
+from rollforward import outbox
+from rollforward.fork_join.entities import PackId
+from rollforward.fork_join.epochs import Admission, Epochs, gone_at
+from rollforward.fork_join.items import MAX_KEY_BYTES
+from rollforward.fork_join.settings import QueueSettings
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 

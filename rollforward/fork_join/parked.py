@@ -12,11 +12,11 @@ from typing import Annotated
 
 import pydantic
 
-from models.fork_join import PackId, WorkPack, pack_key
-from models.transactions import transact
-from pipelines.runtime.clients import Clients
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Task
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.runtime.clients import Clients
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.declaration import Task
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.fork_join import sweep
-from pipelines.fork_join.expiry import RECEIPTS_AND_OUTCOMES
-from pipelines.fork_join.queue import ForkJoin
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Pattern
+from rollforward.fork_join import sweep
+from rollforward.fork_join.expiry import RECEIPTS_AND_OUTCOMES
+from rollforward.fork_join.queue import ForkJoin
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Pattern
 
 log = logging.getLogger(__name__)
 

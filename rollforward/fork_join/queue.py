@@ -8,37 +8,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
-from models.fork_join import EpochId, PackId, packs_of_epoch
-from pipelines.fork_join import epochs
-from pipelines.fork_join import sweep as sweeps
-from pipelines.fork_join.adaptive import BatchPolicy, BatchStats
-from pipelines.fork_join.epochs import OpenEpoch, Slot
-from pipelines.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
-from pipelines.fork_join.group_commit import GroupCommit
-from pipelines.fork_join.insert import (
+from rollforward.fork_join import epochs
+from rollforward.fork_join import sweep as sweeps
+from rollforward.fork_join.adaptive import BatchPolicy, BatchStats
+from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
+from rollforward.fork_join.epochs import OpenEpoch, Slot
+from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
+from rollforward.fork_join.group_commit import GroupCommit
+from rollforward.fork_join.insert import (
     MAX_GROUP_BYTES,
     MAX_GROUP_ITEMS,
     MAX_GROUP_WAIT_S,
     groups,
     insert_group,
 )
-from pipelines.fork_join.items import (
+from rollforward.fork_join.items import (
     Accepted,
     BadItemError,
     Insertion,
     ItemCodec,
     OutcomeUnknownError,
 )
-from pipelines.fork_join.joiners import Join, Joiners
-from pipelines.fork_join.parked import Replay, unpark
-from pipelines.fork_join.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
-from pipelines.fork_join.status import Depth, ItemStatus, depth_of, status_of
-from pipelines.fork_join.sweep import STALE_S, Drain, SweepResult
-from pipelines.fork_join.transactional import current_inserts
-from pipelines.runtime.advisory_lock import advisory_lock
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Task
+from rollforward.fork_join.joiners import Join, Joiners
+from rollforward.fork_join.parked import Replay, unpark
+from rollforward.fork_join.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
+from rollforward.fork_join.status import Depth, ItemStatus, depth_of, status_of
+from rollforward.fork_join.sweep import STALE_S, Drain, SweepResult
+from rollforward.fork_join.transactional import current_inserts
+from rollforward.runtime.advisory_lock import advisory_lock
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.declaration import Task
 
 I = TypeVar("I")  # noqa: E741  An item.
 
@@ -322,9 +322,9 @@ def fork_join(
         are_last: Asked with a key, and how many items one commit brings: whether no more will come,
             so that their batch need not wait. A hint: it may be wrong either way.
         guarded: Says what the join would write, each entity with the version that it was read with
-            (`models.commits.read_versions`), if all that the join depends on is among them. It is
-            tried first, by one commit that is refused if any of them has changed. None, or what
-            it returns for a batch, means: in a transaction.
+            (`rollforward.datastore.commits.read_versions`), if all that the join depends on is
+            among them. It is tried first, by one commit that is refused if any of them has changed.
+            None, or what it returns for a batch, means: in a transaction.
     """
 
     def declare(

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines.fork_join import adaptive
-from pipelines.fork_join.adaptive import BatchPolicy, BatchStats, Limits
-from pipelines.fork_join.epochs import Shape, Slot
-from pipelines.runtime.clients import Clients
+from rollforward.fork_join import adaptive
+from rollforward.fork_join.adaptive import BatchPolicy, BatchStats, Limits
+from rollforward.fork_join.epochs import Shape, Slot
+from rollforward.runtime.clients import Clients
 
 MAX_BATCH_SIZE = 500
 MAX_PERIOD_S = 3600.0

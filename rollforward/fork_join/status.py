@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from google.cloud import ndb
 
-from models.fork_join import (
+from rollforward.fork_join.entities import (
     EpochId,
     PackId,
     key_hash_of,
@@ -17,7 +17,7 @@ from models.fork_join import (
     packs_of_queue,
     parked_packs,
 )
-from pipelines.fork_join.items import Accepted
+from rollforward.fork_join.items import Accepted
 
 I = TypeVar("I")  # noqa: E741  An item.
 

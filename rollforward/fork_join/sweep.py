@@ -15,18 +15,18 @@ from typing import Annotated, Any, Protocol
 
 import pydantic
 
-from models.fork_join import (
+from rollforward.fork_join.entities import (
     PARTITIONS,
     EpochId,
     PackId,
     packs_of_queue,
 )
-from pipelines.fork_join.joiners import Joiners
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.each import run_each
-from pipelines.runtime.wakes import Round
-from pipelines.tasks.declaration import Task
+from rollforward.fork_join.joiners import Joiners
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.each import run_each
+from rollforward.runtime.wakes import Round
+from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from models.fork_join import PackId, WorkPack, pack_key
-from models.transactions import Transaction, current_transaction
-from pipelines.fork_join.epochs import Admission
-from pipelines.fork_join.insert import MAX_GROUP_BYTES
-from pipelines.fork_join.items import BadItemError, Insertion
-from pipelines.fork_join.joiners import Joiners
-from pipelines.runtime.clients import Clients
+from rollforward.datastore.transactions import Transaction, current_transaction
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.epochs import Admission
+from rollforward.fork_join.insert import MAX_GROUP_BYTES
+from rollforward.fork_join.items import BadItemError, Insertion
+from rollforward.fork_join.joiners import Joiners
+from rollforward.runtime.clients import Clients
 
 # A pack that is bisected is a row for each item, in a commit that takes fewer than 500 writes.
 MAX_PACK_ITEMS = 450

@@ -1,6 +1,6 @@
 """The local platform: what App Engine, Datastore, Cloud Tasks and cron do in the cloud.
 
-`python -m devserver` (or `make run`) starts it all, on this machine only:
+`python -m rollforward.local` (or `make run`) starts it all, on this machine only:
 
 - stack: everything in order, up and down (shutdown, draining, dev_lock); settings, target: what
   can be chosen; environment, service_table: where everything is, and how it is.

@@ -1,4 +1,4 @@
-"""`python -m devserver`, which is `make run`: the whole stack until Ctrl-C."""
+"""`python -m rollforward.local`, which is `make run`: the whole stack until Ctrl-C."""
 
 import asyncio
 import itertools
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from devserver import settings, target
-from devserver.errors import DevserverError
-from devserver.logs import Terminal, TerminalHandler
-from devserver.service_table import OFF
-from devserver.settings import Settings
-from devserver.stack import Stack
+from rollforward.local import settings, target
+from rollforward.local.errors import DevserverError
+from rollforward.local.logs import Terminal, TerminalHandler
+from rollforward.local.service_table import OFF
+from rollforward.local.settings import Settings
+from rollforward.local.stack import Stack
 
 _STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕", "silent": "✕"}
 

@@ -22,11 +22,11 @@ from urllib.parse import unquote
 
 import psutil
 
-from devserver import ports, target, wsgi
-from devserver.errors import BrokenAppError, ServiceFailedError, UsageError
-from devserver.load_reports import LoadReports
-from devserver.processes import GuardedProcess, LineSink, suspended
-from devserver.worker_deaths import WorkerDeaths
+from rollforward.local import ports, target, wsgi
+from rollforward.local.errors import BrokenAppError, ServiceFailedError, UsageError
+from rollforward.local.load_reports import LoadReports
+from rollforward.local.processes import GuardedProcess, LineSink, suspended
+from rollforward.local.worker_deaths import WorkerDeaths
 
 # As many threads as are deployed (app.yaml).
 WORKERS, THREADS = 2, 32
@@ -40,7 +40,7 @@ _MAX_DEATHS = 6
 # What a worker may take to end its requests: as long as a page of mails on a slow relay.
 GRACE_S = 30
 # This repository: its gunicorn.conf.py and the worker that it names serve any target.
-_REPOSITORY = Path(__file__).resolve().parent.parent
+_REPOSITORY = Path(__file__).resolve().parents[2]
 # "ValueError: ...", "google.api_core.exceptions.Aborted: ..." as a traceback ends.
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Warning|Exit): ")
 READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
@@ -230,7 +230,12 @@ class AppServer:
 
     def _spawn(self) -> None:
         self.wanted = self.processes
-        command = [sys.executable, "-m", "gunicorn", f"devserver.wsgi:load({self.target!r})"]
+        command = [
+            sys.executable,
+            "-m",
+            "gunicorn",
+            f"rollforward.local.wsgi:load({self.target!r})",
+        ]
         command += ["--config", str(_REPOSITORY / "gunicorn.conf.py"), "--bind", self.address]
         command += ["--workers", str(self.processes), "--threads", str(self.threads)]
         command += ["--graceful-timeout", str(self.grace_s), "--timeout", "120"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from devserver.datastore import DatastoreEmulator
-from devserver.errors import DevserverError
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.errors import DevserverError
 
 # Under writes without pause; else a save is made as soon as there is none for a moment.
 SAVE_EVERY_S = 30.0

@@ -7,13 +7,13 @@ not started. What is started listens on the loopback interface only.
 import asyncio
 from pathlib import Path
 
-from devserver.datastore import DatastoreEmulator
-from devserver.errors import DevserverError, ServiceMissingError
-from devserver.logs import Terminal
-from devserver.mail import MailServer, MailStore
-from devserver.memcached import Memcached
-from devserver.settings import Settings
-from devserver.shutdown import Shutdown, Stop
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.errors import DevserverError, ServiceMissingError
+from rollforward.local.logs import Terminal
+from rollforward.local.mail import MailServer, MailStore
+from rollforward.local.memcached import Memcached
+from rollforward.local.settings import Settings
+from rollforward.local.shutdown import Shutdown, Stop
 
 
 class Backing:

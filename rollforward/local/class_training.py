@@ -1,4 +1,4 @@
-"""Makes class-data archives: `python -m devserver.class_training`, which `make setup` runs.
+"""Makes class-data archives: `python -m rollforward.local.class_training`, which `make setup` runs.
 
 An emulator runs once for it, is asked what an app asks, and archives the classes that it has
 loaded when it ends. Where that cannot be done, emulators start as they do without: slower.
@@ -25,10 +25,10 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from devserver import class_data, sdk
-from devserver.datastore import KINDS, DatastoreEmulator
-from devserver.datastore_command import emulator_command
-from devserver.errors import DevserverError, ServiceFailedError
+from rollforward.local import class_data, sdk
+from rollforward.local.datastore import KINDS, DatastoreEmulator
+from rollforward.local.datastore_command import emulator_command
+from rollforward.local.errors import DevserverError, ServiceFailedError
 
 _PROJECT = "demo-training"
 _ASK_S = 30.0

@@ -24,8 +24,8 @@ from zoneinfo import ZoneInfo
 import aiohttp
 import yaml
 
-from devserver import schedules
-from devserver.errors import DevserverError
+from rollforward.local import schedules
+from rollforward.local.errors import DevserverError
 
 SHOWN_RUNS = 3
 _DEADLINE_S = 600.0

@@ -34,12 +34,17 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from devserver import class_data, ports
-from devserver.datastore_command import PROGRAM, emulator_command
-from devserver.errors import DevserverError, NoAnswerError, ServiceFailedError, ServiceMissingError
-from devserver.exports import Admin, FirestoreAdmin
-from devserver.processes import GuardedProcess, LineSink, until_idle
-from devserver.saves import Save, Saves
+from rollforward.local import class_data, ports
+from rollforward.local.datastore_command import PROGRAM, emulator_command
+from rollforward.local.errors import (
+    DevserverError,
+    NoAnswerError,
+    ServiceFailedError,
+    ServiceMissingError,
+)
+from rollforward.local.exports import Admin, FirestoreAdmin
+from rollforward.local.processes import GuardedProcess, LineSink, until_idle
+from rollforward.local.saves import Save, Saves
 
 KINDS = ("firestore", "datastore")
 _READY_S = 40.0

@@ -3,8 +3,8 @@
 import shutil
 from collections.abc import Mapping, Sequence
 
-from devserver import ports, sdk
-from devserver.errors import ServiceMissingError
+from rollforward.local import ports, sdk
+from rollforward.local.errors import ServiceMissingError
 
 PROGRAM = "datastore-emulator"
 

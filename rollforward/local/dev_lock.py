@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from devserver.errors import DevserverError
+from rollforward.local.errors import DevserverError
 
 
 def take(folder: Path) -> IO[str]:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from devserver import debian, memcached, ports, sdk, settings
-from devserver.errors import DevserverError
+from rollforward.local import debian, memcached, ports, sdk, settings
+from rollforward.local.errors import DevserverError
 
 PYTHON_OLDEST = (3, 11)
 _MARKS = {True: "✓", False: "✕", None: "–"}

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from devserver.app import AppServer
-from devserver.cloudtasks.emulator import Emulator
+from rollforward.local.app import AppServer
+from rollforward.local.cloudtasks.emulator import Emulator
 
 _SAY_EVERY_S = 5.0
 

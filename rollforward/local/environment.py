@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from devserver import settings
-from devserver.settings import Settings
+from rollforward.local import settings
+from rollforward.local.settings import Settings
 
 # All that an app of a shell's own needs to be opened on the same services (.env.example).
 _FOR_A_SHELL = (

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.cloud.datastore_v1.types import Key, LookupRequest, LookupResponse, PartitionId
 
-from devserver.errors import NoAnswerError, ServiceFailedError
+from rollforward.local.errors import NoAnswerError, ServiceFailedError
 
 # As long as a save of some hundred thousand rows takes on a slow disk.
 EXPORT_S = 120.0

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import watchfiles
 
-from devserver.app import AppServer
+from rollforward.local.app import AppServer
 
 _PAUSES_S = (0.5, 1, 2, 5, 10, 30)
 _HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pause
 _CODE = {".py", ".html", ".txt", ".xml"}
 # Folders of this repository whose files are no part of a running app, and large ones.
-_UNWATCHED = {"benchmarks", "devserver", "docs", "node_modules", "tests"}
+_UNWATCHED = {"benchmarks", "docs", "node_modules", "tests"}
 
 
 class AppKeeper:

@@ -1,7 +1,7 @@
 """The reports of workers that cannot load the app: each shown once, not once per worker."""
 
-from devserver.processes import LineSink
-from devserver.wsgi import FIRST_LINE, LAST_LINE, LOADED
+from rollforward.local.processes import LineSink
+from rollforward.local.wsgi import FIRST_LINE, LAST_LINE, LOADED
 
 
 class LoadReports:

@@ -2,7 +2,7 @@
 
 A record is a line and those that follow it without a level of their own (a traceback). It has the
 service that wrote it, a level, and the task that it is about, if its line ends with
-`[task queue/name]`, as the lines of a delivery do (handlers/endpoints/delivery_log.py).
+`[task queue/name]`, as the lines of a delivery do (rollforward/flask/delivery_log.py).
 """
 
 import collections

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
-from devserver.log_tail import LogTail, level_of
+from rollforward.local.log_tail import LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
 # What the emulators say, with a stack of Java, of callers who have hung up, and of errors that the
@@ -24,6 +24,7 @@ _TOLD_ELSEWHERE = (
 )
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
+_OURS = "rollforward.local."
 _PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a column.
 
 
@@ -106,7 +107,7 @@ class TerminalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep one record, and show it, with its traceback if it has one."""
         is_loud = record.levelno >= logging.WARNING
-        if not (is_loud or self.terminal.verbose or record.name.startswith("devserver.")):
+        if not (is_loud or self.terminal.verbose or record.name.startswith(_OURS)):
             return  # Libraries tell of every connection.
         service = _service_of(record.name)
         level = level_of(f"{record.levelname}:") or "INFO"
@@ -119,8 +120,8 @@ class TerminalHandler(logging.Handler):
 def _service_of(logger: str) -> str:
     """Return which service a logger of ours is about.
 
-    >>> _service_of("devserver.cloudtasks.dispatcher"), _service_of("devserver.watch")
+    >>> _service_of(_OURS + "cloudtasks.dispatcher"), _service_of(_OURS + "watch")
     ('tasks', 'devserver')
     """
-    part = logger.removeprefix("devserver.").partition(".")[0]
+    part = logger.removeprefix(_OURS).partition(".")[0]
     return {"cloudtasks": "tasks", "mail": "mail", "cron": "cron"}.get(part, "devserver")

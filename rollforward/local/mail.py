@@ -26,8 +26,8 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from devserver import ports
-from devserver.errors import DevserverError, PortTakenError
+from rollforward.local import ports
+from rollforward.local.errors import DevserverError, PortTakenError
 
 KEPT_MESSAGES = 20_000
 MESSAGE_LIMIT_BYTES = 10_000_000

@@ -12,9 +12,9 @@ import shutil
 import socket
 import time
 
-from devserver import debian, ports
-from devserver.errors import ServiceFailedError, ServiceMissingError
-from devserver.processes import GuardedProcess, LineSink
+from rollforward.local import debian, ports
+from rollforward.local.errors import ServiceFailedError, ServiceMissingError
+from rollforward.local.processes import GuardedProcess, LineSink
 
 MEGABYTES = 64
 HOW_TO_GET = (

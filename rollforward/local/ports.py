@@ -7,7 +7,7 @@ import socket
 
 import psutil
 
-from devserver.errors import PortTakenError
+from rollforward.local.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
 

@@ -39,7 +39,7 @@ class PriceList:
         """Return what operations cost.
 
         Args:
-            cost: As `pipelines.runtime.Cost` counts them, whose `writes` include `deletes`.
+            cost: As `rollforward.runtime.Cost` counts them, whose `writes` include `deletes`.
         """
         billed = {
             "reads": cost["reads"] + cost["query_reads"],

@@ -1,13 +1,13 @@
 """How each service of a run is asked whether it answers, and what a person does if not."""
 
-from devserver import watch
-from devserver.app import READY_PATH, AppServer
-from devserver.autosave import SAVE_EVERY_S
-from devserver.backing import Backing
-from devserver.cloudtasks.emulator import Emulator
-from devserver.datastore import DatastoreEmulator
-from devserver.datastore_command import PROGRAM
-from devserver.watch import Probe
+from rollforward.local import watch
+from rollforward.local.app import READY_PATH, AppServer
+from rollforward.local.autosave import SAVE_EVERY_S
+from rollforward.local.backing import Backing
+from rollforward.local.cloudtasks.emulator import Emulator
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.datastore_command import PROGRAM
+from rollforward.local.watch import Probe
 
 _HANGS = "Stop with Ctrl-C and start again"
 

@@ -1,6 +1,6 @@
 """Child processes that never outlive us.
 
-Each child runs under devserver/guard.py, which holds the read end of a pipe; the
+Each child runs under rollforward/local/guard.py, which holds the read end of a pipe; the
 write end is ours. Whatever ends us, even SIGKILL, closes the pipe, and the
 guard ends the child and everything that the child started.
 
@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from devserver.errors import ServiceFailedError
+from rollforward.local.errors import ServiceFailedError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _LAST_LINES = 40

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devserver.errors import ServiceFailedError
+from rollforward.local.errors import ServiceFailedError
 
 KEPT = 2
 _FORMAT = 1

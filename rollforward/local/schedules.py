@@ -24,7 +24,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from devserver.errors import DevserverError
+from rollforward.local.errors import DevserverError
 
 _DAY_S = 24 * 3600
 _SEARCH_DAYS = 366 * 5  # the 29th of February comes at least this often, but for 2100

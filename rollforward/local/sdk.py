@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devserver.errors import ServiceMissingError
+from rollforward.local.errors import ServiceMissingError
 
 JAVA_OLDEST, JAVA_SOON = 11, 21
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from cloud_profile import Profile
-from devserver.app import AppServer
-from devserver.autosave import clock_time
-from devserver.backing import Backing
-from devserver.cloudtasks.emulator import Emulator
-from devserver.console.server import Console
-from devserver.cron import Cron
-from devserver.watch import Watch
+from rollforward.cloud_profile import Profile
+from rollforward.local.app import AppServer
+from rollforward.local.autosave import clock_time
+from rollforward.local.backing import Backing
+from rollforward.local.cloudtasks.emulator import Emulator
+from rollforward.local.console.server import Console
+from rollforward.local.cron import Cron
+from rollforward.local.watch import Watch
 
 RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"
 SILENT = "silent"  # It runs and does not answer.

@@ -9,10 +9,10 @@ not write into somebody's running stack.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from devserver.datastore import DatastoreEmulator
-from devserver.errors import ServiceMissingError
-from devserver.mail import MailServer
-from devserver.memcached import Memcached
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.errors import ServiceMissingError
+from rollforward.local.mail import MailServer
+from rollforward.local.memcached import Memcached
 
 
 @contextmanager

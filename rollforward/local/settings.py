@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from cloud_profile import BUNDLED, Profile, ProfileError
-from cloud_profile import load as load_profile
-from devserver import ports, target
-from devserver.datastore import KINDS
-from devserver.datastore_command import usual_kind
-from devserver.errors import DevserverError, NotLocalError, UsageError
+from rollforward.cloud_profile import BUNDLED, Profile, ProfileError
+from rollforward.cloud_profile import load as load_profile
+from rollforward.local import ports, target
+from rollforward.local.datastore import KINDS
+from rollforward.local.datastore_command import usual_kind
+from rollforward.local.errors import DevserverError, NotLocalError, UsageError
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
 TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
@@ -215,7 +215,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m devserver",
+        prog="python -m rollforward.local",
         description="Start the app and everything it needs, on this machine only.",
         epilog="Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, "
         "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=datastore chooses the emulator "
@@ -239,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         metavar="cloud|FILE",
         help="draw latencies and limits from a profile, on the Firestore emulator: the one that "
-        "comes along (cloud_profile/cloud.toml), or a file of your own in its form",
+        "comes along (rollforward/cloud_profile/cloud.toml), or a file of your own in its form",
     )
     parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
     parser.add_argument("--no-reload", action="store_true", help="do not reload on save")

@@ -1,4 +1,4 @@
-"""`python -m devserver.shell`, which is `make shell`: Python with the app's clients, on what runs.
+"""`make shell`: Python with the app's clients, on what runs (`python -m rollforward.local.shell`).
 
 The console of the running platform says which app that is and where its services are. The app is
 opened here once more, as in one more worker that takes no requests, and its context stays open.
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devserver import settings, wsgi
-from devserver.errors import BrokenAppError, DevserverError, NoAnswerError, UsageError
+from rollforward.local import settings, wsgi
+from rollforward.local.errors import BrokenAppError, DevserverError, NoAnswerError, UsageError
 
 ANSWER_S = 5.0
-_REPOSITORY = Path(__file__).resolve().parent.parent
+_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _prompt(names: dict[str, Any], where: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m devserver.shell",
+        prog="python -m rollforward.local.shell",
         description="Python with the app's clients, on the services of the running platform.",
         epilog="CONSOLE_PORT is the running console's (8000).",
     )

@@ -22,29 +22,29 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from devserver import app, dev_lock, environment, ports, settings
-from devserver.app import AppServer
-from devserver.autosave import Autosave, clock_time
-from devserver.backing import Backing
-from devserver.cloudtasks.database import StoreInUseError
-from devserver.cloudtasks.emulator import Emulator, EmulatorSettings
-from devserver.cloudtasks.queue_yaml import QueueYamlError
-from devserver.cloudtasks.records import Attempt
-from devserver.console.server import Console
-from devserver.cron import Cron
-from devserver.draining import drain
-from devserver.environment import Addresses
-from devserver.errors import BrokenAppError, DevserverError, PortTakenError
-from devserver.keeper import AppKeeper
-from devserver.log_tail import LogTail
-from devserver.logs import Terminal
-from devserver.mail import MailServer
-from devserver.probes import probes_of
-from devserver.service_table import ServiceState, ServiceTable
-from devserver.settings import Settings
-from devserver.shutdown import Shutdown
-from devserver.target import Target
-from devserver.watch import Watch
+from rollforward.local import app, dev_lock, environment, ports, settings
+from rollforward.local.app import AppServer
+from rollforward.local.autosave import Autosave, clock_time
+from rollforward.local.backing import Backing
+from rollforward.local.cloudtasks.database import StoreInUseError
+from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
+from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
+from rollforward.local.cloudtasks.records import Attempt
+from rollforward.local.console.server import Console
+from rollforward.local.cron import Cron
+from rollforward.local.draining import drain
+from rollforward.local.environment import Addresses
+from rollforward.local.errors import BrokenAppError, DevserverError, PortTakenError
+from rollforward.local.keeper import AppKeeper
+from rollforward.local.log_tail import LogTail
+from rollforward.local.logs import Terminal
+from rollforward.local.mail import MailServer
+from rollforward.local.probes import probes_of
+from rollforward.local.service_table import ServiceState, ServiceTable
+from rollforward.local.settings import Settings
+from rollforward.local.shutdown import Shutdown
+from rollforward.local.target import Target
+from rollforward.local.watch import Watch
 
 _GRACE_IN_MEMORY_S = 3
 

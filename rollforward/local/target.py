@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from devserver.errors import UsageError
+from rollforward.local.errors import UsageError
 
 DEFAULT = "main:serve"
 

@@ -7,8 +7,8 @@ each time, or a traceback of its own when it gives up.
 
 import re
 
-from devserver.processes import LineSink
-from devserver.wsgi import LOADED
+from rollforward.local.processes import LineSink
+from rollforward.local.wsgi import LOADED
 
 _DEATH = re.compile(r"Worker \(pid:\d+\) ((?:exited with code \d+|was sent SIG[A-Z]+)\S*.*)$")
 _FILE = re.compile(r'^  File "([^"]+)"')

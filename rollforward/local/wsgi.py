@@ -31,7 +31,7 @@ LOADED = "INFO the app is loaded"
 _SHOWN_LINES, _SHOWN_STEPS = 8, 3
 _MAX_LINE = 200
 _STDLIB = sysconfig.get_path("stdlib")
-_REPOSITORY = Path(__file__).resolve().parent.parent
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _FOR_STRANGERS = "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
 _LOCAL_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
@@ -62,8 +62,8 @@ def _as_cold_as_a_profile_says(app: WsgiApp) -> WsgiApp:
     path = os.getenv("CLOUD_PROFILE")
     if not path:
         return app
-    from cloud_profile import load as load_profile
-    from cloud_profile.instances import ColdStart
+    from rollforward.cloud_profile import load as load_profile
+    from rollforward.cloud_profile.instances import ColdStart
 
     return ColdStart(app, load_profile(Path(path)))
 

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.materialized_views import ViewRow, row_key
-from models.outbox import RowId
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.fork_join import Batch
-from pipelines.materialized_views.catalog import Catalog, CatalogStore
-from pipelines.materialized_views.contribute import Contributor
-from pipelines.materialized_views.definitions import UnknownTableError, ViewDefinitions
-from pipelines.materialized_views.fold import fold, put_row, read_for_apply
-from pipelines.materialized_views.rows import BadContributionError, empty_row
-from pipelines.materialized_views.transport import QueuedUpdate
-from pipelines.materialized_views.updates import Apply, Propagate, newest_of
-from pipelines.runtime.advisory_lock import advisory_lock
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Reject
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import Batch
+from rollforward.materialized_views.catalog import Catalog, CatalogStore
+from rollforward.materialized_views.contribute import Contributor
+from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
+from rollforward.materialized_views.entities import ViewRow, row_key
+from rollforward.materialized_views.fold import fold, put_row, read_for_apply
+from rollforward.materialized_views.rows import BadContributionError, empty_row
+from rollforward.materialized_views.transport import QueuedUpdate
+from rollforward.materialized_views.updates import Apply, Propagate, newest_of
+from rollforward.outbox.entities import RowId
+from rollforward.runtime.advisory_lock import advisory_lock
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Reject
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,11 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import (
+from rollforward.continuations.jobs import DeferredItemError, ItemError, RefusedItemError
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.materialized_views.catalog import view_name
+from rollforward.materialized_views.definitions import ViewDefinitions, identity
+from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
     ViewRow,
@@ -22,20 +26,16 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
-from models.transactions import TRANSIENT
-from pipelines.continuations.jobs import DeferredItemError, ItemError, RefusedItemError
-from pipelines.materialized_views.catalog import view_name
-from pipelines.materialized_views.definitions import ViewDefinitions, identity
-from pipelines.materialized_views.rows import (
+from rollforward.materialized_views.rows import (
     BadContributionError,
     RowEntry,
     add_entry,
     empty_row,
     ranks_of,
 )
-from pipelines.materialized_views.transport import has_pending
-from pipelines.materialized_views.updates import source_key, source_name
-from pipelines.materialized_views.walks import Walk, contributions_of
+from rollforward.materialized_views.transport import has_pending
+from rollforward.materialized_views.updates import source_key, source_name
+from rollforward.materialized_views.walks import Walk, contributions_of
 
 # Markers of a row that are read at once.
 PAGE_SIZE = 500

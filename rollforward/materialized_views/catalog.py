@@ -8,9 +8,14 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import CATALOG_REPLICAS, ViewCatalog, catalog_key, catalog_keys
-from pipelines.materialized_views.view import MIN_VERSION, View
-from pipelines.runtime.clients import Clients
+from rollforward.materialized_views.entities import (
+    CATALOG_REPLICAS,
+    ViewCatalog,
+    catalog_key,
+    catalog_keys,
+)
+from rollforward.materialized_views.view import MIN_VERSION, View
+from rollforward.runtime.clients import Clients
 
 # The version of the empty table of a view that was retired.
 RETIRED = MIN_VERSION - 1

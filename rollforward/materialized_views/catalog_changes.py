@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from pipelines.materialized_views.catalog import (
+from rollforward.materialized_views.catalog import (
     RETIRED,
     Catalog,
     TableSet,
@@ -14,7 +14,7 @@ from pipelines.materialized_views.catalog import (
     version_of,
     view_name,
 )
-from pipelines.materialized_views.view import View
+from rollforward.materialized_views.view import View
 
 
 def with_view(catalog: Catalog, view: type[View]) -> Catalog:

@@ -9,17 +9,17 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import SourceMarker, marker_key
-from models.transactions import TRANSIENT, current_transaction
-from pipelines.materialized_views.catalog import Catalog, CatalogStore, view_name
-from pipelines.materialized_views.definitions import ViewDefinitions, check_name, identity
-from pipelines.materialized_views.freshness import ConsistencyToken
-from pipelines.materialized_views.markers import MarkerUpdate, PendingMarkers
-from pipelines.materialized_views.rows import Value
-from pipelines.materialized_views.transport import UpdateTransport
-from pipelines.materialized_views.updates import Update, parts_of, source_name
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.datastore.transactions import TRANSIENT, current_transaction
+from rollforward.materialized_views.catalog import Catalog, CatalogStore, view_name
+from rollforward.materialized_views.definitions import ViewDefinitions, check_name, identity
+from rollforward.materialized_views.entities import SourceMarker, marker_key
+from rollforward.materialized_views.freshness import ConsistencyToken
+from rollforward.materialized_views.markers import MarkerUpdate, PendingMarkers
+from rollforward.materialized_views.rows import Value
+from rollforward.materialized_views.transport import UpdateTransport
+from rollforward.materialized_views.updates import Update, parts_of, source_name
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 # A source's key, and the source; None: it is deleted.
 Write = tuple[Any, Any]

@@ -8,20 +8,20 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import ViewRow
-from models.transactions import TRANSIENT
-from pipelines.fork_join.items import MAX_ITEM_BYTES
-from pipelines.materialized_views.catalog import Catalog, view_name
-from pipelines.materialized_views.rows import (
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.fork_join.items import MAX_ITEM_BYTES
+from rollforward.materialized_views.catalog import Catalog, view_name
+from rollforward.materialized_views.entities import ViewRow
+from rollforward.materialized_views.rows import (
     MAX_MEASURES_BYTES,
     BadContributionError,
     Row,
     Value,
     checked,
 )
-from pipelines.materialized_views.updates import source_name
-from pipelines.materialized_views.view import View, check_views, kind_of
-from pipelines.tasks.errors import Retry
+from rollforward.materialized_views.updates import source_name
+from rollforward.materialized_views.view import View, check_views, kind_of
+from rollforward.tasks.errors import Retry
 
 # In a row marker's key; Datastore takes 1,500 bytes.
 MAX_SOURCE_NAME_CHARS = 1_400

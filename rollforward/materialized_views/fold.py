@@ -18,7 +18,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import (
+from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
     ViewCatalog,
@@ -27,7 +27,7 @@ from models.materialized_views import (
     rank_prefix,
     row_marker_key,
 )
-from pipelines.materialized_views.rows import (
+from rollforward.materialized_views.rows import (
     MAX_SUMS,
     BadContributionError,
     RowEntry,
@@ -35,8 +35,8 @@ from pipelines.materialized_views.rows import (
     ranks_of,
     remove_entry,
 )
-from pipelines.materialized_views.updates import Apply, Update, source_key
-from pipelines.materialized_views.view import View
+from rollforward.materialized_views.updates import Apply, Update, source_key
+from rollforward.materialized_views.view import View
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.materialized_views import RowMarker
-from pipelines.materialized_views.rows import Row
-from pipelines.materialized_views.transport import check_update_key, saved_at
-from pipelines.materialized_views.updates import TABLE
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.materialized_views.entities import RowMarker
+from rollforward.materialized_views.rows import Row
+from rollforward.materialized_views.transport import check_update_key, saved_at
+from rollforward.materialized_views.updates import TABLE
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 MAX_LISTED = 1_000
 

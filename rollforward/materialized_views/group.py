@@ -8,19 +8,19 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.transactions import transact
-from pipelines.fork_join import Batch
-from pipelines.materialized_views.apply import Applier
-from pipelines.materialized_views.catalog import CatalogStore
-from pipelines.materialized_views.contribute import Contributor
-from pipelines.materialized_views.definitions import ViewDefinitions
-from pipelines.materialized_views.freshness import ConsistencyToken
-from pipelines.materialized_views.reader import ViewReader
-from pipelines.materialized_views.transport import QueuedUpdate, UpdateTransport
-from pipelines.materialized_views.updates import Apply, Propagate
-from pipelines.materialized_views.view import View
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import Batch
+from rollforward.materialized_views.apply import Applier
+from rollforward.materialized_views.catalog import CatalogStore
+from rollforward.materialized_views.contribute import Contributor
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.freshness import ConsistencyToken
+from rollforward.materialized_views.reader import ViewReader
+from rollforward.materialized_views.transport import QueuedUpdate, UpdateTransport
+from rollforward.materialized_views.updates import Apply, Propagate
+from rollforward.materialized_views.view import View
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
 
 
 @dataclass(frozen=True)

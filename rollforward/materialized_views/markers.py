@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.materialized_views import SourceMarker, marker_key
-from pipelines.materialized_views.rows import BadContributionError, Measures, Value
-from pipelines.materialized_views.updates import Update, source_name
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.materialized_views.entities import SourceMarker, marker_key
+from rollforward.materialized_views.rows import BadContributionError, Measures, Value
+from rollforward.materialized_views.updates import Update, source_name
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 # With its key it must fit into an entity.
 MAX_MARKER_BYTES = 1_000_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import datetime
 
-from pipelines.materialized_views.view import View
-from pipelines.runtime.clients import Clients
+from rollforward.materialized_views.view import View
+from rollforward.runtime.clients import Clients
 
 # 3,600 updates of a row wait by then at one per second; what comes above that rate is not paced.
 MAX_AHEAD_MS = 3_600_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.materialized_views import rebuild
-from pipelines.materialized_views.group import check_groups
-from pipelines.materialized_views.rebuild import ViewMaintenance
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Pattern
+from rollforward.materialized_views import rebuild
+from rollforward.materialized_views.group import check_groups
+from rollforward.materialized_views.rebuild import ViewMaintenance
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Pattern
 
 
 class MaterializedViews(Pattern[ViewMaintenance]):

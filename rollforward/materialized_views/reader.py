@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from google.cloud import ndb
 
-from models.materialized_views import (
+from rollforward.materialized_views.catalog import Catalog, CatalogStore, view_name
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.entities import (
     ViewRow,
     marker_key,
     markers_of,
@@ -18,9 +20,7 @@ from models.materialized_views import (
     row_key,
     rows_from,
 )
-from pipelines.materialized_views.catalog import Catalog, CatalogStore, view_name
-from pipelines.materialized_views.definitions import ViewDefinitions
-from pipelines.materialized_views.freshness import (
+from rollforward.materialized_views.freshness import (
     MAX_LISTED,
     ConsistencyToken,
     Freshness,
@@ -29,18 +29,18 @@ from pipelines.materialized_views.freshness import (
     freshness_of,
     row_order,
 )
-from pipelines.materialized_views.rows import Measures, Row, RowName, Value, prefix_text, row_text
-from pipelines.materialized_views.transport import (
+from rollforward.materialized_views.rows import Measures, Row, RowName, Value, prefix_text, row_text
+from rollforward.materialized_views.transport import (
     UpdateTransport,
     left_of,
     saved_at,
     waiting_for_row,
     waiting_for_rows,
 )
-from pipelines.materialized_views.updates import Apply, source_key
-from pipelines.materialized_views.view import View, kind_of
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.materialized_views.updates import Apply, source_key
+from rollforward.materialized_views.view import View, kind_of
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 T = TypeVar("T")
 

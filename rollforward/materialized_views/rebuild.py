@@ -24,19 +24,19 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import FINISHED
-from models.materialized_views import marker_key
-from models.transactions import TRANSIENT, transact
-from pipelines import continuations
-from pipelines.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
-from pipelines.materialized_views.audit import row_marker_of
-from pipelines.materialized_views.catalog import Catalog
-from pipelines.materialized_views.definitions import identity
-from pipelines.materialized_views.group import ViewGroup
-from pipelines.materialized_views.tables import Tables
-from pipelines.materialized_views.verify import FAILED, Verification, Verifier
-from pipelines.materialized_views.view import View
-from pipelines.materialized_views.walks import (
+from rollforward import continuations
+from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.materialized_views.audit import row_marker_of
+from rollforward.materialized_views.catalog import Catalog
+from rollforward.materialized_views.definitions import identity
+from rollforward.materialized_views.entities import marker_key
+from rollforward.materialized_views.group import ViewGroup
+from rollforward.materialized_views.tables import Tables
+from rollforward.materialized_views.verify import FAILED, Verification, Verifier
+from rollforward.materialized_views.view import View
+from rollforward.materialized_views.walks import (
     BACKFILL,
     CATCH_UP,
     CONFIRM,
@@ -49,9 +49,9 @@ from pipelines.materialized_views.walks import (
     contributions_of,
     runs_of,
 )
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.each import run_each
-from pipelines.tasks.errors import Retry
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.each import run_each
+from rollforward.tasks.errors import Retry
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from models.materialized_views import ViewRow
+from rollforward.materialized_views.entities import ViewRow
 
 Value = int | float | str
 Measures = Mapping[str, Value]

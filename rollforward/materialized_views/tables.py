@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from models.continuations import FINISHED, run_key
-from pipelines.materialized_views import catalog_changes as changes
-from pipelines.materialized_views.catalog import Catalog, CatalogStore
-from pipelines.materialized_views.definitions import ViewDefinitions
-from pipelines.materialized_views.view import View
-from pipelines.materialized_views.walks import BACKFILL, CATCH_UP, CONFIRM, Walks
+from rollforward.continuations.entities import FINISHED, run_key
+from rollforward.materialized_views import catalog_changes as changes
+from rollforward.materialized_views.catalog import Catalog, CatalogStore
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.view import View
+from rollforward.materialized_views.walks import BACKFILL, CATCH_UP, CONFIRM, Walks
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,23 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models import fork_join
-from models.fork_join import EpochId, PackId, WorkPack, packs_tagged, packs_tagged_under
-from models.outbox import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
-from pipelines import outbox
-from pipelines.fork_join import Batch, ForkJoin
-from pipelines.materialized_views.pacing import paced_at
-from pipelines.materialized_views.rows import Value
-from pipelines.materialized_views.updates import Apply, Update, source_name
-from pipelines.materialized_views.view import View
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task
+from rollforward import outbox
+from rollforward.fork_join import Batch, ForkJoin
+from rollforward.fork_join import entities as fork_join
+from rollforward.fork_join.entities import (
+    EpochId,
+    PackId,
+    WorkPack,
+    packs_tagged,
+    packs_tagged_under,
+)
+from rollforward.materialized_views.pacing import paced_at
+from rollforward.materialized_views.rows import Value
+from rollforward.materialized_views.updates import Apply, Update, source_name
+from rollforward.materialized_views.view import View
+from rollforward.outbox.entities import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
 
 # Updates of one row in one transaction: three entities each.
 MAX_JOINED = 150

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from pipelines.materialized_views.rows import Value
+from rollforward.materialized_views.rows import Value
 
 TABLE = r"^[a-z0-9_]+\.\d+\.\d+$"
 # So many updates of one row travel together at most, and not more than a task can carry.

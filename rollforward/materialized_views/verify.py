@@ -13,17 +13,17 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import FINISHED, RUNNING
-from pipelines import continuations
-from pipelines.continuations.jobs import ItemError, Job, SkippedItemError
-from pipelines.continuations.progress import item_issues, progress
-from pipelines.materialized_views.audit import Doubt, audit_row, audit_sources, judge
-from pipelines.materialized_views.catalog import CatalogStore
-from pipelines.materialized_views.definitions import ViewDefinitions
-from pipelines.materialized_views.view import View
-from pipelines.materialized_views.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import hashed_name
+from rollforward import continuations
+from rollforward.continuations.entities import FINISHED, RUNNING
+from rollforward.continuations.jobs import ItemError, Job, SkippedItemError
+from rollforward.continuations.progress import item_issues, progress
+from rollforward.materialized_views.audit import Doubt, audit_row, audit_sources, judge
+from rollforward.materialized_views.catalog import CatalogStore
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.view import View
+from rollforward.materialized_views.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import hashed_name
 
 # Eleven minutes: a person should hear of what is in flight for longer.
 VERIFY_ATTEMPTS = 13

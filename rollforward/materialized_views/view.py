@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pipelines.materialized_views.rows import Contributions
+from rollforward.materialized_views.rows import Contributions
 
 # As in the pattern of Apply.table. It stands in keys beside a row's name.
 _NAME = re.compile(r"[a-z0-9_]{1,100}")

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.materialized_views import RowMarker, SourceMarker, ViewRow, markers_between, row_key
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.progress import Progress, progress
-from pipelines.continuations.sources import EntitySource, NumberSource
-from pipelines.materialized_views.catalog import Catalog, CatalogStore, TableSpec
-from pipelines.materialized_views.definitions import ViewDefinitions
-from pipelines.materialized_views.view import View, is_view, kind_of
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import hashed_name
-from pipelines.tasks.errors import Retry
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.sources import EntitySource, NumberSource
+from rollforward.materialized_views.catalog import Catalog, CatalogStore, TableSpec
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.entities import (
+    RowMarker,
+    SourceMarker,
+    ViewRow,
+    markers_between,
+    row_key,
+)
+from rollforward.materialized_views.view import View, is_view, kind_of
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import hashed_name
+from rollforward.tasks.errors import Retry
 
 BACKFILL, CATCH_UP, DROP, VERIFY = "backfill", "catch-up", "drop", "verify"
 CONFIRM = "confirm"  # The walk of the catch-up once more.

@@ -29,11 +29,11 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 transactional tasks, which the platform had then. Why not its successors': docs/adr/0007.
 """
 
-from pipelines.outbox.background import BackgroundRelay
-from pipelines.outbox.depth import Depth, depth
-from pipelines.outbox.enqueue import ack, enqueue, enqueue_with_ack
-from pipelines.outbox.relay import InlineRelay, create_later
-from pipelines.outbox.sweep import drain, sweep
+from rollforward.outbox.background import BackgroundRelay
+from rollforward.outbox.depth import Depth, depth
+from rollforward.outbox.enqueue import ack, enqueue, enqueue_with_ack
+from rollforward.outbox.relay import InlineRelay, create_later
+from rollforward.outbox.sweep import drain, sweep
 
 __all__ = [
     "BackgroundRelay",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from models.outbox import OutboxTask
-from pipelines.outbox.relay import committed, relay
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.cloud_tasks import MAX_PER_CALL, UNANSWERED
+from rollforward.outbox.entities import OutboxTask
+from rollforward.outbox.relay import committed, relay
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.cloud_tasks import MAX_PER_CALL, UNANSWERED
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from models.outbox import PARTITIONS, outbox_rows
-from pipelines.outbox.relay import age_s, rate_key, row_id
-from pipelines.runtime.cache import counted
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.outbox.entities import PARTITIONS, outbox_rows
+from rollforward.outbox.relay import age_s, rate_key, row_id
+from rollforward.runtime.cache import counted
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 MAX_COUNTED = 1_000
 

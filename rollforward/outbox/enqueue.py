@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from models.outbox import OutboxTask, RowId, outbox_key
-from models.transactions import Transaction, current_transaction
-from pipelines.outbox.relay import row_of
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import Task
+from rollforward.datastore.transactions import Transaction, current_transaction
+from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
+from rollforward.outbox.relay import row_of
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import Task
 
 A = TypeVar("A")
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never
 
-from pipelines.outbox.depth import MAX_COUNTED, depth
-from pipelines.outbox.sweep import STALE_S, drain, sweep
-from pipelines.runtime.clients import Clients
-from pipelines.tasks import attempts
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Gauge, Pattern
+from rollforward.outbox.depth import MAX_COUNTED, depth
+from rollforward.outbox.sweep import STALE_S, drain, sweep
+from rollforward.runtime.clients import Clients
+from rollforward.tasks import attempts
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Gauge, Pattern
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.outbox import OutboxTask, RowId, outbox_key
-from models.transactions import Transaction
-from pipelines.runtime.backoff import PATIENT_AFTER_S, Backoff
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
-from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import hashed_name
-from pipelines.tasks.errors import PERMANENT_ERRORS
+from rollforward.datastore.transactions import Transaction
+from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
+from rollforward.runtime.backoff import PATIENT_AFTER_S, Backoff
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import hashed_name
+from rollforward.tasks.errors import PERMANENT_ERRORS
 
 log = logging.getLogger(__name__)
 

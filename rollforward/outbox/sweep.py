@@ -15,15 +15,22 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from models.outbox import PARTITIONS, OutboxLease, OutboxTask, RowId, lease_key, outbox_rows
-from models.transactions import transact
-from pipelines.outbox.relay import RelayResult, age_s, relay, row_id
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.wakes import Round
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.cloud_tasks import MAX_PER_CALL
-from pipelines.tasks.declaration import hashed_name, task
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import (
+    PARTITIONS,
+    OutboxLease,
+    OutboxTask,
+    RowId,
+    lease_key,
+    outbox_rows,
+)
+from rollforward.outbox.relay import RelayResult, age_s, relay, row_id
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.wakes import Round
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.cloud_tasks import MAX_PER_CALL
+from rollforward.tasks.declaration import hashed_name, task
 
 # A row that its own process should have relayed by now.
 STALE_S = 15.0

@@ -32,11 +32,11 @@ Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "
 and its list takes the first rows of all blogs.
 """
 
-from pipelines.paging.listing import BadPageSizeError, Listing, Page
-from pipelines.paging.merged import Merged
-from pipelines.paging.order_keys import order_key
-from pipelines.paging.ranges import Edge, Entry, KeyRange, QueryRange, Range
-from pipelines.paging.tokens import BadPageTokenError, PageTokens
+from rollforward.paging.listing import BadPageSizeError, Listing, Page
+from rollforward.paging.merged import Merged
+from rollforward.paging.order_keys import order_key
+from rollforward.paging.ranges import Edge, Entry, KeyRange, QueryRange, Range
+from rollforward.paging.tokens import BadPageTokenError, PageTokens
 
 __all__ = [
     "BadPageSizeError",

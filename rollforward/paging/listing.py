@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pipelines.paging.ranges import Edge, Entry, Range
-from pipelines.paging.tokens import PageTokens, Place
+from rollforward.paging.ranges import Edge, Entry, Range
+from rollforward.paging.tokens import PageTokens, Place
 
 T = TypeVar("T")
 

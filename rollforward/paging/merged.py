@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from pipelines.paging.ranges import Edge, Entry, Range
+from rollforward.paging.ranges import Edge, Entry, Range
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from google.cloud import ndb
 
-from pipelines.paging.order_keys import EPOCH, MICROSECOND, microseconds, number_key, number_of
+from rollforward.paging.order_keys import EPOCH, MICROSECOND, microseconds, number_key, number_of
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.paging.ranges import Edge
-from pipelines.runtime import Clock, SystemClock
+from rollforward.paging.ranges import Edge
+from rollforward.runtime import Clock, SystemClock
 
 VERSION: Final = 2
 MIN_KEY_CHARS: Final = 32

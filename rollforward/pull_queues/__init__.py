@@ -25,7 +25,7 @@ ahead lets a worker lease what another still holds; the fence holds all the same
 Source: the pull queues of App Engine's Task Queue API (2011), with its tags and leases.
 """
 
-from pipelines.pull_queues.items import (
+from rollforward.pull_queues.items import (
     OLDEST,
     BadItemError,
     DeadLetter,
@@ -33,7 +33,7 @@ from pipelines.pull_queues.items import (
     ItemId,
     Lease,
 )
-from pipelines.pull_queues.queue import PullQueue
+from rollforward.pull_queues.queue import PullQueue
 
 __all__ = [
     "OLDEST",

@@ -10,8 +10,9 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import insert_all
-from models.pull_queues import (
+from rollforward.datastore.commits import insert_all
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, current_transaction
+from rollforward.pull_queues.entities import (
     PullItem,
     PullReceipt,
     digest_of,
@@ -21,10 +22,9 @@ from models.pull_queues import (
     receipt_key,
     tag_group,
 )
-from models.transactions import OUTCOME_UNKNOWN, current_transaction
-from pipelines.pull_queues.items import DifferentItemError, ItemId, check
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.pull_queues.items import DifferentItemError, ItemId, check
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 # How long an idempotency key is known at least.
 RECEIPTS_FOR = timedelta(hours=24)
@@ -63,7 +63,7 @@ def add_in_transaction(
 
     Raises:
         BadItemError: it cannot be added.
-        models.transactions.NoTransactionError: there is no transaction.
+        rollforward.datastore.transactions.NoTransactionError: there is no transaction.
     """
     check(payload, tag, None)
     transaction, what = current_transaction(), digest_of(queue, payload, tag)

@@ -18,8 +18,10 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from models.commits import CHANGED, commit_unchanged, read_versions
-from models.pull_queues import (
+from rollforward.datastore.commits import CHANGED, commit_unchanged, read_versions
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, RETRIED
+from rollforward.pull_queues.add import make_ready
+from rollforward.pull_queues.entities import (
     PullItem,
     PullReceipt,
     ack_key,
@@ -30,11 +32,9 @@ from models.pull_queues import (
     tagged_items,
     time_of,
 )
-from models.transactions import OUTCOME_UNKNOWN, RETRIED
-from pipelines.pull_queues.add import make_ready
-from pipelines.pull_queues.items import ItemId, Lease, Oldest
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.pull_queues.items import ItemId, Lease, Oldest
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 # Items of one commit: of the largest payloads these are 4 MB, and a request has at most 10 MiB.
 MAX_ITEMS = 40

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from models.expiry import MAX_KEYS, delete_due
-from models.pull_queues import expired_dead_items, expired_receipts
-from pipelines.pull_queues.queue import PullQueue
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks.pattern import Pattern
+from rollforward.datastore.expiry import MAX_KEYS, delete_due
+from rollforward.pull_queues.entities import expired_dead_items, expired_receipts
+from rollforward.pull_queues.queue import PullQueue
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.pattern import Pattern
 
 # Of expired receipts in one round; the next one is a minute away. As many as are acks in a minute.
 MAX_PAGES = 80

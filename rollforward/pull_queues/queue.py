@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from models.pull_queues import PullItem, dead_items, group_items, item_key, tag_group
-from models.transactions import current_transaction, transact
-from pipelines.pull_queues import add as adding
-from pipelines.pull_queues import leasing
-from pipelines.pull_queues.add import make_ready
-from pipelines.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
+from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.pull_queues import add as adding
+from rollforward.pull_queues import leasing
+from rollforward.pull_queues.add import make_ready
+from rollforward.pull_queues.entities import PullItem, dead_items, group_items, item_key, tag_group
+from rollforward.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
 MAX_LEASE_S = 7 * 24 * 3600.0
@@ -76,7 +76,7 @@ class PullQueue:
 
         Raises:
             BadItemError: it cannot be added.
-            models.transactions.NoTransactionError: there is no transaction.
+            rollforward.datastore.transactions.NoTransactionError: there is no transaction.
         """
         return adding.add_in_transaction(clients, self.name, self.partitions, payload, tag, delay_s)
 

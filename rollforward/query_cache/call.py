@@ -13,13 +13,13 @@ import pydantic
 import pydantic_core
 from google.cloud import ndb
 
-from pipelines.query_cache import stats as kinds
-from pipelines.query_cache.entry import Entry, generation, space_of
-from pipelines.query_cache.envelope import Envelope
-from pipelines.query_cache.flights import Flights
-from pipelines.query_cache.lease import Lease
-from pipelines.query_cache.stats import Tally
-from pipelines.runtime import Clients
+from rollforward.query_cache import stats as kinds
+from rollforward.query_cache.entry import Entry, generation, space_of
+from rollforward.query_cache.envelope import Envelope
+from rollforward.query_cache.flights import Flights
+from rollforward.query_cache.lease import Lease
+from rollforward.query_cache.stats import Tally
+from rollforward.runtime import Clients
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.query_cache.envelope import Envelope, pack, unpack
-from pipelines.query_cache.lease import Lease, holder_of
-from pipelines.runtime import Clients
-from pipelines.runtime.cache import MAX_TTL_S
-from pipelines.runtime.clock import CLOCK_SKEW_S
+from rollforward.query_cache.envelope import Envelope, pack, unpack
+from rollforward.query_cache.lease import Lease, holder_of
+from rollforward.runtime import Clients
+from rollforward.runtime.cache import MAX_TTL_S
+from rollforward.runtime.clock import CLOCK_SKEW_S
 
 GENERATION_BYTES = 32
 # How a caller looks for the value that another process computes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, wait
 
-from pipelines.query_cache.envelope import Envelope
+from rollforward.query_cache.envelope import Envelope
 
 
 class Flight:

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from pipelines.runtime import Clients
+from rollforward.runtime import Clients
 
 # So a renewal may be lost, and the next one comes in time.
 RENEWALS = 3

@@ -14,13 +14,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 import pydantic
 from google.cloud import ndb
 
-from pipelines.query_cache.call import Call, Reading, State, Terms
-from pipelines.query_cache.entry import new_generation, space_of
-from pipelines.query_cache.flights import Flights
-from pipelines.query_cache.stats import CacheStats, Tally
-from pipelines.runtime import Clients
-from pipelines.runtime.adapters import adapter_of, shape_of
-from pipelines.runtime.cache import MAX_TTL_S
+from rollforward.query_cache.call import Call, Reading, State, Terms
+from rollforward.query_cache.entry import new_generation, space_of
+from rollforward.query_cache.flights import Flights
+from rollforward.query_cache.stats import CacheStats, Tally
+from rollforward.runtime import Clients
+from rollforward.runtime.adapters import adapter_of, shape_of
+from rollforward.runtime.cache import MAX_TTL_S
 
 log = logging.getLogger(__name__)
 

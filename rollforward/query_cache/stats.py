@@ -14,8 +14,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from pipelines.runtime import Clients
-from pipelines.runtime.cache import counted
+from rollforward.runtime import Clients
+from rollforward.runtime.cache import counted
 
 PUSH_INTERVAL_S = 1.0
 STATS_TTL_S = 24 * 3600

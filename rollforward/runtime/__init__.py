@@ -4,11 +4,11 @@ Opened once per process, after the fork (gRPC does not survive one), and passed 
 Tests own every field.
 """
 
-from pipelines.runtime.cache import Cache, NoCache, open_cache
-from pipelines.runtime.clients import Clients, open_cloud_tasks, open_datastore
-from pipelines.runtime.clock import Clock, SystemClock, naive_utc
-from pipelines.runtime.flusher import PeriodicFlusher
-from pipelines.runtime.rpc import Cost, Meter
+from rollforward.runtime.cache import Cache, NoCache, open_cache
+from rollforward.runtime.clients import Clients, open_cloud_tasks, open_datastore
+from rollforward.runtime.clock import Clock, SystemClock, naive_utc
+from rollforward.runtime.flusher import PeriodicFlusher
+from rollforward.runtime.rpc import Cost, Meter
 
 __all__ = [
     "Cache",

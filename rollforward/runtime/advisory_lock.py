@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pipelines.runtime.clients import Clients
+from rollforward.runtime.clients import Clients
 
 # Somebody who takes longer than this is not waited for.
 WAIT_S = 2.0

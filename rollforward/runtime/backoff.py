@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.runtime.clock import CLOCK_SKEW_S
+from rollforward.runtime.clock import CLOCK_SKEW_S
 
 PATIENT_AFTER_S = 600.0
 HOUR_S = 3600.0

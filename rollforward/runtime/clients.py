@@ -12,18 +12,18 @@ from google.auth import credentials as auth_credentials
 from google.cloud import ndb
 from google.cloud.ndb import _retry
 
-from models.contexts import explain_missing_context
-from models.unknown_properties import keep_unknown_properties
-from pipelines.runtime import topics
-from pipelines.runtime.cache import Cache
-from pipelines.runtime.clock import Clock, SystemClock
-from pipelines.runtime.first_use import OnFirstUse
-from pipelines.runtime.heartbeats import Heart, ThreadedHeart
-from pipelines.runtime.messages import TaskQueue
-from pipelines.runtime.open_transactions import OpenTransactions
-from pipelines.runtime.process_state import ProcessState
-from pipelines.runtime.processes import NoProcesses, Processes
-from pipelines.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
+from rollforward.datastore.contexts import explain_missing_context
+from rollforward.datastore.unknown_properties import keep_unknown_properties
+from rollforward.runtime import topics
+from rollforward.runtime.cache import Cache
+from rollforward.runtime.clock import Clock, SystemClock
+from rollforward.runtime.first_use import OnFirstUse
+from rollforward.runtime.heartbeats import Heart, ThreadedHeart
+from rollforward.runtime.messages import TaskQueue
+from rollforward.runtime.open_transactions import OpenTransactions
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.processes import NoProcesses, Processes
+from rollforward.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 
 if TYPE_CHECKING:
     from google.cloud import tasks_v2
@@ -114,7 +114,8 @@ def open_datastore(
     """
     # ndb repeats each failed call three times, with seconds in between, even inside a
     # transaction that is lost already. Here `transact`, the queue or the visitor tries again.
-    # There is no public switch; tests/models/test_transactions.py notices if this one goes.
+    # There is no public switch; tests/rollforward/datastore/test_transactions.py notices if this
+    # one goes.
     _retry._DEFAULT_RETRIES = 0
     keep_unknown_properties()
     explain_missing_context()

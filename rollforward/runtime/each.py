@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from models.transactions import TRANSIENT
+from rollforward.datastore.transactions import TRANSIENT
 
 log = logging.getLogger(__name__)
 

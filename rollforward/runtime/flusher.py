@@ -15,7 +15,7 @@ from typing import Protocol
 
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.runtime.clients import Clients
+from rollforward.runtime.clients import Clients
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """What every remote call over gRPC goes through: a deadline, and a count.
 
-The count is that of a bill: `devserver/prices.toml` has the rules with their sources.
+The count is that of a bill: `rollforward/local/prices.toml` has the rules with their sources.
 
 Both are interceptors of the channel, so they see ndb, google-cloud-datastore and
 google-cloud-tasks alike, and tests put their faults in the same place.

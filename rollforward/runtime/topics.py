@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.runtime.clients import Clients
+    from rollforward.runtime.clients import Clients
 
 # A topic that nobody publishes for so long has no version any more, which is another one.
 KEPT_FOR_S = 6 * 3600

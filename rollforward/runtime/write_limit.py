@@ -25,8 +25,8 @@ from typing import Any
 
 import grpc
 
-from pipelines.runtime.cache import Cache
-from pipelines.runtime.failed_call import FailedCall
+from rollforward.runtime.cache import Cache
+from rollforward.runtime.failed_call import FailedCall
 
 
 class Contended(FailedCall):

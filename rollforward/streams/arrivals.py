@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelines.runtime.process_state import ProcessState
-from pipelines.runtime.siblings import MAX_BYTES, open_siblings
-from pipelines.streams.calls import Found
-from pipelines.streams.encoding import load
-from pipelines.streams.rows import CHUNK, inbox_of, is_late
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.siblings import MAX_BYTES, open_siblings
+from rollforward.streams.calls import Found
+from rollforward.streams.encoding import load
+from rollforward.streams.rows import CHUNK, inbox_of, is_late
 
 # A worker looks for itself once in so long.
 LOOKS_EVERY_S = 0.05

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipelines.streams.calls import ChangedError, OutcomeUnknownError, Steps
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadLayoutError, UnknownStreamError
-from pipelines.streams.limits import MAX_INTERVALS
-from pipelines.streams.load import LoadMeter, to_merge
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import Head, Interval
-from pipelines.streams.shelf import is_crowded
+from rollforward.streams.calls import ChangedError, OutcomeUnknownError, Steps
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadLayoutError, UnknownStreamError
+from rollforward.streams.limits import MAX_INTERVALS
+from rollforward.streams.load import LoadMeter, to_merge
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import Head, Interval
+from rollforward.streams.shelf import is_crowded
 
 # Others were faster, or have detached it; if it is still needed, it is tried again.
 FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError, UnknownStreamError)
@@ -30,7 +30,7 @@ def split_if_full(
         share = f"{load.hot_share:.0%} of {computation}"
         environment.complain(
             f"{environment.pipeline.name}: {load.hot_key!r} is {share}, which one worker at a time "
-            "works on: combine its records by parts first (pipelines.streams.two_phase)"
+            "works on: combine its records by parts first (rollforward.streams.two_phase)"
         )
     if meter.split_slot is None or limit is None or len(head.intervals[computation]) >= limit:
         return False

@@ -17,11 +17,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from pipelines.runtime.texts import storable
-from pipelines.streams.computation import Computation
-from pipelines.streams.context import Context
-from pipelines.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError, WeakError
-from pipelines.streams.keys import (
+from rollforward.runtime.texts import storable
+from rollforward.streams.computation import Computation
+from rollforward.streams.context import Context
+from rollforward.streams.errors import BadRecordError, TooEarlyError, UnknownStreamError, WeakError
+from rollforward.streams.keys import (
     DEAD_TIMERS,
     NOTHING,
     Effects,
@@ -33,7 +33,7 @@ from pipelines.streams.keys import (
     Target,
     derived_id,
 )
-from pipelines.streams.records import (
+from rollforward.streams.records import (
     FOREVER,
     NEVER,
     Record,
@@ -43,9 +43,9 @@ from pipelines.streams.records import (
     check_time,
     value_text,
 )
-from pipelines.streams.state import State
-from pipelines.streams.texts import decoded
-from pipelines.streams.work import Work
+from rollforward.streams.state import State
+from rollforward.streams.texts import decoded
+from rollforward.streams.work import Work
 
 # Of one batch, so that its commit stays below 10 MiB.
 MAX_FIRED = 1_000

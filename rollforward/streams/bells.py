@@ -14,9 +14,9 @@ import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from pipelines.streams.calls import Pause, Steps
-from pipelines.streams.environment import Environment
-from pipelines.streams.mail import ring
+from rollforward.streams.calls import Pause, Steps
+from rollforward.streams.environment import Environment
+from rollforward.streams.mail import ring
 
 
 class Bell:

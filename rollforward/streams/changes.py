@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, Steps
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import TopologyError, UnknownStreamError
-from pipelines.streams.injection import MAX_ATTEMPTS, read_head, with_intervals, with_sources
-from pipelines.streams.mail import ring
-from pipelines.streams.rows import Head
-from pipelines.streams.sink import Sink
-from pipelines.streams.topology import (
+from rollforward.streams.calls import ChangedError, Commit, OutcomeUnknownError, Steps
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import TopologyError, UnknownStreamError
+from rollforward.streams.injection import MAX_ATTEMPTS, read_head, with_intervals, with_sources
+from rollforward.streams.mail import ring
+from rollforward.streams.rows import Head
+from rollforward.streams.sink import Sink
+from rollforward.streams.topology import (
     ATTACHING,
     DISCARDING,
     DRAINING,
@@ -34,8 +34,8 @@ from pipelines.streams.topology import (
     part_of,
     parts_of,
 )
-from pipelines.streams.trial import try_states
-from pipelines.streams.watermarks import published, read_cut
+from rollforward.streams.trial import try_states
+from rollforward.streams.watermarks import published, read_cut
 
 # Returns the topology with a change, or None: there is nothing to do.
 Changed = Callable[[Head], dict[str, Part] | None]

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.records import Record
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.records import Record
 
 # A state has at most 900 KB.
 MAX_COLLECTED = 1_000

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from pipelines.streams.context import Context, Hands
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.records import Record, Timer
-from pipelines.streams.state import JSON, Codec
+from rollforward.streams.context import Context, Hands
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.records import Record, Timer
+from rollforward.streams.state import JSON, Codec
 
 KeyOf = Callable[[Any], str]
 # What becomes of a late record.
@@ -45,7 +45,8 @@ class Computation:
         inputs: The streams that it reads, each with the function that takes a record's key from
             its value.
         outputs: The streams that it may write.
-        inner: The streams that it both writes and reads, if it is fused (pipelines.streams.fused).
+        inner: The streams that it both writes and reads, if it is fused
+            (rollforward.streams.fused).
         late: What becomes of a record that was late when it was injected, and of what it led to:
             "process": `record` gets it, and `ctx.late` says so; "drop": it is counted and dropped.
         late_stream: Where late records go that are dropped, here or by `ctx.drop_late()`; None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipelines.streams.records import FOREVER
-from pipelines.streams.state import State
+from rollforward.streams.records import FOREVER
+from rollforward.streams.state import State
 
 
 class Hands(Protocol):

@@ -9,14 +9,14 @@ from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pipelines.runtime.texts import storable
-from pipelines.streams.computation import Computation
-from pipelines.streams.errors import UnknownStreamError
-from pipelines.streams.keys import Target
-from pipelines.streams.limits import MAX_INTERVALS, Limits
-from pipelines.streams.records import check_key
-from pipelines.streams.sink import Sink
-from pipelines.streams.sources import PushSource, Source
+from rollforward.runtime.texts import storable
+from rollforward.streams.computation import Computation
+from rollforward.streams.errors import UnknownStreamError
+from rollforward.streams.keys import Target
+from rollforward.streams.limits import MAX_INTERVALS, Limits
+from rollforward.streams.records import check_key
+from rollforward.streams.sink import Sink
+from rollforward.streams.sources import PushSource, Source
 
 
 class Graph:
@@ -145,7 +145,7 @@ class Declaration:
             computations: Classes, or instances of classes that take arguments.
             sources: Of streams that no computation writes. One that is not named here is a
                 `PushSource`.
-            sinks: Of streams whose records leave the pipeline (pipelines.streams.sinks).
+            sinks: Of streams whose records leave the pipeline (rollforward.streams.sinks).
             standby: Computations, sinks and other versions of them that do not run until they are
                 attached (`Pipeline.attach`, `Pipeline.replace`).
             intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at

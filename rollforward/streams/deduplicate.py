@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from pipelines.streams.computation import Computation, KeyOf
-from pipelines.streams.context import Context
-from pipelines.streams.records import Record
-from pipelines.streams.windows import milliseconds
+from rollforward.streams.computation import Computation, KeyOf
+from rollforward.streams.context import Context
+from rollforward.streams.records import Record
+from rollforward.streams.windows import milliseconds
 
 
 class Deduplicate(Computation):

@@ -9,13 +9,14 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models import rows, streams
-from models.transactions import transact
-from pipelines.runtime.clients import Clients
-from pipelines.streams.calls import ChangedError, Commit, Key, SinkFailedError, TooLargeError
-from pipelines.streams.encoding import check_sizes, dump, load
-from pipelines.streams.sink import Sink
-from pipelines.tasks.errors import Retry, Unavailable
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.streams import entities as streams
+from rollforward.streams.calls import ChangedError, Commit, Key, SinkFailedError, TooLargeError
+from rollforward.streams.encoding import check_sizes, dump, load
+from rollforward.streams.sink import Sink
+from rollforward.tasks.errors import Retry, Unavailable
 
 # Of what a sink asks for, for example a query that lacks its index.
 REFUSALS = (rpc_errors.FailedPrecondition, rpc_errors.NotFound, rpc_errors.AlreadyExists)

@@ -12,11 +12,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pipelines.runtime.limits import COMMIT
-from pipelines.streams.calls import FullError, Key, TooLargeError
-from pipelines.streams.keys import KeyState, SetTimer, made
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import (
+from rollforward.runtime.limits import COMMIT
+from rollforward.streams.calls import FullError, Key, TooLargeError
+from rollforward.streams.keys import KeyState, SetTimer, made
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import (
     CHUNK,
     DEAD,
     HEAD,
@@ -38,7 +38,7 @@ from pipelines.streams.rows import (
     later_code,
     part_of_row,
 )
-from pipelines.streams.texts import encoder, quoted
+from rollforward.streams.texts import encoder, quoted
 
 _COLUMNS = frozenset(Letter._fields)
 _encode = encoder(allow_nan=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipelines.streams.calls import Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.rows import Head, Interval, Names
-from pipelines.streams.topology import Plan, first_parts, parts_of
+from rollforward.streams.calls import Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.rows import Head, Interval, Names
+from rollforward.streams.topology import Plan, first_parts, parts_of
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pipelines.streams.calls import Commit, Found, Key, Scan
-from pipelines.streams.environment import Environment
-from pipelines.streams.keys import Target
-from pipelines.streams.layout import Inbox, Left
-from pipelines.streams.mail import Mail
-from pipelines.streams.rows import CHUNK, LATE, Head, Names, is_late, late_at, past_names
+from rollforward.streams.calls import Commit, Found, Key, Scan
+from rollforward.streams.environment import Environment
+from rollforward.streams.keys import Target
+from rollforward.streams.layout import Inbox, Left
+from rollforward.streams.mail import Mail
+from rollforward.streams.rows import CHUNK, LATE, Head, Names, is_late, late_at, past_names
 
 # Of at most 256 KB each, in one commit.
 MAX_FORWARDED = 8

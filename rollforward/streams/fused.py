@@ -29,15 +29,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from pipelines.streams.computation import Computation, KeyOf
-from pipelines.streams.context import Context, Hands
-from pipelines.streams.declaration import Graph, as_computation
-from pipelines.streams.errors import BadRecordError, UnknownStreamError
-from pipelines.streams.keys import SetTimer
-from pipelines.streams.records import NEVER, Record, Timer, check_output, check_tag, value_text
-from pipelines.streams.sink import Sink
-from pipelines.streams.state import JSON, JsonCodec, State
-from pipelines.streams.texts import decoded
+from rollforward.streams.computation import Computation, KeyOf
+from rollforward.streams.context import Context, Hands
+from rollforward.streams.declaration import Graph, as_computation
+from rollforward.streams.errors import BadRecordError, UnknownStreamError
+from rollforward.streams.keys import SetTimer
+from rollforward.streams.records import NEVER, Record, Timer, check_output, check_tag, value_text
+from rollforward.streams.sink import Sink
+from rollforward.streams.state import JSON, JsonCodec, State
+from rollforward.streams.texts import decoded
 
 _BETWEEN = ":"  # The name of a part and a tag; in no name.
 # A record on its way to a part; what gives it its key, unless it has that already; is it late? And

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from models import rows
-from pipelines.runtime.clients import Clients
-from pipelines.streams import reading
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import CHUNK, DEAD
-from pipelines.streams.service import Engine
-from pipelines.tasks.pattern import Gauge
+from rollforward.datastore import rows
+from rollforward.runtime.clients import Clients
+from rollforward.streams import reading
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import CHUNK, DEAD
+from rollforward.streams.service import Engine
+from rollforward.tasks.pattern import Gauge
 
 MAX_COUNTED = 200
 _COUNTED = f"at most {MAX_COUNTED} are counted."

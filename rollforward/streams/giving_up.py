@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pipelines.runtime.texts import storable
-from pipelines.streams.calls import UnworkableError
-from pipelines.streams.keys import Counts, Effects, Failure, Input, KeyState
+from rollforward.runtime.texts import storable
+from rollforward.streams.calls import UnworkableError
+from rollforward.streams.keys import Counts, Effects, Failure, Input, KeyState
 
 MAX_DEATHS = 5
 MAX_ERROR_CHARS = 500

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipelines.streams.environment import Environment
-from pipelines.streams.rows import Head, Interval
+from rollforward.streams.environment import Environment
+from rollforward.streams.rows import Head, Interval
 
 MAX_WAIT_MS = 30_000
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.runtime.clients import Clients
-from pipelines.streams.calls import HandOn
-from pipelines.streams.sink import Sink
+from rollforward.runtime.clients import Clients
+from rollforward.streams.calls import HandOn
+from rollforward.streams.sink import Sink
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.streams.calls import Commit, Found, Key, Read, Steps
-from pipelines.streams.rows import IDS, IdsPart, Interval, Names
+from rollforward.streams.calls import Commit, Found, Key, Read, Steps
+from rollforward.streams.rows import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200

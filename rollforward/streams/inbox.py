@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
 
-from pipelines.streams.calls import Commit, Found, Key
-from pipelines.streams.keys import Input, made
-from pipelines.streams.rows import CHUNK, Letter, fingerprint, late_at
+from rollforward.streams.calls import Commit, Found, Key
+from rollforward.streams.keys import Input, made
+from rollforward.streams.rows import CHUNK, Letter, fingerprint, late_at
 
 _id_of = attrgetter("id")
 

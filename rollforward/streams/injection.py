@@ -12,8 +12,8 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pipelines.streams.bells import ring_for_push
-from pipelines.streams.calls import (
+from rollforward.streams.bells import ring_for_push
+from rollforward.streams.calls import (
     Attempt,
     ChangedError,
     Commit,
@@ -25,15 +25,15 @@ from pipelines.streams.calls import (
     Steps,
     UnworkableError,
 )
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
-from pipelines.streams.keys import Target
-from pipelines.streams.mail import Mail
-from pipelines.streams.passing import Parcel, Passage, added, hand_on
-from pipelines.streams.percentiles import with_delays
-from pipelines.streams.records import FOREVER, check_time, value_text
-from pipelines.streams.rows import (
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
+from rollforward.streams.keys import Target
+from rollforward.streams.mail import Mail
+from rollforward.streams.passing import Parcel, Passage, added, hand_on
+from rollforward.streams.percentiles import with_delays
+from rollforward.streams.records import FOREVER, check_time, value_text
+from rollforward.streams.rows import (
     SLOTS,
     Head,
     Interval,
@@ -43,8 +43,8 @@ from pipelines.streams.rows import (
     fingerprint,
     first_slots,
 )
-from pipelines.streams.texts import quoted
-from pipelines.streams.topology import first_parts, with_process
+from rollforward.streams.texts import quoted
+from rollforward.streams.topology import first_parts, with_process
 
 # A clock of a source may be so far ahead of ours.
 MAX_AHEAD_MS = 60_000

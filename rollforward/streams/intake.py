@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelines.streams.calls import Found, Peek, Peeks, Scan, Steps
-from pipelines.streams.environment import Pace
-from pipelines.streams.forwarding import scan_late
-from pipelines.streams.layout import Inbox
-from pipelines.streams.rows import CHUNK, LATE, Names, chunk_size, first_name, past_names
+from rollforward.streams.calls import Found, Peek, Peeks, Scan, Steps
+from rollforward.streams.environment import Pace
+from rollforward.streams.forwarding import scan_late
+from rollforward.streams.layout import Inbox
+from rollforward.streams.rows import CHUNK, LATE, Names, chunk_size, first_name, past_names
 
 # Of chunks beyond the first `max_chunks`; as many as those may have.
 MAX_BYTES = 5_000_000

@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pipelines.streams.combine import Combine
-from pipelines.streams.computation import Computation, KeyOf
-from pipelines.streams.context import Context
-from pipelines.streams.records import FOREVER, NEVER, Record, Timer
-from pipelines.streams.windows import Windowed, Windows, milliseconds
+from rollforward.streams.combine import Combine
+from rollforward.streams.computation import Computation, KeyOf
+from rollforward.streams.context import Context
+from rollforward.streams.records import FOREVER, NEVER, Record, Timer
+from rollforward.streams.windows import Windowed, Windows, milliseconds
 
 _LEFT, _RIGHT, _AT = "left", "right", "at:"
 _NOTHING = (None, None)  # The time and the value of a side that has no record.

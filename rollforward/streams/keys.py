@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
-from pipelines.streams.records import NEVER
+from rollforward.streams.records import NEVER
 
 AGAIN = "\0"  # In no id that somebody has given.
 T = TypeVar("T", bound=tuple[Any, ...])

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipelines.streams.rows import Head, part_of_row, slot_of
+from rollforward.streams.rows import Head, part_of_row, slot_of
 
 
 class Left(NamedTuple):

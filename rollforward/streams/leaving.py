@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelines.streams.calls import (
+from rollforward.streams.calls import (
     ChangedError,
     Commit,
     Found,
@@ -28,11 +28,11 @@ from pipelines.streams.calls import (
     Scan,
     Steps,
 )
-from pipelines.streams.environment import Environment
-from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, part_of_row
-from pipelines.streams.shutting import Row, noted_by_all
-from pipelines.streams.topology import (
+from rollforward.streams.environment import Environment
+from rollforward.streams.records import FOREVER, NEVER
+from rollforward.streams.rows import CHUNK, IDS, LARGE, SLAB, Head, part_of_row
+from rollforward.streams.shutting import Row, noted_by_all
+from rollforward.streams.topology import (
     ATTACHING,
     CLEANING,
     DISCARDING,
@@ -46,7 +46,7 @@ from pipelines.streams.topology import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.streams.watermarks import Cut
+    from rollforward.streams.watermarks import Cut
 
 # Rows that are deleted by one commit, and commits of one tick.
 MAX_DELETED, MAX_COMMITS = 100, 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines.streams.rows import SLOTS
+from rollforward.streams.rows import SLOTS
 
 __all__ = ["MAX_INTERVALS", "SLOTS", "Limits"]
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from pipelines.streams.rows import Load, slot_of
+from rollforward.streams.rows import Load, slot_of
 
 PERIOD_MS = 1_000
 SPLIT_BUSY = 0.8

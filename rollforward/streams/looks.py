@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from pipelines.streams.calls import Peek, Peeks, Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.layout import Inbox, inboxes_of
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, LATE, Head, inbox_of, is_late, past_names, time_of
+from rollforward.streams.calls import Peek, Peeks, Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.layout import Inbox, inboxes_of
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import CHUNK, LATE, Head, inbox_of, is_late, past_names, time_of
 
 # Of an inbox, at first: as many as an answer of the service has.
 FIRST_NAMES = 300

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipelines.streams.calls import ChangedError, Read, Steps
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.injection import MAX_ATTEMPTS
-from pipelines.streams.keys import NOTHING, KeyState
-from pipelines.streams.layout import by_interval, interval_of
-from pipelines.streams.rows import SLOTS, Head, Interval, slot_of
-from pipelines.streams.shelf import Shelf
-from pipelines.streams.topology import CLEANING, DISCARDING, parts_of
+from rollforward.streams.calls import ChangedError, Read, Steps
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.injection import MAX_ATTEMPTS
+from rollforward.streams.keys import NOTHING, KeyState
+from rollforward.streams.layout import by_interval, interval_of
+from rollforward.streams.rows import SLOTS, Head, Interval, slot_of
+from rollforward.streams.shelf import Shelf
+from rollforward.streams.topology import CLEANING, DISCARDING, parts_of
 
 
 class Seen(NamedTuple):

@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipelines.streams.calls import Create, Key, Read, Steps, Wake
-from pipelines.streams.environment import Environment
-from pipelines.streams.keys import Production, Target
-from pipelines.streams.layout import birth_of, interval_of
-from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
+from rollforward.streams.calls import Create, Key, Read, Steps, Wake
+from rollforward.streams.environment import Environment
+from rollforward.streams.keys import Production, Target
+from rollforward.streams.layout import birth_of, interval_of
+from rollforward.streams.records import FOREVER, NEVER
+from rollforward.streams.rows import LATE, ON_TIME, DeadRow, Head, Letter, slot_of
 
 MAX_LETTERS = 500
 MAX_TICK_S = 1.0

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.streams.bells import Bell
-from pipelines.streams.calls import (
+from rollforward.streams.bells import Bell
+from rollforward.streams.calls import (
     ChangedError,
     Commit,
     Create,
@@ -25,17 +25,17 @@ from pipelines.streams.calls import (
     Steps,
     TooLargeError,
 )
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
-from pipelines.streams.ids import KnownIds
-from pipelines.streams.injection import is_complete, read_head
-from pipelines.streams.layout import Left, left_within
-from pipelines.streams.mail import ring, wake
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import CHUNK, Head, Interval
-from pipelines.streams.shelf import Shelf
-from pipelines.streams.topology import Plan
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
+from rollforward.streams.ids import KnownIds
+from rollforward.streams.injection import is_complete, read_head
+from rollforward.streams.layout import Left, left_within
+from rollforward.streams.mail import ring, wake
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import CHUNK, Head, Interval
+from rollforward.streams.shelf import Shelf
+from rollforward.streams.topology import Plan
 
 ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.

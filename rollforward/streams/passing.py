@@ -25,14 +25,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from pipelines.streams.batch import MAX_PRODUCED_BYTES, run_batch
-from pipelines.streams.calls import HandOn, Steps
-from pipelines.streams.environment import Environment
-from pipelines.streams.inbox import inputs_of
-from pipelines.streams.keys import Production, Target, derived_id
-from pipelines.streams.mail import Mail
-from pipelines.streams.rows import Head, Letter
-from pipelines.streams.sink import Sink, SinkRecord
+from rollforward.streams.batch import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.calls import HandOn, Steps
+from rollforward.streams.environment import Environment
+from rollforward.streams.inbox import inputs_of
+from rollforward.streams.keys import Production, Target, derived_id
+from rollforward.streams.mail import Mail
+from rollforward.streams.rows import Head, Letter
+from rollforward.streams.sink import Sink, SinkRecord
 
 
 class Parcel(NamedTuple):

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.each import run_each
-from pipelines.streams.gauges import gauges_of
-from pipelines.streams.pipeline import Pipeline, push_task
-from pipelines.streams.service import tasks_of
-from pipelines.streams.sweep import sweep_pipeline
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.pattern import Gauge, Pattern
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.each import run_each
+from rollforward.streams.gauges import gauges_of
+from rollforward.streams.pipeline import Pipeline, push_task
+from rollforward.streams.service import tasks_of
+from rollforward.streams.sweep import sweep_pipeline
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Gauge, Pattern
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import Head, SourceRow, chunk_size, is_late, time_of
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.records import FOREVER, NEVER
+from rollforward.streams.rows import Head, SourceRow, chunk_size, is_late, time_of
 
 # The first is of no delay. From there on each bound is 1.41 times the one before; the last one has
 # all delays of over two hours.

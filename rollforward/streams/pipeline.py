@@ -10,26 +10,26 @@ from typing import Annotated, Any
 
 import pydantic
 
-from models.transactions import current_transaction
-from pipelines import outbox
-from pipelines.runtime.clients import Clients
-from pipelines.streams import changes, lookup, progress, reading
-from pipelines.streams.calls import Create, Key, RepeatedError, Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadRecordError, HeldBackError
-from pipelines.streams.injection import Injected, Offer, arrival, inject, read_head
-from pipelines.streams.keys import AGAIN
-from pipelines.streams.progress import Topology
-from pipelines.streams.pulling import pull_wake
-from pipelines.streams.reading import DeadLetter, Status
-from pipelines.streams.records import FOREVER, check_time, encoded_bytes, value_text
-from pipelines.streams.reshaping import halve, merge, split
-from pipelines.streams.rows import OUTBOX, SLOTS
-from pipelines.streams.service import TICKS_QUEUE, Engine
-from pipelines.streams.sources import PullSource, PushSource
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Retry
+from rollforward import outbox
+from rollforward.datastore.transactions import current_transaction
+from rollforward.runtime.clients import Clients
+from rollforward.streams import changes, lookup, progress, reading
+from rollforward.streams.calls import Create, Key, RepeatedError, Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadRecordError, HeldBackError
+from rollforward.streams.injection import Injected, Offer, arrival, inject, read_head
+from rollforward.streams.keys import AGAIN
+from rollforward.streams.progress import Topology
+from rollforward.streams.pulling import pull_wake
+from rollforward.streams.reading import DeadLetter, Status
+from rollforward.streams.records import FOREVER, check_time, encoded_bytes, value_text
+from rollforward.streams.reshaping import halve, merge, split
+from rollforward.streams.rows import OUTBOX, SLOTS
+from rollforward.streams.service import TICKS_QUEUE, Engine
+from rollforward.streams.sources import PullSource, PushSource
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Retry
 
 log = logging.getLogger(__name__)
 

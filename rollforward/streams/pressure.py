@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
-from pipelines.streams.calls import Create, Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.pulling import pull_wake
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import Head, SourceRow, chunk_size
-from pipelines.streams.sources import PullSource
+from rollforward.streams.calls import Create, Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.pulling import pull_wake
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import Head, SourceRow, chunk_size
+from rollforward.streams.sources import PullSource
 
 Place = tuple[str, str]  # A stream and a process.
 

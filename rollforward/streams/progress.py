@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pipelines.streams.calls import Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.lookup import look_at_head
-from pipelines.streams.rows import Head
-from pipelines.streams.topology import (
+from rollforward.streams.calls import Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.lookup import look_at_head
+from rollforward.streams.rows import Head
+from rollforward.streams.topology import (
     RUNNING,
     Change,
     Part,
@@ -20,7 +20,7 @@ from pipelines.streams.topology import (
     parts_of,
     under_way,
 )
-from pipelines.streams.watermarks import Cut, read_cut
+from rollforward.streams.watermarks import Cut, read_cut
 
 STANDBY = "standby"
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.streams.bells import Bell
-from pipelines.streams.calls import (
+from rollforward.streams.bells import Bell
+from rollforward.streams.calls import (
     ChangedError,
     Create,
     Fetch,
@@ -22,9 +22,9 @@ from pipelines.streams.calls import (
     UnworkableError,
     Wake,
 )
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
-from pipelines.streams.injection import (
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadRecordError, HeldBackError, UnknownStreamError
+from rollforward.streams.injection import (
     Arrival,
     Injected,
     Offer,
@@ -33,8 +33,8 @@ from pipelines.streams.injection import (
     too_large,
     unfit,
 )
-from pipelines.streams.records import FOREVER, check_time, value_text
-from pipelines.streams.sources import Pulled, PullSource
+from rollforward.streams.records import FOREVER, check_time, value_text
+from rollforward.streams.sources import Pulled, PullSource
 
 # Of one commit. A single read may have more bytes, up to what a commit holds.
 MAX_PULLED = 500

@@ -18,13 +18,13 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.uploads import read_upload
-from pipelines.materialized_views import Row, View, ViewGroup, row_name
-from pipelines.materialized_views.rows import row_text
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.sources import Pulled
+from rollforward.continuations.upload_entities import read_upload
+from rollforward.materialized_views import Row, View, ViewGroup, row_name
+from rollforward.materialized_views.rows import row_text
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.sources import Pulled
 
 # Returns the content of a file from an offset on, in parts of any size.
 Content = Callable[[Clients, int], Iterable[bytes]]
@@ -50,7 +50,7 @@ def file(path: str | Path) -> Content:
 
 
 def upload(upload_id: str) -> Content:
-    """Return the content of an upload (models/uploads.py)."""
+    """Return the content of an upload (rollforward/continuations/upload_entities.py)."""
     return lambda clients, offset: read_upload(upload_id, offset)
 
 

@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines.streams.calls import ChangedError, Commit, OutcomeUnknownError, Read, Scan, Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import UnknownStreamError
-from pipelines.streams.ids import known_for_ms
-from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.keys import DEAD_TIMERS, Target, again_id
-from pipelines.streams.layout import inboxes_of
-from pipelines.streams.load import STALE_MS
-from pipelines.streams.lookup import Seen, look_at_head, read_intervals
-from pipelines.streams.mail import Mail, ring
-from pipelines.streams.pressure import held_name
-from pipelines.streams.records import NEVER, value_text
-from pipelines.streams.rows import (
+from rollforward.streams.calls import ChangedError, Commit, OutcomeUnknownError, Read, Scan, Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import UnknownStreamError
+from rollforward.streams.ids import known_for_ms
+from rollforward.streams.injection import MAX_ATTEMPTS, read_head
+from rollforward.streams.keys import DEAD_TIMERS, Target, again_id
+from rollforward.streams.layout import inboxes_of
+from rollforward.streams.load import STALE_MS
+from rollforward.streams.lookup import Seen, look_at_head, read_intervals
+from rollforward.streams.mail import Mail, ring
+from rollforward.streams.pressure import held_name
+from rollforward.streams.records import NEVER, value_text
+from rollforward.streams.rows import (
     CHUNK,
     DEAD,
     LATE,
@@ -33,7 +33,7 @@ from pipelines.streams.rows import (
     Load,
     SourceRow,
 )
-from pipelines.streams.topology import RUNNING, Plan, processes_of
+from rollforward.streams.topology import RUNNING, Plan, processes_of
 
 MAX_BACKLOG = 200
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipelines.streams.errors import BadRecordError, TooEarlyError
-from pipelines.streams.texts import check_depth, encoder
+from rollforward.streams.errors import BadRecordError, TooEarlyError
+from rollforward.streams.texts import check_depth, encoder
 
 # Later than any record: the watermark of a stream that has ended.
 FOREVER = 10**15

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from pipelines.streams import ids
-from pipelines.streams.calls import (
+from rollforward.streams import ids
+from rollforward.streams.calls import (
     ChangedError,
     Commit,
     Found,
@@ -20,18 +20,18 @@ from pipelines.streams.calls import (
     Read,
     Steps,
 )
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadLayoutError
-from pipelines.streams.injection import MAX_ATTEMPTS, read_head
-from pipelines.streams.layout import Inbox, birth_of, by_interval, interval_of, with_layout
-from pipelines.streams.limits import MAX_INTERVALS
-from pipelines.streams.load import halved, middle
-from pipelines.streams.lookup import look_at_head
-from pipelines.streams.mail import ring, ring_at
-from pipelines.streams.passing import added
-from pipelines.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
-from pipelines.streams.shelf import is_crowded, summary
-from pipelines.streams.topology import Plan
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadLayoutError
+from rollforward.streams.injection import MAX_ATTEMPTS, read_head
+from rollforward.streams.layout import Inbox, birth_of, by_interval, interval_of, with_layout
+from rollforward.streams.limits import MAX_INTERVALS
+from rollforward.streams.load import halved, middle
+from rollforward.streams.lookup import look_at_head
+from rollforward.streams.mail import ring, ring_at
+from rollforward.streams.passing import added
+from rollforward.streams.rows import SLOTS, IdsPart, Interval, Slab, SlabBody, slot_of
+from rollforward.streams.shelf import is_crowded, summary
+from rollforward.streams.topology import Plan
 
 COUNTS = (
     "records", "late", "late_inside", "dead", "repeated", "fired", "produced", "unkeyed",

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pipelines.streams.calls import Found, Key
-from pipelines.streams.keys import NOTHING
-from pipelines.streams.rows import SlabBody
+from rollforward.streams.calls import Found, Key
+from rollforward.streams.keys import NOTHING
+from rollforward.streams.rows import SlabBody
 
 ROW_BYTES, TIMER_BYTES = 200, 50
 # Evicted down to this part of what is allowed, so that it is not done for each row.

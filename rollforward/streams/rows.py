@@ -1,6 +1,6 @@
 """The rows of a pipeline: their names, and what stands in them.
 
-models/streams.py says which kinds there are and how they grow.
+rollforward/streams/entities.py says which kinds there are and how they grow.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from pipelines.streams.calls import Key
-from pipelines.streams.errors import MissingCodeError
-from pipelines.streams.keys import KeyState
-from pipelines.streams.records import FOREVER, NEVER
+from rollforward.streams.calls import Key
+from rollforward.streams.errors import MissingCodeError
+from rollforward.streams.keys import KeyState
+from rollforward.streams.records import FOREVER, NEVER
 
 HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
     "StreamHead",

@@ -14,13 +14,13 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 from google.api_core import exceptions as rpc_errors
 
-from models import rows
-from models.transactions import OUTCOME_UNKNOWN
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import SystemClock
-from pipelines.runtime.messages import Message
-from pipelines.streams.arrivals import Arrivals, Arrived
-from pipelines.streams.calls import (
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import SystemClock
+from rollforward.runtime.messages import Message
+from rollforward.streams.arrivals import Arrivals, Arrived
+from rollforward.streams.calls import (
     Attempt,
     Call,
     ChangedError,
@@ -42,23 +42,23 @@ from pipelines.streams.calls import (
     UnworkableError,
     Wake,
 )
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.delivery import deliver
-from pipelines.streams.encoding import check_sizes, dump, load
-from pipelines.streams.environment import Environment, Pace
-from pipelines.streams.errors import MissingCodeError
-from pipelines.streams.giving_up import at_fault
-from pipelines.streams.hands import Hands
-from pipelines.streams.owner import unknown
-from pipelines.streams.pulling import pull
-from pipelines.streams.rows import CHUNK
-from pipelines.streams.sink import Sink
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.sources import PullSource
-from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Worker
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Retry, Unavailable
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.delivery import deliver
+from rollforward.streams.encoding import check_sizes, dump, load
+from rollforward.streams.environment import Environment, Pace
+from rollforward.streams.errors import MissingCodeError
+from rollforward.streams.giving_up import at_fault
+from rollforward.streams.hands import Hands
+from rollforward.streams.owner import unknown
+from rollforward.streams.pulling import pull
+from rollforward.streams.rows import CHUNK
+from rollforward.streams.sink import Sink
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.sources import PullSource
+from rollforward.streams.watermarks import tick
+from rollforward.streams.worker import Worker
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Retry, Unavailable
 
 log = logging.getLogger(__name__)
 

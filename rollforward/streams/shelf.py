@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.streams.calls import Commit, Found, Key, Read, Steps, TooLargeError
-from pipelines.streams.keys import NOTHING, KeyState
-from pipelines.streams.records import NEVER
-from pipelines.streams.row_cache import RowCache, size_of
-from pipelines.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, SlabBody, slot_of
+from rollforward.streams.calls import Commit, Found, Key, Read, Steps, TooLargeError
+from rollforward.streams.keys import NOTHING, KeyState
+from rollforward.streams.records import NEVER
+from rollforward.streams.row_cache import RowCache, size_of
+from rollforward.streams.rows import LARGE, SLAB, SLOTS, Interval, Names, Slab, SlabBody, slot_of
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from pipelines.streams.calls import Key
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.layout import Inbox, Left, left_of
-from pipelines.streams.rows import MAX_LEASE_MS, Head, Interval, SourceRow
-from pipelines.streams.topology import under_way
+from rollforward.streams.calls import Key
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.layout import Inbox, Left, left_of
+from rollforward.streams.rows import MAX_LEASE_MS, Head, Interval, SourceRow
+from rollforward.streams.topology import under_way
 
 # Of senders at rest, by one tick.
 MAX_NOTED, MAX_NOTED_BYTES = 200, 1_000_000

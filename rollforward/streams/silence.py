@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipelines.streams.calls import Found
-from pipelines.streams.pressure import held_name
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import Head, SourceRow
+from rollforward.streams.calls import Found
+from rollforward.streams.pressure import held_name
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import Head, SourceRow
 
 # While a watermark follows the clock, ticks come to rest between two of its steps.
 STEP_MS = 10_000

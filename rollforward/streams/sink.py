@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.runtime.clients import Clients
-from pipelines.streams.computation import Computation, KeyOf
-from pipelines.tasks.declaration import Task
+from rollforward.runtime.clients import Clients
+from rollforward.streams.computation import Computation, KeyOf
+from rollforward.tasks.declaration import Task
 
 
 @dataclass(frozen=True, slots=True)

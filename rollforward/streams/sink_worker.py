@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.runtime.texts import storable
-from pipelines.streams.calls import Commit, Delivery, Found, Steps, UnworkableError
-from pipelines.streams.giving_up import MAX_DEATHS, MAX_ERROR_CHARS, WORKERS_DIED, at_fault
-from pipelines.streams.inbox import Batch, gather
-from pipelines.streams.keys import Counts, Effects, Failure, Input
-from pipelines.streams.mail import Mail
-from pipelines.streams.owner import CAREFUL_AFTER
-from pipelines.streams.passing import sink_id
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.worker import Worker
+from rollforward.runtime.texts import storable
+from rollforward.streams.calls import Commit, Delivery, Found, Steps, UnworkableError
+from rollforward.streams.giving_up import MAX_DEATHS, MAX_ERROR_CHARS, WORKERS_DIED, at_fault
+from rollforward.streams.inbox import Batch, gather
+from rollforward.streams.keys import Counts, Effects, Failure, Input
+from rollforward.streams.mail import Mail
+from rollforward.streams.owner import CAREFUL_AFTER
+from rollforward.streams.passing import sink_id
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.worker import Worker
 
 # Of one round: the rest of a chunk that is taken in part is written again.
 MAX_CHUNKS = 10

@@ -27,14 +27,14 @@ from typing import Any, Generic, TypeVar
 
 from google.cloud import ndb
 
-from pipelines import outbox
-from pipelines.fork_join import ForkJoin
-from pipelines.materialized_views import ViewGroup
-from pipelines.runtime.clients import Clients
-from pipelines.streams.computation import KeyOf
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.tasks.declaration import Task
+from rollforward import outbox
+from rollforward.fork_join import ForkJoin
+from rollforward.materialized_views import ViewGroup
+from rollforward.runtime.clients import Clients
+from rollforward.streams.computation import KeyOf
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.tasks.declaration import Task
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.

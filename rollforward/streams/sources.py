@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from pipelines.runtime.clients import Clients
+from rollforward.runtime.clients import Clients
 
 MAX_PROCESSES = 100
 IDLE = timedelta(seconds=60)

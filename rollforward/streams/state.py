@@ -16,8 +16,8 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.texts import check_depth, decoded, encoder, quoted
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.texts import check_depth, decoded, encoder, quoted
 
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from pipelines.streams.calls import (
+from rollforward.streams.calls import (
     ChangedError,
     Found,
     OutcomeUnknownError,
@@ -24,11 +24,11 @@ from pipelines.streams.calls import (
     Steps,
     UnworkableError,
 )
-from pipelines.streams.environment import Environment
-from pipelines.streams.forwarding import MAX_FORWARDED, forwarded
-from pipelines.streams.layout import inboxes_of
-from pipelines.streams.mail import ring
-from pipelines.streams.rows import CHUNK, Head, first_name, inbox_of, past_names
+from rollforward.streams.environment import Environment
+from rollforward.streams.forwarding import MAX_FORWARDED, forwarded
+from rollforward.streams.layout import inboxes_of
+from rollforward.streams.mail import ring
+from rollforward.streams.rows import CHUNK, Head, first_name, inbox_of, past_names
 
 # Of one computation and one sweep.
 MAX_COMMITS = 20

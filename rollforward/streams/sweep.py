@@ -7,17 +7,17 @@ pull sources that nobody reads. It also looks where no worker does (`stranded.py
 
 from __future__ import annotations
 
-from pipelines.runtime.clients import Clients
-from pipelines.streams.calls import Create, Read, Steps
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment
-from pipelines.streams.pressure import held_name
-from pipelines.streams.pulling import pull_wake
-from pipelines.streams.records import FOREVER
-from pipelines.streams.service import Engine
-from pipelines.streams.sources import PullSource
-from pipelines.streams.stranded import recover
-from pipelines.streams.watermarks import tick
+from rollforward.runtime.clients import Clients
+from rollforward.streams.calls import Create, Read, Steps
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment
+from rollforward.streams.pressure import held_name
+from rollforward.streams.pulling import pull_wake
+from rollforward.streams.records import FOREVER
+from rollforward.streams.service import Engine
+from rollforward.streams.sources import PullSource
+from rollforward.streams.stranded import recover
+from rollforward.streams.watermarks import tick
 
 STALE_MS = 60_000
 NEWS_MS = 60 * STALE_MS

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from pipelines.streams.batch import MAX_FIRED, run_batch
-from pipelines.streams.declaration import Declaration, Graph
-from pipelines.streams.errors import NotIdempotentError, UnknownStreamError
-from pipelines.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
-from pipelines.streams.records import FOREVER, NEVER, Timer, check_time, value_text
-from pipelines.streams.sink import Sink, SinkRecord
+from rollforward.streams.batch import MAX_FIRED, run_batch
+from rollforward.streams.declaration import Declaration, Graph
+from rollforward.streams.errors import NotIdempotentError, UnknownStreamError
+from rollforward.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
+from rollforward.streams.records import FOREVER, NEVER, Timer, check_time, value_text
+from rollforward.streams.sink import Sink, SinkRecord
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from json import encoder as standard
 from typing import Any
 
-from pipelines.streams.errors import BadRecordError
+from rollforward.streams.errors import BadRecordError
 
 # Far from what a thread's stack can take, wherever it is written or read.
 MAX_DEPTH = 200

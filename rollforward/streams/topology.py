@@ -14,13 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pipelines.streams.computation import Computation
-from pipelines.streams.declaration import Declaration, Graph
-from pipelines.streams.errors import MissingCodeError
-from pipelines.streams.keys import Target
-from pipelines.streams.rows import Head, part_of_row
-from pipelines.streams.sink import Sink
-from pipelines.streams.sources import PushSource
+from rollforward.streams.computation import Computation
+from rollforward.streams.declaration import Declaration, Graph
+from rollforward.streams.errors import MissingCodeError
+from rollforward.streams.keys import Target
+from rollforward.streams.rows import Head, part_of_row
+from rollforward.streams.sink import Sink
+from rollforward.streams.sources import PushSource
 
 # What becomes of a computation; RUNNING: nothing, it runs.
 RUNNING, ATTACHING, REPLACING, DRAINING, DISCARDING, CLEANING = (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from pipelines.streams.calls import Read, Steps
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import UnreadableStateError
-from pipelines.streams.keys import KeyState
-from pipelines.streams.rows import Head, Interval
-from pipelines.streams.shelf import LARGE_AT_ONCE, Shelf
-from pipelines.streams.sink import Sink
-from pipelines.streams.topology import Part
+from rollforward.streams.calls import Read, Steps
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import UnreadableStateError
+from rollforward.streams.keys import KeyState
+from rollforward.streams.rows import Head, Interval
+from rollforward.streams.shelf import LARGE_AT_ONCE, Shelf
+from rollforward.streams.sink import Sink
+from rollforward.streams.topology import Part
 
 # Of up to 32 KB each: of more, every second one is read, or third, and so on.
 MAX_SLABS = 400

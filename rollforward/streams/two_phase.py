@@ -15,11 +15,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.streams.combine import Combine, count
-from pipelines.streams.computation import KeyOf
-from pipelines.streams.context import Context
-from pipelines.streams.records import Record, value_text
-from pipelines.streams.windows import Enclosing, Windowed, Windows
+from rollforward.streams.combine import Combine, count
+from rollforward.streams.computation import KeyOf
+from rollforward.streams.context import Context
+from rollforward.streams.records import Record, value_text
+from rollforward.streams.windows import Enclosing, Windowed, Windows
 
 MAX_PARTS = 1_000
 

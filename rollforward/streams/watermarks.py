@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelines.streams.balancing import merge_idle
-from pipelines.streams.calls import (
+from rollforward.streams.balancing import merge_idle
+from rollforward.streams.calls import (
     ChangedError,
     Commit,
     Create,
@@ -33,25 +33,25 @@ from pipelines.streams.calls import (
     Snapshot,
     Steps,
 )
-from pipelines.streams.environment import Environment
-from pipelines.streams.giving_way import unserved
-from pipelines.streams.layout import Inbox, Left, interval_of
-from pipelines.streams.leaving import clear, is_drained, is_waiting, settled
-from pipelines.streams.looks import Seen, look
-from pipelines.streams.mail import tick_wake, wake
-from pipelines.streams.percentiles import Early
-from pipelines.streams.pressure import (
+from rollforward.streams.environment import Environment
+from rollforward.streams.giving_way import unserved
+from rollforward.streams.layout import Inbox, Left, interval_of
+from rollforward.streams.leaving import clear, is_drained, is_waiting, settled
+from rollforward.streams.looks import Seen, look
+from rollforward.streams.mail import tick_wake, wake
+from rollforward.streams.percentiles import Early
+from rollforward.streams.pressure import (
     Place,
     Waiting,
     held_back,
     let_go,
     waiting_in,
 )
-from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.rows import Head, Interval
-from pipelines.streams.shutting import Row, still_left, to_note
-from pipelines.streams.silence import Hearing, hear, left_out, silent_among, watermark_of
-from pipelines.streams.topology import Plan, idle_of, processes_of, with_idle
+from rollforward.streams.records import FOREVER, NEVER
+from rollforward.streams.rows import Head, Interval
+from rollforward.streams.shutting import Row, still_left, to_note
+from rollforward.streams.silence import Hearing, hear, left_out, silent_among, watermark_of
+from rollforward.streams.topology import Plan, idle_of, processes_of, with_idle
 
 MAX_ROUNDS = 5
 

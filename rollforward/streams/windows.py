@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from pipelines.streams.combine import Combine, count
-from pipelines.streams.computation import Computation, KeyOf
-from pipelines.streams.context import Context
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.records import Record, Timer
-from pipelines.streams.state import MapCell
+from rollforward.streams.combine import Combine, count
+from rollforward.streams.computation import Computation, KeyOf
+from rollforward.streams.context import Context
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.records import Record, Timer
+from rollforward.streams.state import MapCell
 
 # In how many windows one record may be.
 MAX_OVERLAP = 100

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.streams.computation import Computation
-from pipelines.streams.keys import NOTHING, KeyState
-from pipelines.streams.state import State, check_size, check_timers
+from rollforward.streams.computation import Computation
+from rollforward.streams.keys import NOTHING, KeyState
+from rollforward.streams.state import State, check_size, check_timers
 
 
 class Work:

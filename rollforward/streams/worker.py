@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from pipelines.streams.balancing import split_if_full, split_if_large
-from pipelines.streams.batch import MAX_FIRED, run_batch
-from pipelines.streams.calls import (
+from rollforward.streams.balancing import split_if_full, split_if_large
+from rollforward.streams.batch import MAX_FIRED, run_batch
+from rollforward.streams.calls import (
     Commit,
     Create,
     Found,
@@ -22,18 +22,18 @@ from pipelines.streams.calls import (
     TooLargeError,
     UnworkableError,
 )
-from pipelines.streams.forwarding import ready
-from pipelines.streams.giving_up import MAX_DEATHS, at_fault, first_due, give_up
-from pipelines.streams.giving_way import is_waited_for
-from pipelines.streams.inbox import Batch, gather, has_ids
-from pipelines.streams.intake import Intake
-from pipelines.streams.keys import NOTHING, Effects, Failure, Input
-from pipelines.streams.layout import Inbox
-from pipelines.streams.load import LoadMeter
-from pipelines.streams.mail import Mail, ring, ring_at, wake
-from pipelines.streams.owner import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
-from pipelines.streams.passing import Passage, added
-from pipelines.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
+from rollforward.streams.forwarding import ready
+from rollforward.streams.giving_up import MAX_DEATHS, at_fault, first_due, give_up
+from rollforward.streams.giving_way import is_waited_for
+from rollforward.streams.inbox import Batch, gather, has_ids
+from rollforward.streams.intake import Intake
+from rollforward.streams.keys import NOTHING, Effects, Failure, Input
+from rollforward.streams.layout import Inbox
+from rollforward.streams.load import LoadMeter
+from rollforward.streams.mail import Mail, ring, ring_at, wake
+from rollforward.streams.owner import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
+from rollforward.streams.passing import Passage, added
+from rollforward.streams.rows import MAX_LEASE_MS, DeadRow, Interval, Letter
 
 MIN_WAIT_MS = 1_000
 MAX_GATHER_S = 0.1

@@ -2,8 +2,8 @@
 
     from dataclasses import dataclass
 
-    from pipelines.runtime import Clients
-    from pipelines.tasks import task
+    from rollforward.runtime import Clients
+    from rollforward.tasks import task
 
     @dataclass(frozen=True)
     class Remind:
@@ -15,7 +15,7 @@
 
     send_reminder.enqueue(clients, Remind("p1"), name=("p1",), delay_s=60)
 
-An app lists its tasks in its `Registry`; `handlers/endpoints/tasks.py` delivers to those. The path
+An app lists its tasks in its `Registry`; `rollforward/flask/tasks.py` delivers to those. The path
 follows from the function's name: give it (`@task("/tasks/parties/remind", queue=...)`) when the
 function may be renamed, for tasks that wait are delivered to the path they were enqueued with.
 
@@ -28,13 +28,13 @@ Arguments are a frozen dataclass; they travel as JSON and are checked when they 
 when they are delivered. A name is hashed: sequential names slow a whole queue down. "Already
 exists" means that the task was enqueued before, and is a result, not an error.
 
-`pipelines.tasks.attempts`: while a task runs, `current_task()` is its id.
+`rollforward.tasks.attempts`: while a task runs, `current_task()` is its id.
 """
 
-from pipelines.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue, UrlTarget
-from pipelines.tasks.dead_tasks import count_open
-from pipelines.tasks.declaration import Task, hashed_name, task
-from pipelines.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
+from rollforward.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue, UrlTarget
+from rollforward.tasks.dead_tasks import count_open
+from rollforward.tasks.declaration import Task, hashed_name, task
+from rollforward.tasks.errors import BadArgumentsError, Reject, Retry, TooLargeError, Unavailable
 
 __all__ = [
     "AppEngineTarget",

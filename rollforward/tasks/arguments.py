@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import pydantic
 import pydantic_core
 
-from pipelines.tasks.errors import BadArgumentsError
+from rollforward.tasks.errors import BadArgumentsError
 
 A = TypeVar("A")
 

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.attempts import TaskAttempts, attempts_key, expired_attempts
-from models.transactions import transact
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import CLOCK_SKEW_S, naive_utc
-from pipelines.tasks.declaration import hashed_name
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.tasks.attempt_entities import TaskAttempts, attempts_key, expired_attempts
+from rollforward.tasks.declaration import hashed_name
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from google.api_core import exceptions as rpc_errors
 from google.protobuf import timestamp_pb2
 from google.rpc import code_pb2
 
-from models.transactions import TRANSIENT
-from pipelines.runtime.messages import Message
-from pipelines.tasks.errors import (
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.runtime.messages import Message
+from rollforward.tasks.errors import (
     PERMANENT_ERRORS,
     NotAttemptedError,
     NotConfirmedError,

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.dead_tasks import DeadTask, open_dead_tasks
-from models.transactions import transact
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.clock import naive_utc
-from pipelines.runtime.messages import Message
-from pipelines.runtime.texts import storable
-from pipelines.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
-from pipelines.tasks.errors import Reject
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.runtime.texts import storable
+from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
+from rollforward.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
+from rollforward.tasks.errors import Reject
 
 MAX_REASON_CHARS = 8_000
 MAX_LISTED = 1_000

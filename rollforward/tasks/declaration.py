@@ -11,10 +11,10 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_type_hints
 
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.messages import Message
-from pipelines.tasks.arguments import ArgumentsCodec
-from pipelines.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.arguments import ArgumentsCodec
+from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
 
 A = TypeVar("A")
 

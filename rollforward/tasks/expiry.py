@@ -13,8 +13,8 @@ from typing import Annotated
 
 import pydantic
 
-from pipelines.runtime.clients import Clients
-from pipelines.tasks.declaration import Task, task
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task, task
 
 # What a task deletes takes seconds.
 PAGES_PER_TASK = 10

@@ -1,7 +1,7 @@
 """What a pattern tells an app: which parts it takes, their tasks, its sweep, gauges and runs.
 
 The registry asks each pattern; no handler names one. A new pattern subclasses `Pattern` in its own
-package and is added to `PATTERNS` in pipelines/registry.py.
+package and is added to `PATTERNS` in rollforward/registry.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pipelines.runtime.clients import Clients
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
+from rollforward.runtime.clients import Clients
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
 
 P = TypeVar("P")
 

@@ -1,7 +1,7 @@
 """Runs: work of many items, as any pattern shows it to somebody who operates the app.
 
 A pattern that has runs overrides `runs`, `run` and `control_run` of `Pattern`. `GET /control/runs`
-lists those of all patterns (handlers/endpoints/runs.py), and the console of the local platform
+lists those of all patterns (rollforward/flask/runs.py), and the console of the local platform
 shows them without knowing the app.
 
 A task that works for a run has the field `run_id` in its arguments: so the run is found from the

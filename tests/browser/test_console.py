@@ -9,8 +9,8 @@ import pytest
 import requests
 from playwright.sync_api import Page, expect
 
-from models.outbox import OutboxTask, RowId
-from pipelines.outbox import drain
+from rollforward.outbox import drain
+from rollforward.outbox.entities import OutboxTask, RowId
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from demos.weblog.sample import sample_log
 from handlers.pages.formatting import number, plural
 from handlers.pages.weblog import readable_path
+from pipelines.weblog.sample import sample_log
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -24,7 +24,7 @@ from tests.browser.forms import (
 )
 from tests.browser.looks import WINDOWS, bottom, turn
 from tests.browser.test_sums import keep
-from tests.demos.test_weblog import Counts, plain_counts, plain_lines
+from tests.pipelines.test_weblog import Counts, plain_counts, plain_lines
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

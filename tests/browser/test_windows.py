@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from demos.weblog.sample import sample_log
+from pipelines.weblog.sample import sample_log
 from tests.browser.forms import TIMEOUT_MS, expect_still, press
 from tests.browser.looks import WINDOWS, bottom, drawn, turn, violations
 from tests.browser.test_blog import publish, say

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from demos.zeitgeist.playbacks import Playback, current
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 from handlers.pages.formatting import number
+from pipelines.zeitgeist.playbacks import Playback, current
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -23,7 +23,7 @@ from tests.browser.forms import (
     press,
 )
 from tests.browser.test_sums import keep
-from tests.demos.test_zeitgeist_detector import series
+from tests.pipelines.test_zeitgeist_detector import series
 from tests.stack import Stack, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

@@ -14,8 +14,8 @@ from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 from google.protobuf import timestamp_pb2
 
-from devserver.cloudtasks.emulator import RunningEmulator, running
-from devserver.cloudtasks.records import Attempt
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.cloudtasks.records import Attempt
 
 PARENT = "projects/demo-local/locations/us-central1"
 NOW = 1_800_000_000.0

@@ -13,7 +13,7 @@ from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 from google.rpc import error_details_pb2
 
-from devserver.cloudtasks.emulator import running
+from rollforward.local.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT, Cloud
 
 QUEUE_UNKNOWN = (

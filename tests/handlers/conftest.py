@@ -16,30 +16,36 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
 import main
-from handlers.endpoints.settings import APP_ENGINE, CLOUD_RUN
 from handlers.settings import DemoSettings
-from models.attempts import TaskAttempts
-from models.batches import BatchPage, BatchState, BatchWork
-from models.continuations import ContinuationPage, ContinuationRun
-from models.counters import CounterConfig, CounterReceipt, CounterShard
-from models.dead_tasks import DeadTask
-from models.demos.blog import BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt
-from models.demos.counters import ClickLoads, ClickSwitch, ClickWriter
-from models.demos.grades import Comparison, School, Student, Teacher
-from models.demos.invitations import Guest, GuestImport, Party
-from models.demos.numbers import NumbersRun
-from models.demos.quilt import Quilt, QuiltPiece, QuiltSquare
-from models.demos.quotas import DemoUsage
-from models.demos.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
-from models.demos.weblog import AccessLogs
-from models.demos.zeitgeist import ZeitgeistPlayback
-from models.fork_join import WorkPack, WorkReceipt
-from models.materialized_views import ViewCatalog
-from models.outbox import OutboxTask
-from models.streams import StreamChunk, StreamDead, StreamHead, StreamInterval, StreamSource
-from models.uploads import UploadChunk
-from pipelines.registry import Registry
-from pipelines.tasks import AppEngineTarget, Task
+from models.blog import BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt
+from models.counters import ClickLoads, ClickSwitch, ClickWriter
+from models.grades import Comparison, School, Student, Teacher
+from models.invitations import Guest, GuestImport, Party
+from models.numbers import NumbersRun
+from models.quilt import Quilt, QuiltPiece, QuiltSquare
+from models.quotas import DemoUsage
+from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
+from models.weblog import AccessLogs
+from models.zeitgeist import ZeitgeistPlayback
+from rollforward.batches.entities import BatchPage, BatchState, BatchWork
+from rollforward.continuations.entities import ContinuationPage, ContinuationRun
+from rollforward.continuations.upload_entities import UploadChunk
+from rollforward.counters.entities import CounterConfig, CounterReceipt, CounterShard
+from rollforward.flask.settings import APP_ENGINE, CLOUD_RUN
+from rollforward.fork_join.entities import WorkPack, WorkReceipt
+from rollforward.materialized_views.entities import ViewCatalog
+from rollforward.outbox.entities import OutboxTask
+from rollforward.registry import Registry
+from rollforward.streams.entities import (
+    StreamChunk,
+    StreamDead,
+    StreamHead,
+    StreamInterval,
+    StreamSource,
+)
+from rollforward.tasks import AppEngineTarget, Task
+from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.dead_task_entities import DeadTask
 from tests.world import ACCOUNT, BASE_URL, World
 
 KINDS = (

@@ -6,7 +6,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 import main
-from pipelines.fork_join import OutcomeUnknownError
+from rollforward.fork_join import OutcomeUnknownError
 from tests.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from handlers.endpoints.settings import (
+from handlers.settings import DemoSettings
+from rollforward.flask.settings import (
     APP_ENGINE,
     CLOUD_RUN,
     GOOGLE_CERTS_URL,
@@ -19,8 +20,7 @@ from handlers.endpoints.settings import (
     LOCAL_ONLY,
     BadSettingsError,
 )
-from handlers.settings import DemoSettings
-from pipelines.tasks.cloud_tasks import AppEngineTarget, UrlTarget
+from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
 # The same in every process, for test ids hold parts of it; and it stands in no file.
 KEY = hashlib.sha384(b"the key of these tests").hexdigest()

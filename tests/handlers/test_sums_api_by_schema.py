@@ -9,8 +9,8 @@ import schemathesis
 from hypothesis import HealthCheck, assume, given, settings
 from schemathesis.generation import GenerationMode
 
-from demos.sums import sums
 from handlers.pages.openapi import DESCRIPTION
+from pipelines.sums import sums
 from tests.world import World
 
 pytestmark = [

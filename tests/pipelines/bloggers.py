@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from demos.blog import comments, posts
-from demos.blog.drafts import Author, Draft
-from demos.blog.posts import DEMO
-from demos.blog.views import comment_counts
-from models.demos.blog import Comment, Post, post_id, post_key
-from pipelines.paging import PageTokens
+from models.blog import Comment, Post, post_id, post_key
+from pipelines.blog import comments, posts
+from pipelines.blog.drafts import Author, Draft
+from pipelines.blog.posts import DEMO
+from pipelines.blog.views import comment_counts
+from rollforward.paging import PageTokens
 from tests.world import SECRET, World
 
 ADA, BOB = Author("a" * 16, "Ada"), Author("b" * 16, "Bob")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.demos.host import Host
+from tests.pipelines.host import Host
 from tests.world import World
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from demos.invitations import imports, parties, sending
-from demos.invitations.parties import PartyDetails
-from demos.invitations.sending import SendResult
-from models.demos.invitations import Party, guests_of
-from pipelines.continuations.progress import ItemIssue, Progress, item_issues, progress
-from pipelines.runtime.messages import Message
-from pipelines.tasks.errors import NotAttemptedError, Unavailable
+from models.invitations import Party, guests_of
+from pipelines.invitations import imports, parties, sending
+from pipelines.invitations.parties import PartyDetails
+from pipelines.invitations.sending import SendResult
+from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.runtime.messages import Message
+from rollforward.tasks.errors import NotAttemptedError, Unavailable
 from tests.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)

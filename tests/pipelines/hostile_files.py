@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from demos.grades import student_lists
-from demos.grades.student_lists import student_rows
-from demos.invitations import guest_lists
-from demos.invitations.guest_lists import guest_rows
-from demos.weblog.loads import BadLogError, check_log
-from demos.weblog.source import Position, cut_lines, take
-from demos.zeitgeist.series import BadSeriesError, read_series
-from pipelines.continuations.csv_source import BadFileError, CsvSource, normalized
-from pipelines.continuations.sources import Span
+from pipelines.grades import student_lists
+from pipelines.grades.student_lists import student_rows
+from pipelines.invitations import guest_lists
+from pipelines.invitations.guest_lists import guest_rows
+from pipelines.weblog.loads import BadLogError, check_log
+from pipelines.weblog.source import Position, cut_lines, take
+from pipelines.zeitgeist.series import BadSeriesError, read_series
+from rollforward.continuations.csv_source import BadFileError, CsvSource, normalized
+from rollforward.continuations.sources import Span
 
 CHUNK = 65_536
 LINE = b'192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /cakes?p=2 HTTP/1.1" 200 51 "-" "M"\n'

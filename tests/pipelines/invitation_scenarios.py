@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 from google.cloud import ndb
 
-from demos.invitations import imports, parties, sending
-from models.continuations import FINISHED, ContinuationRun, run_key
-from models.demos.invitations import Guest, Party, guest_key, guests_of
-from pipelines.continuations.progress import Totals, progress
-from pipelines.runtime import Cost, naive_utc
-from tests.demos.host import DETAILS
+from models.invitations import Guest, Party, guest_key, guests_of
+from pipelines.invitations import imports, parties, sending
+from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
+from rollforward.continuations.progress import Totals, progress
+from rollforward.runtime import Cost, naive_utc
 from tests.faults import REPLY_LOST
+from tests.pipelines.host import DETAILS
 from tests.world import World
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from demos.sums import load
-from demos.sums.load import Load
-from demos.sums.reconciliation import reconcile
-from demos.sums.sums import Count
-from demos.sums.tally_buffer import tally_buffer
+from pipelines.sums import load
+from pipelines.sums.load import Load
+from pipelines.sums.reconciliation import reconcile
+from pipelines.sums.sums import Count
+from pipelines.sums.tally_buffer import tally_buffer
 from tests.world import World
 
 LOAD, OTHER = "a" * 32, "b" * 32

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from demos.grades import verification
-from demos.grades.students import DEMO
-from demos.grades.views import GRADES, ClassSizes, grade_of, view_of
-from models.demos.grades import Student
+from models.grades import Student
+from pipelines.grades import verification
+from pipelines.grades.students import DEMO
+from pipelines.grades.views import GRADES, ClassSizes, grade_of, view_of
 from tests.world import World
 
 ADA, BOB = "a" * 32, "b" * 32

@@ -12,16 +12,16 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from demos.blog import comments
-from demos.blog.comments import UnknownCommentError, arrivals_after, arrivals_from
-from demos.blog.drafts import Author, BadDraftError, comment_of, name_of
-from demos.blog.posts import DEMO, UnknownPostError
-from demos.blog.views import BUILDS, CommentsByPost, MostDiscussed, most_discussed
-from models.demos.blog import REPLY, Comment, commenter_key, post_id, post_key
-from pipelines.paging import order_key
-from pipelines.runtime import naive_utc
-from tests.demos.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
+from models.blog import REPLY, Comment, commenter_key, post_id, post_key
+from pipelines.blog import comments
+from pipelines.blog.comments import UnknownCommentError, arrivals_after, arrivals_from
+from pipelines.blog.drafts import Author, BadDraftError, comment_of, name_of
+from pipelines.blog.posts import DEMO, UnknownPostError
+from pipelines.blog.views import BUILDS, CommentsByPost, MostDiscussed, most_discussed
+from rollforward.paging import order_key
+from rollforward.runtime import naive_utc
 from tests.faults import REPLY_LOST
+from tests.pipelines.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
 from tests.world import World, in_threads
 
 POST = post_id(DEMO, 1)

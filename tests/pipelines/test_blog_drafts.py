@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from demos.blog import drafts
-from demos.blog.drafts import (
+from pipelines.blog import drafts
+from pipelines.blog.drafts import (
     MAX_NAME_CHARS,
     MAX_TYPED_NAME_CHARS,
     MAX_TYPED_TAGS_CHARS,

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from demos.blog import markdown
-from demos.blog.drafts import MAX_BODY_CHARS, BadDraftError, Draft, draft_of
-from demos.blog.markdown import (
+from pipelines.blog import markdown
+from pipelines.blog.drafts import MAX_BODY_CHARS, BadDraftError, Draft, draft_of
+from pipelines.blog.markdown import (
     ATTRIBUTES,
     EXCERPT_CHARS,
     MAX_HTML_BYTES,

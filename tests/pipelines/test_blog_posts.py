@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from demos.blog import comments, cost, posts
-from demos.blog.comments import comment_of_post
-from demos.blog.drafts import BadDraftError, Draft, draft_of
-from demos.blog.posts import DEMO, UnknownPostError
-from models.demos.blog import Comment, index_key, post_id, post_key
-from models.transactions import transact
-from tests.demos.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
+from models.blog import Comment, index_key, post_id, post_key
+from pipelines.blog import comments, cost, posts
+from pipelines.blog.comments import comment_of_post
+from pipelines.blog.drafts import BadDraftError, Draft, draft_of
+from pipelines.blog.posts import DEMO, UnknownPostError
+from rollforward.datastore.transactions import transact
 from tests.faults import REPLY_LOST
+from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
 from tests.short_answers import whole
 from tests.world import World, in_threads
 

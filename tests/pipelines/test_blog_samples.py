@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from demos.blog import samples
-from demos.blog.front import front_page
-from demos.blog.posts import DEMO
-from demos.blog.samples import BlogNotEmptyError, SampleArgs
-from models.demos.blog import Comment, Post, index_key
-from tests.demos.bloggers import ADA, TOKENS, counted, form, listed, said, threads, written
-from tests.pipelines.memory import offline
+from models.blog import Comment, Post, index_key
+from pipelines.blog import samples
+from pipelines.blog.front import front_page
+from pipelines.blog.posts import DEMO
+from pipelines.blog.samples import BlogNotEmptyError, SampleArgs
+from tests.pipelines.bloggers import ADA, TOKENS, counted, form, listed, said, threads, written
+from tests.rollforward.memory import offline
 from tests.world import World
 
 ARGS = SampleArgs(DEMO, 500, 10_000, 1_900_000_000_000)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from demos.blog import comments, posts
-from demos.blog.views import comment_counts
-from models.demos.blog import Comment, Post, comments_of, index_key, post_id, post_key
-from tests.demos.bloggers import ADA, BOB, DRAFT, TOKENS, form
+from models.blog import Comment, Post, comments_of, index_key, post_id, post_key
+from pipelines.blog import comments, posts
+from pipelines.blog.views import comment_counts
 from tests.explorer import Explorer
 from tests.faults import KINDS, REPLY_LOST
+from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, form
 from tests.world import World
 
 SAID = ((ADA, "one"), (BOB, "two"), (ADA, "three"))

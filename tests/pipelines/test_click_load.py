@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from demos.counters import counters, load
-from demos.counters.load import ClickLoad, ClickStep
-from demos.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
-from models.demos.counters import ClickWriter, loads_key
+from models.counters import ClickWriter, loads_key
+from pipelines.counters import counters, load
+from pipelines.counters.load import ClickLoad, ClickStep
+from pipelines.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, REPLY_LOST
 from tests.world import World

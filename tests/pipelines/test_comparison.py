@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from demos.grades import comparison, imports
-from demos.grades.comparison import BY_AGGREGATION, FROM_VIEW, ONE_BY_ONE, SAMPLES
-from demos.grades.views import GRADES
-from tests.demos.schools import LIST, bars, settled
+from pipelines.grades import comparison, imports
+from pipelines.grades.comparison import BY_AGGREGATION, FROM_VIEW, ONE_BY_ONE, SAMPLES
+from pipelines.grades.views import GRADES
+from tests.pipelines.schools import LIST, bars, settled
 from tests.world import World
 
 

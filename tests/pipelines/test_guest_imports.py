@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from demos.invitations import imports, parties
-from demos.invitations.imports import ForeignImportError, ImportGoingOnError
-from models.continuations import FINISHED
-from models.demos.invitations import GuestImport, guests_of
-from models.uploads import UploadChunk, put_upload
-from pipelines.continuations.csv_source import BadFileError
-from pipelines.continuations.progress import progress
-from pipelines.tasks.errors import Unavailable
-from tests.demos.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
+from models.invitations import GuestImport, guests_of
+from pipelines.invitations import imports, parties
+from pipelines.invitations.imports import ForeignImportError, ImportGoingOnError
+from rollforward.continuations.csv_source import BadFileError
+from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.progress import progress
+from rollforward.continuations.upload_entities import UploadChunk, put_upload
+from rollforward.tasks.errors import Unavailable
+from tests.pipelines.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
 from tests.world import World, in_threads
 
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demos.invitations.guest_lists import MAX_NAME_CHARS, GuestRow, columns_of, guest_rows
-from models.uploads import UploadGoneError
-from pipelines.continuations.csv_source import (
+from pipelines.invitations.guest_lists import MAX_NAME_CHARS, GuestRow, columns_of, guest_rows
+from rollforward.continuations.csv_source import (
     GONE,
     MAX_BYTES,
     MAX_ROW_BYTES,
     BadFileError,
     normalized,
 )
-from pipelines.continuations.sources import Span
+from rollforward.continuations.sources import Span
+from rollforward.continuations.upload_entities import UploadGoneError
 
 
 def rows_of(content: bytes | str, size: int = 1000, chunk: int = 65_536) -> list[GuestRow]:

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from tests.demos.hostile_files import HEADS, HOSTILE, PLAIN, READERS, REFUSALS, file_of
+from tests.pipelines.hostile_files import HEADS, HOSTILE, PLAIN, READERS, REFUSALS, file_of
 
 MEASURED_BYTES = 2**20
 TIMED_BYTES = 40_000

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.demos.invitation_scenarios import ImportScenario, SendScenario
 from tests.explorer import Explorer
 from tests.faults import KINDS
+from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
 from tests.world import World
 
 Scenario = Callable[[World], Any]

@@ -7,16 +7,16 @@ import random
 import pytest
 from google.cloud import ndb
 
-from demos.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
-from demos.sums import load, reconciliation, sums
-from demos.sums.load import WriterStep, _record, _Work
-from demos.sums.sums import Add
-from models.demos.sums import LoadWriter, sum_key, writer_key
-from models.fork_join import WorkReceipt
-from models.transactions import transact
-from tests.demos.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
+from models.sums import LoadWriter, sum_key, writer_key
+from pipelines.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
+from pipelines.sums import load, reconciliation, sums
+from pipelines.sums.load import WriterStep, _record, _Work
+from pipelines.sums.sums import Add
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join.entities import WorkReceipt
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, REPLY_LOST
+from tests.pipelines.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
 from tests.world import World
 
 
@@ -172,7 +172,7 @@ def test_rows_of_loads_are_deleted_after_two_days(world: World) -> None:
 
 def test_no_step_is_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that is far behind stops after so many items, and goes on in its next step."""
-    monkeypatch.setattr("demos.sums.load.MAX_ITEMS_A_STEP", 2)
+    monkeypatch.setattr("pipelines.sums.load.MAX_ITEMS_A_STEP", 2)
     wanted = load_of(world, writers=1)
     start_load(world, wanted)
     world.clock.sleep(2)

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from demos.invitations.mail import SmtpMailer
-from devserver.ports import free_port
-from pipelines.tasks.errors import Unavailable
+from pipelines.invitations.mail import SmtpMailer
+from rollforward.local.ports import free_port
+from rollforward.tasks.errors import Unavailable
 
 HOST, USER, PASSWORD = "127.0.0.1", "user", "only-for-the-relay"
 

@@ -15,10 +15,10 @@ from google.cloud import ndb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demos.invitations.guest_lists import GuestColumns, row_of
-from demos.invitations.message import TellArgs, message_for
-from models.demos.invitations import Guest, guest_key
-from tests.demos.host import DETAILS, Host
+from models.invitations import Guest, guest_key
+from pipelines.invitations.guest_lists import GuestColumns, row_of
+from pipelines.invitations.message import TellArgs, message_for
+from tests.pipelines.host import DETAILS, Host
 
 # Entities can be made without a store behind them.
 NOWHERE = ndb.Client("demo-tests", credentials=AnonymousCredentials())

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from google.cloud import ndb
 
-from demos.numbers import contention, echo, results, runs
-from demos.numbers.probes import BY_NAME, PROBES, Probe
-from demos.numbers.results import Finding, findings, percentile
-from demos.numbers.runs import GIVEN_UP_AFTER_S, MAX_RUNS, RunGoesOnError
-from models.demos.numbers import NumberScratch, NumbersRun, numbers_run_key
-from pipelines.runtime import NoCache, naive_utc
+from models.numbers import NumberScratch, NumbersRun, numbers_run_key
+from pipelines.numbers import contention, echo, results, runs
+from pipelines.numbers.probes import BY_NAME, PROBES, Probe
+from pipelines.numbers.results import Finding, findings, percentile
+from pipelines.numbers.runs import GIVEN_UP_AFTER_S, MAX_RUNS, RunGoesOnError
+from rollforward.runtime import NoCache, naive_utc
 from tests.faults import CRASH_AFTER, Crash
 from tests.world import World
 

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from demos.invitations import parties
-from demos.invitations.parties import UnknownPartyError
-from models.demos.invitations import Party
-from tests.demos.host import DETAILS, Host, one_emulator
+from models.invitations import Party
+from pipelines.invitations import parties
+from pipelines.invitations.parties import UnknownPartyError
+from tests.pipelines.host import DETAILS, Host, one_emulator
 from tests.world import World
 
 

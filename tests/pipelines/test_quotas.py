@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from demos import quotas
-from demos.quotas import MAX_ENTRIES, OverQuotaError, Quota, Work, reserve
-from models.demos.quotas import usage_key
+from models.quotas import usage_key
+from pipelines import quotas
+from pipelines.quotas import MAX_ENTRIES, OverQuotaError, Quota, Work, reserve
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from demos.sums import reconciliation, sums
-from demos.sums.sums import Count
-from models.dead_tasks import open_dead_tasks
-from models.demos.sums import sum_key
-from pipelines.fork_join.queue import OutcomeUnknownError
-from tests.demos.loading import LOAD, both_sides
-from tests.pipelines.commits import lost_replies
+from models.sums import sum_key
+from pipelines.sums import reconciliation, sums
+from pipelines.sums.sums import Count
+from rollforward.fork_join.queue import OutcomeUnknownError
+from rollforward.tasks.dead_task_entities import open_dead_tasks
+from tests.pipelines.loading import LOAD, both_sides
+from tests.rollforward.commits import lost_replies
 from tests.world import World
 
 
 def test_both_sides_are_equal_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had counted in memory is in the items: equal at rest, to the amount."""
-    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 3600)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.FLUSH_INTERVAL_S", 3600)
     with world.clients.context():
         for amount in (5, -2):
             sums.add(world.clients, "s", amount, idempotency_key=None)

@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import replace
 
 import main
-from demos.invitations import sending
-from demos.invitations.mail import Mailer, SmtpMailer
-from demos.registry import APP
-from models.continuations import CANCELLED, FINISHED, RUNNING
-from models.dead_tasks import DeadTask
-from models.demos.invitations import guest_key
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from tests.demos.host import Host, once, one_emulator, people
+from models.invitations import guest_key
+from pipelines.invitations import sending
+from pipelines.invitations.mail import Mailer, SmtpMailer
+from pipelines.registry import APP
+from rollforward import continuations
+from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING
+from rollforward.continuations.progress import progress
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.pipelines.host import Host, once, one_emulator, people
 
 
 @one_emulator

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from demos.grades import imports, students
-from demos.grades.students import DEMO
-from demos.grades.views import BUILDS, GRADES, StudentsByGrade
-from tests.demos.schools import LIST, bars, drift, joined, settled
+from pipelines.grades import imports, students
+from pipelines.grades.students import DEMO
+from pipelines.grades.views import BUILDS, GRADES, StudentsByGrade
+from tests.pipelines.schools import LIST, bars, drift, joined, settled
 from tests.world import World
 
 

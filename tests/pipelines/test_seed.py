@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from demos.blog.__main__ import main
+from pipelines.blog.__main__ import main
 
 PAGES = {
     "/blog/new": '<input name="csrf_token" value="t">',

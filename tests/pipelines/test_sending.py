@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from demos.invitations import sending
-from demos.invitations.parties import PartyDetails
-from demos.invitations.sending import NobodyInvitedError, as_text
-from models.continuations import FINISHED
-from models.demos.invitations import Party
-from models.outbox import OutboxTask
-from pipelines.runtime import Clients
-from pipelines.tasks.errors import Unavailable
-from tests.demos.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
+from models.invitations import Party
+from pipelines.invitations import sending
+from pipelines.invitations.parties import PartyDetails
+from pipelines.invitations.sending import NobodyInvitedError, as_text
+from rollforward.continuations.entities import FINISHED
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients
+from rollforward.tasks.errors import Unavailable
+from tests.pipelines.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
 from tests.world import in_threads
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from demos.grades import imports
-from demos.grades.imports import ListGoingOnError
-from demos.grades.students import DEMO
-from models.demos.grades import School, Student, school_key, student_key
-from pipelines.continuations.csv_source import BadFileError
-from pipelines.continuations.progress import item_issues, progress
-from pipelines.tasks.errors import Unavailable
-from tests.demos.host import cloud_tasks_away
-from tests.demos.schools import ADA, LIST, bars, drift, settled, truth
+from models.grades import School, Student, school_key, student_key
+from pipelines.grades import imports
+from pipelines.grades.imports import ListGoingOnError
+from pipelines.grades.students import DEMO
+from rollforward.continuations.csv_source import BadFileError
+from rollforward.continuations.progress import item_issues, progress
+from rollforward.tasks.errors import Unavailable
+from tests.pipelines.host import cloud_tasks_away
+from tests.pipelines.schools import ADA, LIST, bars, drift, settled, truth
 from tests.world import World
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from demos.grades import imports, students
-from demos.grades.student_lists import BadStudentError, StudentDetails, details_of
-from demos.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
-from demos.grades.views import GRADES, ClassSizes
-from models.demos.grades import Teacher, teachers_of
-from models.outbox import OutboxTask
-from pipelines.materialized_views import ConsistencyToken
-from pipelines.runtime import Cost
-from tests.demos.schools import ADA, BOB, LIST, bars, joined, settled
+from models.grades import Teacher, teachers_of
+from pipelines.grades import imports, students
+from pipelines.grades.student_lists import BadStudentError, StudentDetails, details_of
+from pipelines.grades.students import DEMO, TooManyTeachersError, UnknownStudentError
+from pipelines.grades.views import GRADES, ClassSizes
+from rollforward.materialized_views import ConsistencyToken
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Cost
 from tests.faults import REPLY_LOST
+from tests.pipelines.schools import ADA, BOB, LIST, bars, joined, settled
 from tests.short_answers import whole
 from tests.world import World
 

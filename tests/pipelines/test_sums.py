@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from demos.sums import reconciliation, sums
-from demos.sums.sums import Count
-from models.demos.sums import SumAddition
-from tests.demos.loading import LOAD, both_sides
+from models.sums import SumAddition
+from pipelines.sums import reconciliation, sums
+from pipelines.sums.sums import Count
 from tests.faults import REPLY_LOST
+from tests.pipelines.loading import LOAD, both_sides
 from tests.world import World, in_threads
 
 

@@ -8,15 +8,15 @@ import threading
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from demos.sums import sums
-from demos.sums.reconciliation import read_tallies
-from demos.sums.sums import Count
-from demos.sums.tally_buffer import TallyDelta, tally_buffer, write
-from models.demos.sums import SumTally
-from models.transactions import transact
-from pipelines.fork_join import DifferentItemError
-from tests.demos.loading import both_sides
+from models.sums import SumTally
+from pipelines.sums import sums
+from pipelines.sums.reconciliation import read_tallies
+from pipelines.sums.sums import Count
+from pipelines.sums.tally_buffer import TallyDelta, tally_buffer, write
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import DifferentItemError
 from tests.faults import REPLY_LOST
+from tests.pipelines.loading import both_sides
 from tests.stack import until
 from tests.world import World
 
@@ -39,7 +39,7 @@ def test_tallies_are_written_in_few_writes_and_before_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many inserts within a second: no tally of theirs is a write; SIGTERM loses none."""
-    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
     with world.clients.context():
         for _ in range(20):
             sums.add(world.clients, "s", 1, idempotency_key=None)
@@ -54,7 +54,7 @@ def test_tallies_are_written_in_few_writes_and_before_the_end(
 
 def test_tallies_are_written_by_themselves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a second, by a thread that ends then; what Datastore does not take, later."""
-    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 0.05)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.FLUSH_INTERVAL_S", 0.05)
     others = set(threading.enumerate())
     written = threading.Event()
     failures = [rpc_errors.ServiceUnavailable("away"), ValueError("odd")]
@@ -65,7 +65,7 @@ def test_tallies_are_written_by_themselves(world: World, monkeypatch: pytest.Mon
         write(delta)
         written.set()
 
-    monkeypatch.setattr("demos.sums.tally_buffer.write", flaky)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.write", flaky)
     with world.clients.context():
         sums.add(world.clients, "s", 4, idempotency_key=None)
 
@@ -81,7 +81,7 @@ def test_a_tally_that_lost_its_reply_is_counted_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard keeps the numbers of its last deltas."""
-    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
     with world.clients.context():
         sums.add(world.clients, "s", 4, idempotency_key=None)
     world.plan.kind, world.plan.at = REPLY_LOST, 2

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from demos.weblog.board import DAY_MS, DAYS_KEPT, Board
-from demos.weblog.lines import (
+from pipelines.weblog.board import DAY_MS, DAYS_KEPT, Board
+from pipelines.weblog.lines import (
     MAX_LINE_BYTES,
     MAX_NAMED,
     MAX_PATH_CHARS,
@@ -23,11 +23,11 @@ from demos.weblog.lines import (
     read_line,
     read_log,
 )
-from demos.weblog.pipeline import RATE_SIZE, SHARDS, WEBLOG, shard_of
-from demos.weblog.results import results_of
-from demos.weblog.sample import BROKEN, BROKEN_EVERY, sample_log
-from demos.weblog.source import DISORDER
-from pipelines.streams import Pipeline, StreamTest
+from pipelines.weblog.pipeline import RATE_SIZE, SHARDS, WEBLOG, shard_of
+from pipelines.weblog.results import results_of
+from pipelines.weblog.sample import BROKEN, BROKEN_EVERY, sample_log
+from pipelines.weblog.source import DISORDER
+from rollforward.streams import Pipeline, StreamTest
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

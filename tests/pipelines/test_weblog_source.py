@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from demos.weblog import source
-from demos.weblog.lines import MAX_LINE_BYTES, read_log
-from demos.weblog.loads import (
+from pipelines.weblog import source
+from pipelines.weblog.lines import MAX_LINE_BYTES, read_log
+from pipelines.weblog.loads import (
     MAX_LOG_BYTES,
     PACES,
     BadLogError,
@@ -20,11 +20,11 @@ from demos.weblog.loads import (
     add_sample,
     check_log,
 )
-from demos.weblog.pipeline import WEBLOG
-from demos.weblog.progress import Dates, observe, progress
-from demos.weblog.sample import sample_log
-from demos.weblog.source import DAY_MS, PACED_S, cut_lines, read_logs
-from tests.pipelines.streams.harness import stream_world
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.progress import Dates, observe, progress
+from pipelines.weblog.sample import sample_log
+from pipelines.weblog.source import DAY_MS, PACED_S, cut_lines, read_logs
+from tests.rollforward.streams.harness import stream_world
 from tests.world import Services
 
 LINE = b'192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120\n'

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.quality import Zeitgeist
-from demos.zeitgeist.sample import QUERIES, made_up_count
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
-from pipelines.streams import Pushed, StreamTest
-from tests.pipelines.streams.harness import stream_world
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.quality import Zeitgeist
+from pipelines.zeitgeist.sample import QUERIES, made_up_count
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
+from rollforward.streams import Pushed, StreamTest
+from tests.rollforward.streams.harness import stream_world
 from tests.world import Services, World
 
 DAY = DAY_MS // BUCKET_MS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from demos.zeitgeist import check
-from demos.zeitgeist.check import Results, compared
-from demos.zeitgeist.detector import DIP, SPIKE, Detector, Side
-from demos.zeitgeist.model import Expected
-from demos.zeitgeist.pipeline import (
+from pipelines.zeitgeist import check
+from pipelines.zeitgeist.check import Results, compared
+from pipelines.zeitgeist.detector import DIP, SPIKE, Detector, Side
+from pipelines.zeitgeist.model import Expected
+from pipelines.zeitgeist.pipeline import (
     FEEDS,
     Board,
     Counter,
@@ -21,10 +21,10 @@ from demos.zeitgeist.pipeline import (
     Watcher,
     alert_of,
 )
-from demos.zeitgeist.playbacks import Playback, sample_parts
-from demos.zeitgeist.progress import _points
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
-from pipelines.streams import Context, Pipeline, PushSource, Record, StreamTest
+from pipelines.zeitgeist.playbacks import Playback, sample_parts
+from pipelines.zeitgeist.progress import _points
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
+from rollforward.streams import Context, Pipeline, PushSource, Record, StreamTest
 
 PLAYBACK = "0" * 32
 BUCKETS = 3 * DAY_MS // BUCKET_MS + 60

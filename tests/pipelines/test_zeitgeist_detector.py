@@ -9,11 +9,19 @@ from collections.abc import Callable
 
 import pytest
 
-from demos.zeitgeist.detector import BAR_DAYS, DIP, MIN_BAR, REFRACTORY_MS, SPIKE, Alert, Detector
-from demos.zeitgeist.model import MIN_SEEN, Model
-from demos.zeitgeist.pipeline import NewWatcher, Watcher
-from demos.zeitgeist.quality import Zeitgeist
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
+from pipelines.zeitgeist.detector import (
+    BAR_DAYS,
+    DIP,
+    MIN_BAR,
+    REFRACTORY_MS,
+    SPIKE,
+    Alert,
+    Detector,
+)
+from pipelines.zeitgeist.model import MIN_SEEN, Model
+from pipelines.zeitgeist.pipeline import NewWatcher, Watcher
+from pipelines.zeitgeist.quality import Zeitgeist
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 
 DAY = DAY_MS // BUCKET_MS
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from demos.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.state import MAX_STATE_BYTES
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Desk
+from pipelines.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.state import MAX_STATE_BYTES
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Desk
 
 BEGIN = 19_000 * DAY_MS
 DAYS = 60

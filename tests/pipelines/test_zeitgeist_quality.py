@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from demos.zeitgeist.__main__ import main
-from demos.zeitgeist.quality import METHODS, Score, Zeitgeist, alerts_of, score, together
-from demos.zeitgeist.sample import EVENTS, QUERIES, sample_labels, sample_series
-from demos.zeitgeist.series import (
+from pipelines.zeitgeist.__main__ import main
+from pipelines.zeitgeist.quality import METHODS, Score, Zeitgeist, alerts_of, score, together
+from pipelines.zeitgeist.sample import EVENTS, QUERIES, sample_labels, sample_series
+from pipelines.zeitgeist.series import (
     BUCKET_MS,
     DAY_MS,
     MAX_COUNT,

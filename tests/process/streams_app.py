@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from flask import Flask
 
-from handlers import endpoints
-from pipelines.registry import Registry
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.computation import KeyOf
-from pipelines.streams.fused import Fused
-from pipelines.streams.windows import Tumbling, Windowed
+from rollforward import flask as endpoints
+from rollforward.registry import Registry
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.computation import KeyOf
+from rollforward.streams.fused import Fused
+from rollforward.streams.windows import Tumbling, Windowed
 
 WINDOW = timedelta(seconds=10)
 DISORDER = timedelta(seconds=2)

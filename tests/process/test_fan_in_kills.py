@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.fork_join_app import BenchSum
 from benchmarks.testbed import Bench, open_testbed
-from pipelines.fork_join.accumulator import FLUSH_INTERVAL_S
+from rollforward.fork_join.accumulator import FLUSH_INTERVAL_S
 from tests.sampling import kills
 from tests.stack import until
 

@@ -12,19 +12,19 @@ import pytest
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import CommitRequest
 
-from pipelines.runtime import open_datastore
-from pipelines.runtime.open_transactions import OpenTransactions
-from pipelines.runtime.processes import LockedFiles, ProcessFile
+from rollforward.runtime import open_datastore
+from rollforward.runtime.open_transactions import OpenTransactions
+from rollforward.runtime.processes import LockedFiles, ProcessFile
 from tests.stack import ROOT
 from tests.world import PROJECT
 
 HOLDER = """
 import sys
 from google.cloud import ndb
-from models.transactions import transact
-from pipelines.runtime import open_datastore
-from pipelines.runtime.open_transactions import OpenTransactions
-from pipelines.runtime.processes import LockedFiles
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import open_datastore
+from rollforward.runtime.open_transactions import OpenTransactions
+from rollforward.runtime.processes import LockedFiles
 
 class Note(ndb.Model):
     text = ndb.TextProperty()

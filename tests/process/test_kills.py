@@ -18,11 +18,11 @@ import pytest
 
 from benchmarks import dev_server
 from benchmarks.books import Books
-from models.batches import COMPLETED, BatchState
-from models.continuations import FINISHED, pages_of
-from models.demos.invitations import Party
-from models.demos.quilt import Quilt, QuiltSquare
-from pipelines.continuations.progress import Progress, progress
+from models.invitations import Party
+from models.quilt import Quilt, QuiltSquare
+from rollforward.batches.entities import COMPLETED, BatchState
+from rollforward.continuations.entities import FINISHED, pages_of
+from rollforward.continuations.progress import Progress, progress
 from tests.explorer import IS_EXHAUSTIVE
 from tests.sampling import kills
 from tests.stack import Stack, running_stack, until

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from devserver import ports
+from rollforward.local import ports
 from tests.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process
@@ -77,7 +77,7 @@ def test_the_shop_is_short_and_enters_by_the_doors() -> None:
     assert {m for m in modules if m.count(".") > 1} == set()
     assert {m.split(".")[0] for m in modules} <= {
         *("__future__", "collections", "dataclasses", "flask", "google"),
-        *("handlers", "models", "pipelines"),
+        "rollforward",
     }
 
 
@@ -90,7 +90,7 @@ def shell(shop: Stack) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "CONSOLE_PORT": shop.console.rpartition(":")[2], **more}
-        command = [sys.executable, "-m", "devserver.shell", *arguments]
+        command = [sys.executable, "-m", "rollforward.local.shell", *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=env, input=code, capture_output=True, text=True, timeout=60
         )
@@ -156,7 +156,7 @@ def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stac
     exports = dict(re.findall(r"export (\w+)=(\S+)", page))
     code = (
         "import os\n"
-        "from handlers.endpoints import Settings, open_clients\n"
+        "from rollforward.flask import Settings, open_clients\n"
         "from docs.examples.shop import Sale, Ship, ship\n"
         "clients = open_clients(Settings.from_environment(os.environ), {})\n"
         "with clients.context():\n"
@@ -218,7 +218,7 @@ def assert_prompt(stack: Stack, folder: Path) -> None:
         "CONSOLE_PORT": stack.console.rpartition(":")[2],
     }
     for line, answer in said:
-        command = [sys.executable, "-m", "devserver.shell", "-c", f"print({line})"]
+        command = [sys.executable, "-m", "rollforward.local.shell", "-c", f"print({line})"]
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=60
         )

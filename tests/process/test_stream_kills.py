@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import requests
 
-from devserver.shell import find
-from handlers.endpoints.app import open_clients
-from handlers.endpoints.settings import Settings
-from pipelines.runtime import Clients
-from pipelines.streams import FOREVER, Pipeline, Pushed
+from rollforward.flask.app import open_clients
+from rollforward.flask.settings import Settings
+from rollforward.local.shell import find
+from rollforward.runtime import Clients
+from rollforward.streams import FOREVER, Pipeline, Pushed
 from tests.process.streams_app import APART, DISORDER, FUSED, WINDOW
 from tests.soak import IS_SOAK
 from tests.stack import Stack, running_stack, until

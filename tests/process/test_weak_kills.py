@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipelines.runtime import Clients
-from pipelines.streams import FOREVER
+from rollforward.runtime import Clients
+from rollforward.streams import FOREVER
 from tests.process import weak_app
 from tests.process.test_stream_kills import Killer, clients_of
 from tests.process.weak_app import COUNTED, PIPELINE, WINDOW, record_of

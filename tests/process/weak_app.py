@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from flask import Flask
 
-from handlers import endpoints
-from handlers.endpoints.context import clients
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.streams import (
+from rollforward import flask as endpoints
+from rollforward.flask.context import clients
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -26,10 +26,10 @@ from pipelines.streams import (
     PushSource,
     Record,
 )
-from pipelines.streams.environment import Pace
-from pipelines.streams.sink import SinkRecord
-from pipelines.streams.sinks import EffectSink
-from pipelines.streams.windows import Tumbling, Windowed
+from rollforward.streams.environment import Pace
+from rollforward.streams.sink import SinkRecord
+from rollforward.streams.sinks import EffectSink
+from rollforward.streams.windows import Tumbling, Windowed
 
 EFFECTS = "WEAK_EFFECTS"  # The path of the file.
 RECORDS = "WEAK_RECORDS"  # How many are pushed, and as many are pulled.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join import insert
+from rollforward.fork_join import insert
 
 
 def fail_first(patch: pytest.MonkeyPatch, *errors: Exception) -> list[Exception]:

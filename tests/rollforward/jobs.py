@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from google.cloud import ndb
 
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job
-from pipelines.continuations.sources import EntitySource
-from pipelines.runtime import Clients
+from rollforward import continuations
+from rollforward.continuations import ItemError, Job
+from rollforward.continuations.sources import EntitySource
+from rollforward.runtime import Clients
 from tests.world import World
 
 

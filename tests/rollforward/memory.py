@@ -16,10 +16,10 @@ from unittest import mock
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
-from models import transactions
-from models.outbox import OutboxTask
-from models.transactions import Transaction
-from pipelines.materialized_views import Apply, ViewGroup
+from rollforward.datastore import transactions
+from rollforward.datastore.transactions import Transaction
+from rollforward.materialized_views import Apply, ViewGroup
+from rollforward.outbox.entities import OutboxTask
 
 # Of each key its kind, its values, and those as text, by which states are compared.
 Facts = dict[Any, tuple[type[ndb.Model], dict[str, Any], str]]
@@ -102,7 +102,7 @@ def offline() -> Iterator[None]:
         mock.patch.object(ndb.Key, "get", lambda key: Memory.current.get(key)),
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
-        mock.patch("pipelines.materialized_views.group.transact", transact),
-        mock.patch("pipelines.materialized_views.apply.transact", transact),
+        mock.patch("rollforward.materialized_views.group.transact", transact),
+        mock.patch("rollforward.materialized_views.apply.transact", transact),
     ):
         yield

@@ -1,6 +1,6 @@
 """An explicit-state model checker for real code: all interleavings of processes, with a fault.
 
-Each process may stop between any two calls that it makes; `tests.pipelines.stepwise` runs it so,
+Each process may stop between any two calls that it makes; `tests.rollforward.stepwise` runs it so,
 without threads. A state of the whole is: what memcached holds, what Datastore holds, which tasks
 were created, whether the fault is still to come, and the local state of each process. States are
 searched as a graph, each once, until there is none left. What a call does to what it finds is
@@ -31,9 +31,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.runtime.messages import Message
-from tests.pipelines.memory import Memory
-from tests.pipelines.stepwise import (
+from rollforward.runtime.messages import Message
+from tests.rollforward.memory import Memory
+from tests.rollforward.stepwise import (
     CACHE,
     END,
     FAILED,

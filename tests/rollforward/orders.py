@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from flask import request
 from google.cloud import ndb
 
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.runtime import Clients
-from pipelines.tasks import task
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients
+from rollforward.tasks import task
 from tests.world import World
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from models.continuations import ContinuationPage, ContinuationRun
-from models.materialized_views import RowMarker, SourceMarker, ViewCatalog, ViewRow
-from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from rollforward.continuations.entities import ContinuationPage, ContinuationRun
+from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewCatalog, ViewRow
+from rollforward.outbox.entities import OutboxTask
 from tests.world import Services, World
 
 STORED = (

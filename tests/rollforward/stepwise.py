@@ -27,9 +27,9 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
-from pipelines.runtime.messages import Message
-from pipelines.runtime.process_state import ProcessState
-from tests.pipelines.memory import Memory
+from rollforward.runtime.messages import Message
+from rollforward.runtime.process_state import ProcessState
+from tests.rollforward.memory import Memory
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
 AGAIN, GAVE_UP, FAILED = "again", "gave up", "failed"
@@ -366,7 +366,7 @@ def transact(body: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """A query for a range of keys, as `models.fork_join` makes it."""
+    """A query for a range of keys, as `rollforward.fork_join.entities` makes it."""
 
     after: str
     before: str
@@ -410,13 +410,13 @@ def stepwise() -> Iterator[None]:
         mock.patch.object(
             ndb.Model, "put", lambda row: rows("put", lambda memory: memory.put(row))
         ),
-        mock.patch("models.fork_join._between", KeyRange),
-        mock.patch("pipelines.fork_join.insert.insert_all", _insert_all),
-        mock.patch("pipelines.fork_join.fold.transact", transact),
-        mock.patch("pipelines.fork_join.fold.read_versions", _read_versions),
-        mock.patch("pipelines.fork_join.fold.commit_unchanged", commit_unchanged),
-        mock.patch("models.commits.read_versions", _read_versions),
-        mock.patch("pipelines.fork_join.epochs.looks", looks),
-        mock.patch("pipelines.runtime.advisory_lock.looks", looks),
+        mock.patch("rollforward.fork_join.entities._between", KeyRange),
+        mock.patch("rollforward.fork_join.insert.insert_all", _insert_all),
+        mock.patch("rollforward.fork_join.fold.transact", transact),
+        mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
+        mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),
+        mock.patch("rollforward.datastore.commits.read_versions", _read_versions),
+        mock.patch("rollforward.fork_join.epochs.looks", looks),
+        mock.patch("rollforward.runtime.advisory_lock.looks", looks),
     ):
         yield

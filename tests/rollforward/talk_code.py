@@ -13,8 +13,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from pipelines.runtime.messages import Message
-from tests.pipelines import stepwise
+from rollforward.runtime.messages import Message
+from tests.rollforward import stepwise
 
 TRIES = 3
 

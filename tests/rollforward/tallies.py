@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.commits import read_versions
-from models.dead_tasks import open_dead_tasks
-from models.fork_join import EpochId, PackId, WorkPack, key_hash_of, pack_key
-from pipelines.fork_join import Batch, ForkJoin, fork_join
-from pipelines.runtime import Clients
-from tests.pipelines.beside import elsewhere, untouched
+from rollforward.datastore.commits import read_versions
+from rollforward.fork_join import Batch, ForkJoin, fork_join
+from rollforward.fork_join.entities import EpochId, PackId, WorkPack, key_hash_of, pack_key
+from rollforward.runtime import Clients
+from rollforward.tasks.dead_task_entities import open_dead_tasks
+from tests.rollforward.beside import elsewhere, untouched
 from tests.world import Services, World
 
 

@@ -11,17 +11,17 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.ndb.exceptions import ContextError
 
-from models.transactions import NoContextError, transact
-from pipelines import continuations, outbox
-from pipelines.continuations import EntitySource, Job, job
-from pipelines.continuations.progress import progress
-from pipelines.fork_join import Batch, fork_join
-from pipelines.materialized_views import Contributions, View, ViewGroup
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import BadArgumentsError, Task, task
-from pipelines.tasks.errors import UnknownQueueError, UnknownTaskError
-from tests.pipelines.tasks.reminders import one_emulator, queued
+from rollforward import continuations, outbox
+from rollforward.continuations import EntitySource, Job, job
+from rollforward.continuations.progress import progress
+from rollforward.datastore.transactions import NoContextError, transact
+from rollforward.fork_join import Batch, fork_join
+from rollforward.materialized_views import Contributions, View, ViewGroup
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import BadArgumentsError, Task, task
+from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
+from tests.rollforward.tasks.reminders import one_emulator, queued
 from tests.world import World
 
 

@@ -15,14 +15,14 @@ import grpc
 import pytest
 from google.cloud import ndb
 
-from models.commits import insert_all
-from models.transactions import transact
-from pipelines import continuations
-from pipelines.runtime import open_datastore
-from tests.pipelines.jobs import APPLY, Walk, ledger, put_items
-from tests.pipelines.orders import STEPS, TASKS, place, ran, waiting
-from tests.pipelines.school import BUILDS, SCHOOL, Pupil, differences
-from tests.pipelines.tallies import QUEUES, TALLIES, Mark, tallied
+from rollforward import continuations
+from rollforward.datastore.commits import insert_all
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import open_datastore
+from tests.rollforward.jobs import APPLY, Walk, ledger, put_items
+from tests.rollforward.orders import STEPS, TASKS, place, ran, waiting
+from tests.rollforward.school import BUILDS, SCHOOL, Pupil, differences
+from tests.rollforward.tallies import QUEUES, TALLIES, Mark, tallied
 from tests.world import PROJECT, Services, World
 
 DATABASE = "named"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from demos.registry import APP
-from pipelines.materialized_views import ViewGroup, ViewMaintenance
-from pipelines.registry import PATTERNS, Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Task
-from pipelines.tasks.errors import UnknownQueueError
-from pipelines.tasks.pattern import Gauge, Pattern
-from tests.pipelines.orders import TASKS
-from tests.pipelines.tallies import TALLIES
+from pipelines.registry import APP
+from rollforward.materialized_views import ViewGroup, ViewMaintenance
+from rollforward.registry import PATTERNS, Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Task
+from rollforward.tasks.errors import UnknownQueueError
+from rollforward.tasks.pattern import Gauge, Pattern
+from tests.rollforward.orders import TASKS
+from tests.rollforward.tallies import TALLIES
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from models import calls
-from models.pull_queues import items_of
-from pipelines.fork_join import ForkJoin
-from pipelines.pull_queues import OLDEST, PullQueue
-from tests.pipelines.streams.harness import WEBLOG, hits, is_drained, stream_world, windows
-from tests.pipelines.tallies import GUARDED, TALLIES, Mark, packs, put, tallied, tally_world
+from rollforward.datastore import calls
+from rollforward.fork_join import ForkJoin
+from rollforward.pull_queues import OLDEST, PullQueue
+from rollforward.pull_queues.entities import items_of
+from tests.rollforward.streams.harness import WEBLOG, hits, is_drained, stream_world, windows
+from tests.rollforward.tallies import GUARDED, TALLIES, Mark, packs, put, tallied, tally_world
 from tests.short_answers import shortened
 from tests.world import Services, World
 

@@ -14,26 +14,26 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.api_core.exceptions import DeadlineExceeded
 
-from models import transactions
-from models.dead_tasks import DeadTask
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.continuations import ItemError, Job, attempt
-from pipelines.continuations.attempt import CommitKind
-from pipelines.continuations.progress import progress
-from pipelines.fork_join import OutcomeUnknownError
-from pipelines.runtime import Clients
-from pipelines.tasks.declaration import task
-from tests.demos.invitation_scenarios import ImportScenario, SendScenario
-from tests.demos.loading import LoadScenario
+from rollforward import outbox
+from rollforward.continuations import ItemError, Job, attempt
+from rollforward.continuations.attempt import CommitKind
+from rollforward.continuations.progress import progress
+from rollforward.datastore import transactions
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime import Clients
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.declaration import task
 from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
-from tests.pipelines.continuations.test_continuations_under_faults import WalkScenario
-from tests.pipelines.jobs import Item, Walk, count_items, items_of, ledger_here
-from tests.pipelines.materialized_views.test_materialized_views_under_faults import SaveScenario
-from tests.pipelines.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
-from tests.pipelines.school import SCHOOL, school_world
-from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
+from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
+from tests.pipelines.loading import LoadScenario
+from tests.rollforward.continuations.test_continuations_under_faults import WalkScenario
+from tests.rollforward.jobs import Item, Walk, count_items, items_of, ledger_here
+from tests.rollforward.materialized_views.test_materialized_views_under_faults import SaveScenario
+from tests.rollforward.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
+from tests.rollforward.school import SCHOOL, school_world
+from tests.rollforward.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
 from tests.world import Services, World
 
 ITEMS = 5

@@ -14,16 +14,16 @@ from flask import Blueprint, Flask, abort, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 from google.cloud import ndb
 
-from handlers import endpoints
-from handlers.endpoints import clients
-from models.transactions import transact
-from pipelines import continuations, outbox
-from pipelines.continuations import EntitySource, ItemError, job
-from pipelines.fork_join import Batch, fork_join
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import task
+from rollforward import continuations, outbox
+from rollforward import flask as endpoints
+from rollforward.continuations import EntitySource, ItemError, job
+from rollforward.datastore import transact
+from rollforward.flask import clients
+from rollforward.fork_join import Batch, fork_join
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import task
 
 PRICES = {"chair": 4_900, "lamp": 2_500, "table": 19_900}
 

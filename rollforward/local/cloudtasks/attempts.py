@@ -5,14 +5,14 @@
 2. end takes the response; outcomes.py says what it means for the task.
 """
 
-from devserver.cloudtasks import errors, messages
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.faults import DEFAULT_DELAY_S
-from devserver.cloudtasks.names import queue_of_task
-from devserver.cloudtasks.outcomes import Outcomes
-from devserver.cloudtasks.outgoing import AppEngineApp, OutgoingRequest, build_request
-from devserver.cloudtasks.queue_state import QueueState, phase_of
-from devserver.cloudtasks.records import (
+from rollforward.local.cloudtasks import errors, messages
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.faults import DEFAULT_DELAY_S
+from rollforward.local.cloudtasks.names import queue_of_task
+from rollforward.local.cloudtasks.outcomes import Outcomes
+from rollforward.local.cloudtasks.outgoing import AppEngineApp, OutgoingRequest, build_request
+from rollforward.local.cloudtasks.queue_state import QueueState, phase_of
+from rollforward.local.cloudtasks.records import (
     DUPLICATE,
     LIVE,
     NORMAL,
@@ -22,7 +22,7 @@ from devserver.cloudtasks.records import (
     Response,
     TaskRecord,
 )
-from devserver.cloudtasks.tokens import TokenIssuer
+from rollforward.local.cloudtasks.tokens import TokenIssuer
 
 _DEFAULT_KILL_AFTER_S = 0.05
 # The service charges a larger delivery as several operations.

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from cloud_profile import Profile
-from devserver.cloudtasks import statuses
+from rollforward.cloud_profile import Profile
+from rollforward.local.cloudtasks import statuses
 
 
 @dataclass(frozen=True)

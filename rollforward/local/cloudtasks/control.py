@@ -30,12 +30,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from devserver.cloudtasks import views
-from devserver.cloudtasks.dispatcher import KillWorker
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.faults import FaultRuleError
-from devserver.json_bodies import json_object
+from rollforward.local.cloudtasks import views
+from rollforward.local.cloudtasks.dispatcher import KillWorker
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.faults import FaultRuleError
+from rollforward.local.json_bodies import json_object
 
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.names import short
-from devserver.cloudtasks.outcomes import MAX_BODY_KEPT_BYTES
-from devserver.cloudtasks.reasons import reason_of
-from devserver.cloudtasks.records import Attempt, Response
-from devserver.cloudtasks.statuses import DEADLINE_EXCEEDED
-from devserver.cloudtasks.validation import percent_encoded
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.names import short
+from rollforward.local.cloudtasks.outcomes import MAX_BODY_KEPT_BYTES
+from rollforward.local.cloudtasks.reasons import reason_of
+from rollforward.local.cloudtasks.records import Attempt, Response
+from rollforward.local.cloudtasks.statuses import DEADLINE_EXCEEDED
+from rollforward.local.cloudtasks.validation import percent_encoded
 
 KillWorker = Callable[[Attempt], Awaitable[None]]
 

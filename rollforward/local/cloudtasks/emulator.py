@@ -29,18 +29,18 @@ from typing import Any
 
 from aiohttp import web
 
-from cloud_profile import Profile
-from devserver.cloudtasks import control, queue_yaml
-from devserver.cloudtasks.behaviour import Behaviour
-from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.dispatcher import Dispatcher, KillWorker
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.engine_state import Retention
-from devserver.cloudtasks.grpc_server import create_server
-from devserver.cloudtasks.names import Place
-from devserver.cloudtasks.outgoing import AppEngineApp
-from devserver.cloudtasks.queue_yaml import QueueYamlError
-from devserver.cloudtasks.store import Store
+from rollforward.cloud_profile import Profile
+from rollforward.local.cloudtasks import control, queue_yaml
+from rollforward.local.cloudtasks.behaviour import Behaviour
+from rollforward.local.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks.dispatcher import Dispatcher, KillWorker
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.engine_state import Retention
+from rollforward.local.cloudtasks.grpc_server import create_server
+from rollforward.local.cloudtasks.names import Place
+from rollforward.local.cloudtasks.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
+from rollforward.local.cloudtasks.store import Store
 
 _WATCH_S = 1.0
 _START_TIMEOUT_S = 30.0

@@ -23,22 +23,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from devserver.cloudtasks import messages, tokens
-from devserver.cloudtasks.attempts import Attempts
-from devserver.cloudtasks.behaviour import Behaviour
-from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.engine_state import EngineState, Retention
-from devserver.cloudtasks.faults import FaultBook
-from devserver.cloudtasks.history import History
-from devserver.cloudtasks.incidents import Incidents
-from devserver.cloudtasks.names import Place
-from devserver.cloudtasks.operations import Operations
-from devserver.cloudtasks.outgoing import AppEngineApp
-from devserver.cloudtasks.paging import PageTokens
-from devserver.cloudtasks.queues import Queues
-from devserver.cloudtasks.records import NORMAL, Attempt, DueDelivery, Response
-from devserver.cloudtasks.store import Store
-from devserver.cloudtasks.tasks import Tasks
+from rollforward.local.cloudtasks import messages, tokens
+from rollforward.local.cloudtasks.attempts import Attempts
+from rollforward.local.cloudtasks.behaviour import Behaviour
+from rollforward.local.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks.engine_state import EngineState, Retention
+from rollforward.local.cloudtasks.faults import FaultBook
+from rollforward.local.cloudtasks.history import History
+from rollforward.local.cloudtasks.incidents import Incidents
+from rollforward.local.cloudtasks.names import Place
+from rollforward.local.cloudtasks.operations import Operations
+from rollforward.local.cloudtasks.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.paging import PageTokens
+from rollforward.local.cloudtasks.queues import Queues
+from rollforward.local.cloudtasks.records import NORMAL, Attempt, DueDelivery, Response
+from rollforward.local.cloudtasks.store import Store
+from rollforward.local.cloudtasks.tasks import Tasks
 
 
 @functools.cache

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from devserver.cloudtasks import errors, messages
-from devserver.cloudtasks.behaviour import Behaviour
-from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.faults import FaultBook
-from devserver.cloudtasks.names import Place, queue_of_task
-from devserver.cloudtasks.queue_state import QueueState, phase_of
-from devserver.cloudtasks.rates import Ramp
-from devserver.cloudtasks.records import TaskRecord
-from devserver.cloudtasks.store import Store
+from rollforward.local.cloudtasks import errors, messages
+from rollforward.local.cloudtasks.behaviour import Behaviour
+from rollforward.local.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks.faults import FaultBook
+from rollforward.local.cloudtasks.names import Place, queue_of_task
+from rollforward.local.cloudtasks.queue_state import QueueState, phase_of
+from rollforward.local.cloudtasks.rates import Ramp
+from rollforward.local.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks.store import Store
 
 _DAY_S = 86400.0
 _PRUNE_EVERY = 256

@@ -15,8 +15,8 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from devserver.cloudtasks.names import short
-from devserver.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks.names import short
+from rollforward.local.cloudtasks.records import TaskRecord
 
 KINDS = ("duplicate", "overlap", "delay", "reorder", "lose_response", "error", "kill_worker")
 DEFAULT_DELAY_S = 1.0

@@ -20,11 +20,11 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 
-from devserver.cloudtasks import errors, messages
-from devserver.cloudtasks.batches import Batches
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.statuses import code_number
+from rollforward.local.cloudtasks import errors, messages
+from rollforward.local.cloudtasks.batches import Batches
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.statuses import code_number
 
 # A batch may hold 100 tasks of 1 MiB.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024

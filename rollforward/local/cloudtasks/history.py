@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import Any
 
-from devserver.cloudtasks import errors, queue_state
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.queue_state import phase_of
-from devserver.cloudtasks.reasons import reason_of
-from devserver.cloudtasks.records import DELETED, DONE, FAILED, LIVE, TaskRecord
+from rollforward.local.cloudtasks import errors, queue_state
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.queue_state import phase_of
+from rollforward.local.cloudtasks.reasons import reason_of
+from rollforward.local.cloudtasks.records import DELETED, DONE, FAILED, LIVE, TaskRecord
 
 _MAX_LOOKED_AT = 20_000
 _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.

@@ -14,10 +14,10 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.names import short
-from devserver.cloudtasks.reasons import reason_of
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.names import short
+from rollforward.local.cloudtasks.reasons import reason_of
 
 MAX_INCIDENTS = 1000
 MAX_MARKS = 500

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from devserver.cloudtasks import errors
-from devserver.cloudtasks.messages import Queue, seconds_of
+from rollforward.local.cloudtasks import errors
+from rollforward.local.cloudtasks.messages import Queue, seconds_of
 
 _TERM = re.compile(r'\s*([a-z_A-Z.]+)\s*(<=|>=|!=|=|<|>|:)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)\s*')
 _STATES = Queue.DESCRIPTOR.fields_by_name["state"].enum_type

@@ -6,7 +6,7 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 import re
 from dataclasses import dataclass
 
-from devserver.cloudtasks import errors
+from rollforward.local.cloudtasks import errors
 
 _QUEUE_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,500}")

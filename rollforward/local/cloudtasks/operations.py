@@ -1,6 +1,6 @@
 """Long-running operations, as they are kept: serialized, each under its name."""
 
-from devserver.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.engine_state import EngineState
 
 
 class Operations:

@@ -1,9 +1,9 @@
 """What the end of an attempt means: the task is done, is retried, or has failed for good."""
 
-from devserver.cloudtasks import messages, statuses
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.queue_state import QueueState, phase_of
-from devserver.cloudtasks.records import (
+from rollforward.local.cloudtasks import messages, statuses
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.queue_state import QueueState, phase_of
+from rollforward.local.cloudtasks.records import (
     DONE,
     DUPLICATE,
     FAILED,
@@ -14,7 +14,7 @@ from devserver.cloudtasks.records import (
     Response,
     TaskRecord,
 )
-from devserver.cloudtasks.retries import policy_of
+from rollforward.local.cloudtasks.retries import policy_of
 
 MAX_BODY_KEPT_BYTES = 64 * 1024
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from devserver.cloudtasks.messages import HttpMethod, UriOverride
-from devserver.cloudtasks.names import short
-from devserver.cloudtasks.records import TaskRecord
-from devserver.cloudtasks.tokens import TokenIssuer
-from devserver.cloudtasks.validation import is_reserved
+from rollforward.local.cloudtasks.messages import HttpMethod, UriOverride
+from rollforward.local.cloudtasks.names import short
+from rollforward.local.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks.tokens import TokenIssuer
+from rollforward.local.cloudtasks.validation import is_reserved
 
 _SCHEMES = {UriOverride.Scheme.HTTP: "http"}
 _DEFAULT_SCOPE = "https://www.googleapis.com/auth/cloud-platform"

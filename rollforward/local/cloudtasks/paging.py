@@ -6,8 +6,8 @@ import hashlib
 import hmac
 import json
 
-from devserver.cloudtasks import errors
-from devserver.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks import errors
+from rollforward.local.cloudtasks.clock import Clock
 
 LIFETIME_S = 2 * 3600
 _MAC_BYTES = 16

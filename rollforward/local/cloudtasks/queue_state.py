@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.rates import Ramp, Throttle, TokenBucket
-from devserver.cloudtasks.records import LIVE, TaskRecord
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.rates import Ramp, Throttle, TokenBucket
+from rollforward.local.cloudtasks.records import LIVE, TaskRecord
 
 # Reordering looks this far down the queue: enough to mix any test's tasks,
 # and bounded for a queue of many thousands.

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from devserver.cloudtasks import errors, messages, validation
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.listing import QueueFilter
-from devserver.cloudtasks.paging import PageTokens
-from devserver.cloudtasks.queue_state import QueueState
-from devserver.cloudtasks.records import DELETED
-from devserver.cloudtasks.tables import StoredQueue
+from rollforward.local.cloudtasks import errors, messages, validation
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.listing import QueueFilter
+from rollforward.local.cloudtasks.paging import PageTokens
+from rollforward.local.cloudtasks.queue_state import QueueState
+from rollforward.local.cloudtasks.records import DELETED
+from rollforward.local.cloudtasks.tables import StoredQueue
 
 MAX_QUEUES_PAGE = 9800
 

@@ -6,7 +6,7 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#retrycon
 from dataclasses import dataclass
 from typing import Any
 
-from devserver.cloudtasks.messages import seconds_of
+from rollforward.local.cloudtasks.messages import seconds_of
 
 _MAX_SHIFT = 60  # 2**60 times any backoff is past every cap; more would only cost digits.
 

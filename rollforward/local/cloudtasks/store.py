@@ -6,8 +6,8 @@ Callers hold the engine's lock.
 from pathlib import Path
 from typing import Any
 
-from devserver.cloudtasks.database import Database
-from devserver.cloudtasks.tables import (
+from rollforward.local.cloudtasks.database import Database
+from rollforward.local.cloudtasks.tables import (
     INCIDENT,
     AttemptTable,
     NameTable,

@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from devserver.cloudtasks.database import Database
-from devserver.cloudtasks.records import LIVE, Attempt, TaskRecord
+from rollforward.local.cloudtasks.database import Database
+from rollforward.local.cloudtasks.records import LIVE, Attempt, TaskRecord
 
 MAX_ATTEMPTS_PER_TASK = 200
 

@@ -3,8 +3,8 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.records import TaskRecord
 
 
 def record_of(

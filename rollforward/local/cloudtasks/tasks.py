@@ -4,14 +4,22 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from devserver.cloudtasks import errors, messages, validation
-from devserver.cloudtasks.engine_state import EngineState
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.names import queue_of_task
-from devserver.cloudtasks.paging import PageTokens
-from devserver.cloudtasks.queue_state import QueueState
-from devserver.cloudtasks.records import DELETED, DONE, DUPLICATE, FAILED, FORCED, LIVE, TaskRecord
-from devserver.cloudtasks.task_messages import record_of, shown
+from rollforward.local.cloudtasks import errors, messages, validation
+from rollforward.local.cloudtasks.engine_state import EngineState
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.names import queue_of_task
+from rollforward.local.cloudtasks.paging import PageTokens
+from rollforward.local.cloudtasks.queue_state import QueueState
+from rollforward.local.cloudtasks.records import (
+    DELETED,
+    DONE,
+    DUPLICATE,
+    FAILED,
+    FORCED,
+    LIVE,
+    TaskRecord,
+)
+from rollforward.local.cloudtasks.task_messages import record_of, shown
 
 MAX_TASKS_PAGE = 1000
 

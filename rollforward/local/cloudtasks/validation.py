@@ -11,8 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from devserver.cloudtasks import errors
-from devserver.cloudtasks.messages import RUNNING, HttpMethod, Queue, Task, seconds_of, set_seconds
+from rollforward.local.cloudtasks import errors
+from rollforward.local.cloudtasks.messages import (
+    RUNNING,
+    HttpMethod,
+    Queue,
+    Task,
+    seconds_of,
+    set_seconds,
+)
 
 MAX_SCHEDULE_AHEAD_S = 30 * 86400
 # Measured at the service, to the byte, for both kinds of targets; its documents say 1 MB in one

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.messages import HttpMethod, seconds_of
-from devserver.cloudtasks.names import short
-from devserver.cloudtasks.queue_state import QueueState
-from devserver.cloudtasks.reasons import reason_of
-from devserver.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.messages import HttpMethod, seconds_of
+from rollforward.local.cloudtasks.names import short
+from rollforward.local.cloudtasks.queue_state import QueueState
+from rollforward.local.cloudtasks.reasons import reason_of
+from rollforward.local.cloudtasks.records import TaskRecord
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
 _QUEUE_STATES = {

@@ -23,15 +23,15 @@ from typing import Any
 
 from aiohttp import web
 
-from devserver.app import MAX_WORKERS
-from devserver.console.pages.frame import whole
-from devserver.console.pages.logs import filter_of
-from devserver.console.platform import Platform
-from devserver.cron import Job, Run, UnknownJobError
-from devserver.errors import DevserverError
-from devserver.json_bodies import json_object
-from devserver.log_tail import LogRecord
-from devserver.mail import MailFaults, ReceivedMail
+from rollforward.local.app import MAX_WORKERS
+from rollforward.local.console.pages.frame import whole
+from rollforward.local.console.pages.logs import filter_of
+from rollforward.local.console.platform import Platform
+from rollforward.local.cron import Job, Run, UnknownJobError
+from rollforward.local.errors import DevserverError
+from rollforward.local.json_bodies import json_object
+from rollforward.local.log_tail import LogRecord
+from rollforward.local.mail import MailFaults, ReceivedMail
 
 MAX_KILL_AFTER_S = 10
 _PAGE_MAILS = 100

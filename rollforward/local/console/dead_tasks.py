@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.engine import Engine
-from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
-from devserver.console.words import Body, body
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.console.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.words import Body, body
 
 KIND = "DeadTask"
 REPLAY_PATH = "/tasks/dead/replay"
@@ -102,7 +102,7 @@ def enqueue_replay(engine: Engine, dead_task_id: str, app_url: str, account: str
     """Ask the app, through Cloud Tasks, to run a dead task again; return the task's id.
 
     Raises:
-        devserver.cloudtasks.errors.Refused: there is no queue for it.
+        rollforward.local.cloudtasks.errors.Refused: there is no queue for it.
     """
     task = messages.Task()
     request = task.http_request

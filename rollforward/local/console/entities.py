@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 from google.cloud import datastore
 
-from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
-from devserver.console.words import Body, body
+from rollforward.local.console.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.words import Body, body
 
 PAGE_ENTITIES = 25
 # One reply of the Datastore emulator holds 300 keys, and it sorts the whole kind for each: to count

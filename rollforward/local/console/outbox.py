@@ -1,7 +1,7 @@
 """The outbox: tasks that the app has committed and not created yet.
 
 The app keeps them in Datastore (kind OutboxTask). A row's key holds when it was written and
-whether it is unacked: kept until its task has done its work. See models/outbox.py.
+whether it is unacked: kept until its task has done its work. See rollforward/outbox/entities.py.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from devserver.console.datastore_reader import CALL_OPTIONS, DatastoreReader
-from devserver.console.words import Body, body
+from rollforward.local.console.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.words import Body, body
 
 KIND = "OutboxTask"
 SWEEP_URL = "/cron/outbox/sweep"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from devserver.cloudtasks.emulator import Emulator
-from devserver.cron import Cron
-from devserver.log_tail import LogTail
-from devserver.mail import MailServer
-from devserver.settings import Settings
+from rollforward.local.cloudtasks.emulator import Emulator
+from rollforward.local.cron import Cron
+from rollforward.local.log_tail import LogTail
+from rollforward.local.mail import MailServer
+from rollforward.local.settings import Settings
 
 
 class ServiceRow(Protocol):

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from devserver.prices import PriceList
+from rollforward.local.prices import PriceList
 
 # More than any app declares: a page that is longer is read by nobody.
 MAX_ROWS = 100

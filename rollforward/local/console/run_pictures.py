@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from devserver.console.runs import RunDetails
+from rollforward.local.console.runs import RunDetails
 
 LETTERS = {"d": "done", "s": "skipped", "f": "failed", "r": "retrying", ".": "waiting"}
 # A cell that stands for several items shows the one that a person must see first.

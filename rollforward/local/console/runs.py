@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from devserver.cron import Cron
+from rollforward.local.cron import Cron
 
 URL = "/control/runs"
 STATES = ("running", "finished", "cancelled")
@@ -193,7 +193,7 @@ def _why(status: int | None, text: str) -> str:
         return f"The app does not answer: {text}"
     if status in (404, 405) or status == 200:
         return f"This app lists no runs: GET {URL} was answered with {status}. " + (
-            "An app lists them when it mounts the endpoints of handlers/endpoints."
+            "An app lists them when it mounts the endpoints of rollforward/flask."
         )
     detail = _text(_json(text).get("detail"))
     return f"The app answered {status}" + (f": {detail}" if detail else ".")

@@ -11,21 +11,21 @@ from pathlib import Path
 import jinja2
 from aiohttp import web
 
-from devserver import ports
-from devserver.console import pages, words
-from devserver.console.api import Api
-from devserver.console.datastore_reader import DatastoreReader
-from devserver.console.dead_tasks import DeadTasks
-from devserver.console.entities import Entities
-from devserver.console.fault_words import FAULTS
-from devserver.console.guards import Guards, Handler
-from devserver.console.outbox import Outbox
-from devserver.console.platform import Context, Platform
-from devserver.console.work import Samples
-from devserver.errors import PortTakenError
+from rollforward.local import ports
+from rollforward.local.console import pages, words
+from rollforward.local.console.api import Api
+from rollforward.local.console.datastore_reader import DatastoreReader
+from rollforward.local.console.dead_tasks import DeadTasks
+from rollforward.local.console.entities import Entities
+from rollforward.local.console.fault_words import FAULTS
+from rollforward.local.console.guards import Guards, Handler
+from rollforward.local.console.outbox import Outbox
+from rollforward.local.console.platform import Context, Platform
+from rollforward.local.console.work import Samples
+from rollforward.local.errors import PortTakenError
 
 _HERE = Path(__file__).parent
-_THEME_SCRIPT = _HERE.parent.parent / "static" / "theme.js"
+_THEME_SCRIPT = _HERE.parents[2] / "static" / "theme.js"
 _SAMPLE_S = 1.0
 _FORM_LIMIT_BYTES = 256 * 1024
 _TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from devserver.cloudtasks import messages, views
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.outgoing import OutgoingRequest
-from devserver.cloudtasks.records import TaskRecord
+from rollforward.local.cloudtasks import messages, views
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.outgoing import OutgoingRequest
+from rollforward.local.cloudtasks.records import TaskRecord
 
 MAX_ARGUMENTS_CHARS = 140
 _MAX_VALUE_CHARS = 40

@@ -5,10 +5,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from devserver.cloudtasks import views
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.records import TaskRecord
-from devserver.console.words import age, counted
+from rollforward.local.cloudtasks import views
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.records import TaskRecord
+from rollforward.local.console.words import age, counted
 
 PAGE_TASKS = 50
 MAX_SEARCHED = 5000

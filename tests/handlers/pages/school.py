@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from models.demos.grades import Student
+from models.grades import Student
 from tests.world import World
 
 ADA, LIST = "a" * 32, "1" * 32

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from demos.blog.drafts import Author
-from demos.blog.posts import DEMO
-from models.demos.blog import post_key
-from tests.demos.bloggers import ADA, BOB, said, written
+from models.blog import post_key
+from pipelines.blog.drafts import Author
+from pipelines.blog.posts import DEMO
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only
+from tests.pipelines.bloggers import ADA, BOB, said, written
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -193,8 +193,8 @@ def test_what_pages_cost_is_measured_once_for_all_and_not_without_end(
     posts: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By offset a measurement reads what it skips: no further than a page, and kept for a while."""
-    monkeypatch.setattr("demos.blog.cost.PAGE_SIZE", 2)
-    monkeypatch.setattr("demos.blog.cost.MAX_PAGE", 2)
+    monkeypatch.setattr("pipelines.blog.cost.PAGE_SIZE", 2)
+    monkeypatch.setattr("pipelines.blog.cost.MAX_PAGE", 2)
 
     first = browser.get("/blog/cost").text
     before = posts.clients.meter.cost()

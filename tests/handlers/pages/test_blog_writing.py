@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from demos.blog import posts, samples
-from demos.blog.comments import comment_by_order
-from demos.blog.posts import DEMO
-from models.demos.blog import Comment, Post, post_id, post_key
-from tests.demos.bloggers import said, threads, written
+from models.blog import Comment, Post, post_id, post_key
+from pipelines.blog import posts, samples
+from pipelines.blog.comments import comment_by_order
+from pipelines.blog.posts import DEMO
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
+from tests.pipelines.bloggers import said, threads, written
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from demos.counters import counters
-from models.demos.counters import switch_key
-from pipelines.runtime import NoCache
-from pipelines.runtime.write_limit import EntityWriteLimit, Tickets
+from models.counters import switch_key
+from pipelines.counters import counters
+from rollforward.runtime import NoCache
+from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only

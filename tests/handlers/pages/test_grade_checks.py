@@ -7,11 +7,11 @@ import re
 import pytest
 from werkzeug.test import TestResponse
 
-from demos.grades import students
-from demos.grades.student_lists import StudentDetails
-from demos.grades.students import DEMO
-from demos.grades.views import GRADES, StudentsByGrade
-from models.demos.grades import student_key, teachers_of
+from models.grades import student_key, teachers_of
+from pipelines.grades import students
+from pipelines.grades.student_lists import StudentDetails
+from pipelines.grades.students import DEMO
+from pipelines.grades.views import GRADES, StudentsByGrade
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.school import ADA, LIST, bars
 from tests.world import World

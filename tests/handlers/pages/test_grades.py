@@ -12,8 +12,8 @@ import pytest
 from markupsafe import escape
 from werkzeug.test import TestResponse
 
-from demos.grades.students import DEMO
-from models.demos.grades import school_key, student_key
+from models.grades import school_key, student_key
+from pipelines.grades.students import DEMO
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only

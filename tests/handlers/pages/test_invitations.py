@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from demos.invitations import sending
-from models.demos.invitations import Party, party_key
-from pipelines.continuations.progress import progress
+from models.invitations import Party, party_key
+from pipelines.invitations import sending
+from rollforward.continuations.progress import progress
 from tests.handlers.conftest import PARTY, Browser
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.party import GUESTS, ID, PAGE, invite, upload

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from demos.numbers import results
-from demos.numbers.probes import PROBES
-from models.demos.numbers import NumbersRun, numbers_run_key
+from models.numbers import NumbersRun, numbers_run_key
+from pipelines.numbers import results
+from pipelines.numbers.probes import PROBES
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
 from tests.world import World

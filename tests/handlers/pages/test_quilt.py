@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from demos.quilt import quilts
-from demos.quilt.design import Design
 from handlers.pages.incidents import Delivery, Incidents
 from handlers.pages.quilt_stage import Hits, hits_of
-from models.demos.quilt import QuiltSquare, newest_quilts, quilt_key
+from models.quilt import QuiltSquare, newest_quilts, quilt_key
+from pipelines.quilt import quilts
+from pipelines.quilt.design import Design
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
-from tests.pipelines.batches.harness import deliver_all
+from tests.rollforward.batches.harness import deliver_all
 from tests.world import Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -13,9 +13,9 @@ from handlers.pages.demo_runs import TOUR
 from handlers.pages.incidents import Delivery, Incidents, Mark, SlowedQueue
 from handlers.pages.invitation_stage import STRUCK_S, time_left
 from handlers.pages.stage import Stage, Timeline, stage_of
-from models.demos.invitations import party_key
-from pipelines.continuations.progress import Progress, Totals, progress
-from pipelines.runtime import Cost
+from models.invitations import party_key
+from rollforward.continuations.progress import Progress, Totals, progress
+from rollforward.runtime import Cost
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.pages.party import ID, PAGE, invite
 from tests.world import World

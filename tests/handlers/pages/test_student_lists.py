@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from demos.grades.views import GRADES
 from handlers.pages import grades
-from pipelines.materialized_views import Reading
+from pipelines.grades.views import GRADES
+from rollforward.materialized_views import Reading
 from tests.explorer import IS_EXHAUSTIVE
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.hostile import TOO_LARGE

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from demos.sums import load, sums
-from models.demos.sums import sum_key
-from pipelines.fork_join.adaptive import BatchPolicy
+from models.sums import sum_key
+from pipelines.sums import load, sums
+from rollforward.fork_join.adaptive import BatchPolicy
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.pages.hostile import XSS, tags
 from tests.handlers.pages.looking import look_only
@@ -401,7 +401,7 @@ def test_the_page_says_when_something_is_missing(
     world: World, browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process loses its tally, and both sides are equal; a lost item would be seen."""
-    monkeypatch.setattr("demos.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
+    monkeypatch.setattr("pipelines.sums.tally_buffer.FLUSH_INTERVAL_S", 60)
     for path in ("/api/v1/sums/visitors",) * 3:
         assert browser.client.post(path, json={"amount": 2}).status_code == 202
     world.clients.process_state.clear()  # Killed: no last act.

@@ -15,12 +15,12 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from werkzeug.test import TestResponse
 
-from demos.sums import sums
 from handlers.pages import sums_api
 from handlers.pages.openapi import DESCRIPTION
-from models.fork_join import WorkOutcome
-from pipelines.fork_join import queue
-from pipelines.fork_join.queue import ItemStatus, OutcomeUnknownError
+from pipelines.sums import sums
+from rollforward.fork_join import queue
+from rollforward.fork_join.entities import WorkOutcome
+from rollforward.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
 from tests.world import World, in_threads
 

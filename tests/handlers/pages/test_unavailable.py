@@ -9,10 +9,10 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 import main
-from handlers.endpoints import health
-from handlers.endpoints.security import CONTENT_SECURITY_POLICY
-from pipelines.runtime import NoCache, open_cloud_tasks, open_datastore
-from pipelines.tasks import CloudTaskQueue
+from rollforward.flask import health
+from rollforward.flask.security import CONTENT_SECURITY_POLICY
+from rollforward.runtime import NoCache, open_cloud_tasks, open_datastore
+from rollforward.tasks import CloudTaskQueue
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.party import PAGE
 from tests.world import LOCATION, PROJECT, World, in_threads

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from demos.weblog import loads, progress, source
-from demos.weblog.lines import read_log
-from demos.weblog.pipeline import WEBLOG
-from demos.weblog.sample import sample_log
 from handlers.pages.formatting import lag_text, short
 from handlers.pages.incidents import Delivery, Incidents
 from handlers.pages.stream_stage import Hits, hits_of
 from handlers.pages.weblog_charts import BOX_HEIGHT, BOX_WIDTH, picture_of
-from models.demos.weblog import access_logs
-from models.uploads import UploadChunk
-from pipelines.runtime import Clients
-from pipelines.streams import Pulled
+from models.weblog import access_logs
+from pipelines.weblog import loads, progress, source
+from pipelines.weblog.lines import read_log
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.sample import sample_log
+from rollforward.continuations.upload_entities import UploadChunk
+from rollforward.runtime import Clients
+from rollforward.streams import Pulled
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
-from tests.pipelines.streams.harness import PACE
+from tests.rollforward.streams.harness import PACE
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

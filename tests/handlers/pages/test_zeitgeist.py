@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from demos.zeitgeist import playbacks, player
-from demos.zeitgeist.check import Check, check
-from demos.zeitgeist.detector import Alert
-from demos.zeitgeist.pipeline import FEEDS, ZEITGEIST
-from demos.zeitgeist.playbacks import Playback, current, save
-from demos.zeitgeist.player import Step, play
-from demos.zeitgeist.progress import Point, points_of
-from demos.zeitgeist.series import BUCKET_MS, DAY_MS
 from handlers.pages import zeitgeist
 from handlers.pages.zeitgeist_charts import SPARK_BUCKETS, chart_of, spark_of
-from models import rows
-from models.transactions import transact
-from pipelines.streams import Pushed
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.rows import LARGE, SLAB
+from pipelines.zeitgeist import playbacks, player
+from pipelines.zeitgeist.check import Check, check
+from pipelines.zeitgeist.detector import Alert
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.playbacks import Playback, current, save
+from pipelines.zeitgeist.player import Step, play
+from pipelines.zeitgeist.progress import Point, points_of
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import transact
+from rollforward.streams import Pushed
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.rows import LARGE, SLAB
 from tests.handlers.conftest import Browser
 from tests.handlers.pages.looking import look_only
 from tests.world import World
@@ -426,7 +426,7 @@ def test_series_that_would_fill_the_memory_together_are_refused(
     browser: Browser, snapshot: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S23: a playback's series are in memory at once, so all of them share one bound."""
-    monkeypatch.setattr("demos.zeitgeist.playbacks.MAX_BUCKETS", 1)
+    monkeypatch.setattr("pipelines.zeitgeist.playbacks.MAX_BUCKETS", 1)
     before = snapshot()
 
     response = browser.post(

@@ -12,10 +12,10 @@ from typing import Any
 
 from google.cloud import ndb
 
-from pipelines.runtime.messages import Message
-from tests.pipelines.batches.stepwise_batches import of_kind
-from tests.pipelines.memory import Memory
-from tests.pipelines.stepwise import ROWS, Call, Run, rows
+from rollforward.runtime.messages import Message
+from tests.rollforward.batches.stepwise_batches import of_kind
+from tests.rollforward.memory import Memory
+from tests.rollforward.stepwise import ROWS, Call, Run, rows
 
 MEMBERS = 2
 

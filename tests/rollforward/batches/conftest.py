@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.batches.harness import batch_world, neighbours
+from tests.rollforward.batches.harness import batch_world, neighbours
 from tests.world import Services, World
 
 

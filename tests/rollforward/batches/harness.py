@@ -11,7 +11,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.batches import (
+from rollforward.batches import Completed, Policy, TaskBatch, current_member
+from rollforward.batches.entities import (
     BatchPage,
     BatchResults,
     BatchState,
@@ -22,14 +23,13 @@ from models.batches import (
     state_key,
     work_key,
 )
-from models.fork_join import WorkPack
-from models.outbox import OutboxTask
-from pipelines.batches import Completed, Policy, TaskBatch, current_member
-from pipelines.batches.population import _addition_name
-from pipelines.runtime import Clients
-from pipelines.runtime.messages import Message, TaskQueue
-from pipelines.tasks import Reject, Task, task
-from tests.pipelines.beside import elsewhere, untouched
+from rollforward.batches.population import _addition_name
+from rollforward.fork_join.entities import WorkPack
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients
+from rollforward.runtime.messages import Message, TaskQueue
+from rollforward.tasks import Reject, Task, task
+from tests.rollforward.beside import elsewhere, untouched
 from tests.world import Services, World
 
 

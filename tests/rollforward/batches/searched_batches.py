@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.batches import BatchState
-from pipelines.batches import Completed, Policy, TaskBatch, UnknownBatchError, current_member
-from pipelines.tasks import Reject, Task
-from tests.pipelines.batches.harness import Note
-from tests.pipelines.batches.stepwise_batches import (
+from rollforward.batches import Completed, Policy, TaskBatch, UnknownBatchError, current_member
+from rollforward.batches.entities import BatchState
+from rollforward.tasks import Reject, Task
+from tests.rollforward.batches.harness import Note
+from tests.rollforward.batches.stepwise_batches import (
     DELIVERED,
     PURGED,
     Callbacks,
@@ -24,9 +24,9 @@ from tests.pipelines.batches.stepwise_batches import (
     transact,
     with_clients,
 )
-from tests.pipelines.memory import Memory
-from tests.pipelines.model_checker import CRASH, DUPLICATE, REPLY_LOST, UNHEARD, End
-from tests.pipelines.stepwise import Process
+from tests.rollforward.memory import Memory
+from tests.rollforward.model_checker import CRASH, DUPLICATE, REPLY_LOST, UNHEARD, End
+from tests.rollforward.stepwise import Process
 
 
 @dataclass(frozen=True)

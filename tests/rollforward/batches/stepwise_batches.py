@@ -4,7 +4,7 @@ A transaction is one step, and the tasks that it enqueues are rows of the search
 created in further steps: a query, the creation, a deletion. The fork-join queue is what its own
 search has proved it to be: an insert is a commit and a joiner, and a fold is one guarded commit, or
 one transaction that finds what is still there
-(tests/pipelines/fork_join/test_fork_join_exhaustively.py).
+(tests/rollforward/fork_join/test_fork_join_exhaustively.py).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from pydantic import TypeAdapter
 
-from models import commits, transactions
-from models.batches import BatchState
-from models.transactions import Transaction, current_transaction
-from pipelines.batches import ClosedError, Completed, callbacks, sweep
-from pipelines.batches.callbacks import completed
-from pipelines.batches.creation import create
-from pipelines.batches.ending import End, cancel_nested, end_members
-from pipelines.fork_join import Batch, OutcomeUnknownError
-from pipelines.runtime.messages import Message
-from pipelines.tasks import Reject, hashed_name
-from tests.pipelines.memory import Memory
-from tests.pipelines.stepwise import NOON, ROWS, Call, Run, commit_unchanged, rows, stepwise
+from rollforward.batches import ClosedError, Completed, callbacks, sweep
+from rollforward.batches.callbacks import completed
+from rollforward.batches.creation import create
+from rollforward.batches.ending import End, cancel_nested, end_members
+from rollforward.batches.entities import BatchState
+from rollforward.datastore import commits, transactions
+from rollforward.datastore.transactions import Transaction, current_transaction
+from rollforward.fork_join import Batch, OutcomeUnknownError
+from rollforward.runtime.messages import Message
+from rollforward.tasks import Reject, hashed_name
+from tests.rollforward.memory import Memory
+from tests.rollforward.stepwise import NOON, ROWS, Call, Run, commit_unchanged, rows, stepwise
 
 JOIN = "/tasks/join"
 _enqueue_callback = callbacks.enqueue
@@ -249,7 +249,7 @@ def fold(clients: Any, batch: str) -> None:
 
 @dataclass(frozen=True)
 class Within:
-    """A query for a range of keys, as `models.batches` makes it."""
+    """A query for a range of keys, as `batches.entities` makes it."""
 
     kind: type[ndb.Model]
     prefix: str
@@ -267,7 +267,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Which:
-    """A query for batches that have one value in a property, as `models.batches` makes it."""
+    """A query for batches that have one value in a property, as `batches.entities` makes it."""
 
     name: str
     value: str
@@ -329,20 +329,20 @@ def batches_in_steps() -> Iterator[None]:
     """Let the batches' Datastore and queue of ends be the search's."""
     with (
         stepwise(),
-        mock.patch("models.batches._within", Within),
-        mock.patch("pipelines.outbox.enqueue", enqueue),
-        mock.patch("pipelines.batches.population.transact", transact),
-        mock.patch("pipelines.batches.batch.transact", transact),
-        mock.patch("pipelines.batches.ending.transact", transact),
-        mock.patch("pipelines.batches.callbacks.transact", transact),
-        mock.patch("pipelines.batches.sweep.transact", transact),
-        mock.patch("pipelines.batches.callbacks.enqueue", complete),
-        mock.patch("pipelines.batches.callbacks.read_versions", commits.read_versions),
-        mock.patch("pipelines.batches.callbacks.commit_unchanged", commit_unchanged),
-        mock.patch("pipelines.batches.ending.read_versions", commits.read_versions),
+        mock.patch("rollforward.batches.entities._within", Within),
+        mock.patch("rollforward.outbox.enqueue", enqueue),
+        mock.patch("rollforward.batches.population.transact", transact),
+        mock.patch("rollforward.batches.batch.transact", transact),
+        mock.patch("rollforward.batches.ending.transact", transact),
+        mock.patch("rollforward.batches.callbacks.transact", transact),
+        mock.patch("rollforward.batches.sweep.transact", transact),
+        mock.patch("rollforward.batches.callbacks.enqueue", complete),
+        mock.patch("rollforward.batches.callbacks.read_versions", commits.read_versions),
+        mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
+        mock.patch("rollforward.batches.ending.read_versions", commits.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
-        mock.patch("pipelines.batches.ending.batches_in", partial(Which, "parent")),
-        mock.patch("pipelines.batches.members.batches_of", partial(Which, "member")),
+        mock.patch("rollforward.batches.ending.batches_in", partial(Which, "parent")),
+        mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),
         mock.patch.object(end_members, "insert", insert),
         mock.patch.object(end_members, "insert_in_transaction", insert_in_transaction),
     ):

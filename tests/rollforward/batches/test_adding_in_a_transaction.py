@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.transactions import transact
-from pipelines.batches import ClosedError
-from pipelines.batches.errors import DifferentWorkError
-from tests.pipelines.batches.harness import (
+from rollforward.batches import ClosedError
+from rollforward.batches.errors import DifferentWorkError
+from rollforward.datastore.transactions import transact
+from tests.rollforward.batches.harness import (
     BEST,
     NOTES,
     RAN,

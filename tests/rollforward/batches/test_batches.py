@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from models.transactions import transact
-from pipelines.batches import ClosedError, TaskBatch, UnknownBatchError
-from pipelines.batches.declaration import Completed
-from pipelines.batches.errors import BadWorkError, DifferentWorkError
-from pipelines.tasks import BadArgumentsError, Task
-from tests.pipelines.batches.harness import (
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError
+from rollforward.batches.declaration import Completed
+from rollforward.batches.errors import BadWorkError, DifferentWorkError
+from rollforward.datastore.transactions import transact
+from rollforward.tasks import BadArgumentsError, Task
+from tests.rollforward.batches.harness import (
     BEST,
     FAST,
     NOTES,

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchState
+from rollforward.batches.entities import BatchState
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.batches import article_code
-from tests.pipelines.batches.searched_batches import SCENARIOS, Scenario
-from tests.pipelines.batches.stepwise_batches import (
+from tests.rollforward.batches import article_code
+from tests.rollforward.batches.searched_batches import SCENARIOS, Scenario
+from tests.rollforward.batches.stepwise_batches import (
     batches_in_steps,
     delivering,
     fold,
@@ -26,8 +26,8 @@ from tests.pipelines.batches.stepwise_batches import (
     wake,
     with_clients,
 )
-from tests.pipelines.model_checker import DUPLICATE, End, Search
-from tests.pipelines.stepwise import NOON, Process, rows
+from tests.rollforward.model_checker import DUPLICATE, End, Search
+from tests.rollforward.stepwise import NOON, Process, rows
 
 NONE = ""
 LATER = NOON + datetime.timedelta(hours=2)
@@ -101,7 +101,9 @@ def test_the_articles_code_completes_twice() -> None:
 
 def test_the_search_sees_a_completion_that_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug is found when it is there: an end that was counted is counted again."""
-    monkeypatch.setattr("models.batches.BatchPage.is_open", lambda self, at, generation: True)
+    monkeypatch.setattr(
+        "rollforward.batches.entities.BatchPage.is_open", lambda self, at, generation: True
+    )
     search = searched(BY_NAME["pairs"], DUPLICATE)
 
     with pytest.raises(AssertionError):

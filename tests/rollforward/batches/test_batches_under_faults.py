@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from models import batches as rows
-from models.batches import BatchPage
-from models.transactions import transact
-from pipelines.batches import callbacks as callback_tasks
-from pipelines.batches import population
-from pipelines.tasks import Task
+from rollforward.batches import callbacks as callback_tasks
+from rollforward.batches import entities as rows
+from rollforward.batches import population
+from rollforward.batches.entities import BatchPage
+from rollforward.datastore.transactions import transact
+from rollforward.tasks import Task
 from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP
-from tests.pipelines.batches.harness import (
+from tests.rollforward.batches.harness import (
     CALLED,
     NOTES,
     PULLED,

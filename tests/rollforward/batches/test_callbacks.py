@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchState, state_key
-from models.dead_tasks import DeadTask
-from pipelines import outbox
-from pipelines.batches import Completed, TaskBatch, callbacks
-from pipelines.batches.declaration import message_task
-from pipelines.runtime.clock import naive_utc
-from pipelines.tasks import Reject, Task
-from pipelines.tasks.dead_tasks import Replay
-from tests.pipelines.batches.harness import (
+from rollforward import outbox
+from rollforward.batches import Completed, TaskBatch, callbacks
+from rollforward.batches.declaration import message_task
+from rollforward.batches.entities import BatchState, state_key
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks import Reject, Task
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import Replay
+from tests.rollforward.batches.harness import (
     BEST,
     CALLED,
     NOTES,

@@ -8,14 +8,14 @@ import pytest
 from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import ndb
 
-from models.batches import REMOVED, RUNNING, BatchState, pages_within
-from pipelines.batches import ClosedError, ending, members
-from pipelines.batches.creation import RunMember
-from pipelines.batches.declaration import MemberRef
-from pipelines.batches.ending import STALE_S, CancelNested, cancel_nested
-from pipelines.batches.errors import NestedError
-from pipelines.batches.members import Member
-from tests.pipelines.batches.harness import (
+from rollforward.batches import ClosedError, ending, members
+from rollforward.batches.creation import RunMember
+from rollforward.batches.declaration import MemberRef
+from rollforward.batches.ending import STALE_S, CancelNested, cancel_nested
+from rollforward.batches.entities import REMOVED, RUNNING, BatchState, pages_within
+from rollforward.batches.errors import NestedError
+from rollforward.batches.members import Member
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     TREES,
@@ -166,7 +166,7 @@ def test_a_failure_waits_until_what_is_nested_is_cancelled(
         [page] = pages_within("trees:root").fetch()
         args = RunMember("trees:root", page.key.id(), 0, 1, "{}")
         with monkeypatch.context() as patch:
-            patch.setattr("pipelines.batches.members.cancel_child", is_lost)
+            patch.setattr("rollforward.batches.members.cancel_child", is_lost)
             with pytest.raises(ServiceUnavailable):
                 members.fail(TREES.declaration, world.clients, args, "ValueError: gave up")
         world.clock.sleep(1)

@@ -6,11 +6,11 @@ import datetime
 
 import pytest
 
-from models.batches import state_key
-from models.fork_join import WorkPack
-from pipelines.batches import TaskBatch, UnknownBatchError, sweep
-from pipelines.batches.ending import End, end_members
-from tests.pipelines.batches.harness import (
+from rollforward.batches import TaskBatch, UnknownBatchError, sweep
+from rollforward.batches.ending import End, end_members
+from rollforward.batches.entities import state_key
+from rollforward.fork_join.entities import WorkPack
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     deliver_all,

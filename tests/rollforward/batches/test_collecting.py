@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.pull_queues import items_of
-from pipelines.batches import TaskBatch, collecting
-from tests.pipelines.batches.harness import (
+from rollforward.batches import TaskBatch, collecting
+from rollforward.pull_queues.entities import items_of
+from tests.rollforward.batches.harness import (
     PULLED,
     callbacks,
     deliver_all,

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchPage, BatchWork, state_key
-from models.dead_tasks import DeadTask
-from models.transactions import transact
-from pipelines.batches import creation, population
-from pipelines.batches.ending import STALE_S
-from pipelines.batches.errors import BadWorkError
-from pipelines.runtime import naive_utc
-from pipelines.runtime.messages import Message
-from pipelines.tasks import CloudTaskQueue
+from rollforward.batches import creation, population
+from rollforward.batches.ending import STALE_S
+from rollforward.batches.entities import BatchPage, BatchWork, state_key
+from rollforward.batches.errors import BadWorkError
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks import CloudTaskQueue
+from rollforward.tasks.dead_task_entities import DeadTask
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.batches.harness import (
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     Note,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from models.transactions import transact
-from pipelines.batches import TaskBatch, defer, defer_in_transaction, deferrable
-from pipelines.runtime import Clients
-from pipelines.tasks import BadArgumentsError
+from rollforward.batches import TaskBatch, defer, defer_in_transaction, deferrable
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients
+from rollforward.tasks import BadArgumentsError
 from tests.world import Services, World
 
 GREETED: Counter[str] = Counter()

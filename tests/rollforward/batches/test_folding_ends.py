@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.batches import BatchPage, state_key
-from pipelines.batches import beliefs
-from pipelines.batches.ending import STALE_S, End, count_guarded, end_members
-from pipelines.fork_join import Batch
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.runtime.clock import naive_utc
-from tests.pipelines.batches.harness import (
+from rollforward.batches import beliefs
+from rollforward.batches.ending import STALE_S, End, count_guarded, end_members
+from rollforward.batches.entities import BatchPage, state_key
+from rollforward.fork_join import Batch
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.runtime.clock import naive_utc
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     deliver_all,

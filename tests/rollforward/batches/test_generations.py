@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from models.batches import pages_within
-from pipelines.batches import population
-from pipelines.batches.ending import End, end_members
-from tests.pipelines.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
+from rollforward.batches import population
+from rollforward.batches.ending import End, end_members
+from rollforward.batches.entities import pages_within
+from tests.rollforward.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
 from tests.world import World
 
 

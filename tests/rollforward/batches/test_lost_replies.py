@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from models.transactions import transact
-from pipelines.batches import population
+from rollforward.batches import population
+from rollforward.datastore.transactions import transact
 from tests.faults import REPLY_LOST
-from tests.pipelines.batches.harness import NOTES, notes
+from tests.rollforward.batches.harness import NOTES, notes
 from tests.world import World
 
 

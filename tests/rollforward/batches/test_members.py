@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from models.batches import HAS_FAILED, BatchPage, BatchWork, pages_within
-from models.dead_tasks import DeadTask
-from pipelines.batches import ClosedError
-from pipelines.batches.declaration import MemberRef
-from pipelines.batches.ending import MAX_RESULT_BYTES
-from pipelines.batches.members import Member
-from tests.pipelines.batches.harness import (
+from rollforward.batches import ClosedError
+from rollforward.batches.declaration import MemberRef
+from rollforward.batches.ending import MAX_RESULT_BYTES
+from rollforward.batches.entities import HAS_FAILED, BatchPage, BatchWork, pages_within
+from rollforward.batches.members import Member
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     deliver_all,

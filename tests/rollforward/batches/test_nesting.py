@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from models.batches import BatchState
-from pipelines.batches.errors import NestedError
+from rollforward.batches.entities import BatchState
+from rollforward.batches.errors import NestedError
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.batches.harness import (
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     TREES,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.batches import ClosedError, TaskBatch, UnknownBatchError, population
-from pipelines.batches.declaration import MemberRef
-from pipelines.batches.errors import BadWorkError, DifferentWorkError
-from pipelines.batches.population import PopulateOptions
-from pipelines.tasks import Task
-from tests.pipelines.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, population
+from rollforward.batches.declaration import MemberRef
+from rollforward.batches.errors import BadWorkError, DifferentWorkError
+from rollforward.batches.population import PopulateOptions
+from rollforward.tasks import Task
+from tests.rollforward.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told
 from tests.world import World
 
 GROWS = PopulateOptions(is_compared=False)  # As a member adds, whose work may differ each time.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from models.batches import BatchState, state_key
-from models.dead_tasks import DeadTask
-from models.fork_join import WorkPack
-from pipelines.batches import TaskBatch
-from pipelines.batches.callbacks import path_of
-from pipelines.tasks import Task
-from pipelines.tasks.errors import UnknownTaskError
-from tests.pipelines.batches.harness import (
+from rollforward.batches import TaskBatch
+from rollforward.batches.callbacks import path_of
+from rollforward.batches.entities import BatchState, state_key
+from rollforward.fork_join.entities import WorkPack
+from rollforward.tasks import Task
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.errors import UnknownTaskError
+from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
     TREES,

@@ -15,13 +15,13 @@ import pytest
 from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
 import main
-from cloud_profile import BUNDLED, load
-from cloud_profile.profile import Latency
-from cloud_profile.slowdown import DrawnLatency, SlowCache
-from demos.counters import counters
-from handlers.endpoints import open_clients
-from handlers.endpoints.settings import Settings
 from handlers.settings import DemoSettings
+from pipelines.counters import counters
+from rollforward.cloud_profile import BUNDLED, load
+from rollforward.cloud_profile.profile import Latency
+from rollforward.cloud_profile.slowdown import DrawnLatency, SlowCache
+from rollforward.flask import open_clients
+from rollforward.flask.settings import Settings
 from tests.documents import LOCAL_ENVIRONMENT, ROOT, text_of
 
 METHOD = "/google.datastore.v1.Datastore/Lookup"
@@ -53,8 +53,8 @@ def test_the_package_stays_at_home_and_an_app_starts_without_it() -> None:
         [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    assert "cloud_profile/" in text_of(".gcloudignore").splitlines()
-    assert "cloud_profile" not in text_of(".dockerignore") + text_of("Dockerfile")
+    assert "rollforward/cloud_profile/" in text_of(".gcloudignore").splitlines()
+    assert "rollforward/cloud_profile" in text_of(".dockerignore").splitlines()
     assert done.stdout == "[]\n"
 
 

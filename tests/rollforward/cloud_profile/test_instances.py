@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from cloud_profile import BUNDLED, load
-from cloud_profile.instances import ColdStart
-from cloud_profile.profile import Latency
+from rollforward.cloud_profile import BUNDLED, load
+from rollforward.cloud_profile.instances import ColdStart
+from rollforward.cloud_profile.profile import Latency
 
 
 class Instance:

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from cloud_profile import BUNDLED, FROM_PROBES, ProfileError, load
-from cloud_profile.profile import CALLS, PERCENTILES, TABLES
-from demos.numbers.probes import PROBES
+from pipelines.numbers.probes import PROBES
+from rollforward.cloud_profile import BUNDLED, FROM_PROBES, ProfileError, load
+from rollforward.cloud_profile.profile import CALLS, PERCENTILES, TABLES
 
 TEXT = BUNDLED.read_text()
 COMMIT_P95 = re.search(r"\[calls\.commit\]\n.*\n(p95_ms = .*)\n", TEXT)[1]  # type: ignore[index]

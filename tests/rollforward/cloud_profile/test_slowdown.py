@@ -12,11 +12,17 @@ import pytest
 from google.cloud.datastore_v1.types import CommitRequest, LookupRequest, RollbackRequest
 from google.cloud.tasks_v2.types import CreateTaskRequest
 
-from cloud_profile import BUNDLED, Profile, load
-from cloud_profile.profile import CALLS, Latency
-from cloud_profile.slowdown import RAMP_LUMP, AnsweredLater, DrawnLatency, KindRamp, SlowCache
-from pipelines.runtime import NoCache
-from pipelines.runtime.write_limit import Contended, Tickets
+from rollforward.cloud_profile import BUNDLED, Profile, load
+from rollforward.cloud_profile.profile import CALLS, Latency
+from rollforward.cloud_profile.slowdown import (
+    RAMP_LUMP,
+    AnsweredLater,
+    DrawnLatency,
+    KindRamp,
+    SlowCache,
+)
+from rollforward.runtime import NoCache
+from rollforward.runtime.write_limit import Contended, Tickets
 
 # Each call has a latency of its own, in seconds, so that a wait says which one was drawn.
 LATENCIES = {call: 10.0 * (number + 1) for number, call in enumerate(CALLS)}

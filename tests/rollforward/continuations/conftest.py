@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipelines.jobs import APPLY
+from tests.rollforward.jobs import APPLY
 from tests.world import Services, World
 
 

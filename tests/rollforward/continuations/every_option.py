@@ -9,15 +9,15 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.continuations import FINISHED
-from models.transactions import transact
-from pipelines.continuations import ItemError, Job, runs
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.jobs import DeferredItemError, RefusedItemError, SkippedItemError
-from pipelines.continuations.listing import run_details
-from pipelines.continuations.progress import item_issues, progress
-from pipelines.runtime import Clients
-from tests.pipelines.jobs import (
+from rollforward.continuations import ItemError, Job, runs
+from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.jobs import DeferredItemError, RefusedItemError, SkippedItemError
+from rollforward.continuations.listing import run_details
+from rollforward.continuations.progress import item_issues, progress
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients
+from tests.rollforward.jobs import (
     Item,
     Ledger,
     Walk,

@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import (
+from rollforward import continuations
+from rollforward.continuations import runs, sweep
+from rollforward.continuations.attempt import page_task
+from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
     ContinuationPage,
@@ -18,14 +21,11 @@ from models.continuations import (
     run_key,
     sweep_key,
 )
-from models.dead_tasks import open_dead_tasks
-from pipelines import continuations
-from pipelines.continuations import runs, sweep
-from pipelines.continuations.attempt import page_task
-from pipelines.continuations.errors import OtherJobError
-from pipelines.continuations.jobs import Job
-from pipelines.continuations.progress import progress
-from tests.pipelines.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
+from rollforward.continuations.errors import OtherJobError
+from rollforward.continuations.jobs import Job
+from rollforward.continuations.progress import progress
+from rollforward.tasks.dead_task_entities import open_dead_tasks
+from tests.rollforward.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
 from tests.sampling import one_emulator
 from tests.world import LOCATION, PROJECT, Services, World
 

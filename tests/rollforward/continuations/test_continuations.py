@@ -12,22 +12,22 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.continuations import FINISHED, PAGES_KEPT_FOR, pages_of
-from pipelines import continuations
-from pipelines.continuations import runs
-from pipelines.continuations.attempt import page_task
-from pipelines.continuations.jobs import (
+from rollforward import continuations
+from rollforward.continuations import runs
+from rollforward.continuations.attempt import page_task
+from rollforward.continuations.entities import FINISHED, PAGES_KEPT_FOR, pages_of
+from rollforward.continuations.jobs import (
     ItemError,
     Job,
     RefusedItemError,
     SkippedItemError,
 )
-from pipelines.continuations.progress import item_issues, progress, run_of
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.messages import Message
-from pipelines.tasks import dead_tasks
-from pipelines.tasks.errors import Retry, Unavailable
-from tests.pipelines.jobs import (
+from rollforward.continuations.progress import item_issues, progress, run_of
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.errors import Retry, Unavailable
+from tests.rollforward.jobs import (
     APPLY,
     Item,
     Walk,

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import FINISHED, ContinuationPage
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job, attempt
-from pipelines.continuations.errors import UnknownRunError
-from pipelines.continuations.lease import PageLease
-from pipelines.continuations.progress import item_issues, progress
-from pipelines.runtime import Clients
-from pipelines.tasks.errors import Retry, Unavailable
+from rollforward import continuations
+from rollforward.continuations import ItemError, Job, attempt
+from rollforward.continuations.entities import FINISHED, ContinuationPage
+from rollforward.continuations.errors import UnknownRunError
+from rollforward.continuations.lease import PageLease
+from rollforward.continuations.progress import item_issues, progress
+from rollforward.runtime import Clients
+from rollforward.tasks.errors import Retry, Unavailable
 from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.jobs import (
+from tests.rollforward.jobs import (
     APPLY,
     Item,
     Walk,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from models.continuations import FINISHED
-from pipelines import continuations
-from pipelines.continuations.jobs import DeferredItemError, ItemError, Job
-from pipelines.continuations.listing import run_details
-from pipelines.continuations.progress import item_issues, progress
-from pipelines.runtime.clients import Clients
-from pipelines.tasks import dead_tasks
-from tests.pipelines.jobs import Item, Walk, items_of, put_items, run_to_end
+from rollforward import continuations
+from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
+from rollforward.continuations.listing import run_details
+from rollforward.continuations.progress import item_issues, progress
+from rollforward.runtime.clients import Clients
+from rollforward.tasks import dead_tasks
+from tests.rollforward.jobs import Item, Walk, items_of, put_items, run_to_end
 from tests.world import QueueClock, Services, World
 
 

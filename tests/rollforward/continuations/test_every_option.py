@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.continuations import closing
+from rollforward.continuations import closing
 from tests.explorer import NO_SWEEPS, Explorer
 from tests.faults import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from tests.leftovers import left_behind
-from tests.pipelines.continuations.every_option import (
+from tests.rollforward.continuations.every_option import (
     EveryScenario,
     FinishCall,
     apply_job,

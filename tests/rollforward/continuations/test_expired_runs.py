@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from models.continuations import (
+from rollforward import continuations
+from rollforward.continuations import sweep
+from rollforward.continuations.entities import (
     CANCELLED,
     PAGES_KEPT_FOR,
     ContinuationHeartbeat,
     ContinuationPage,
     page_key,
 )
-from models.uploads import KEPT_FOR, UploadChunk, put_upload
-from pipelines import continuations
-from pipelines.continuations import sweep
-from pipelines.continuations.errors import PagesGoneError
-from pipelines.continuations.jobs import RefusedItemError
-from pipelines.continuations.progress import progress, run_of
-from pipelines.runtime.clock import naive_utc
-from tests.pipelines.jobs import APPLY, Walk, count_items, ledger, put_items, run_to_end
+from rollforward.continuations.errors import PagesGoneError
+from rollforward.continuations.jobs import RefusedItemError
+from rollforward.continuations.progress import progress, run_of
+from rollforward.continuations.upload_entities import KEPT_FOR, UploadChunk, put_upload
+from rollforward.runtime.clock import naive_utc
+from tests.rollforward.jobs import APPLY, Walk, count_items, ledger, put_items, run_to_end
 from tests.world import Services, World
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from models.continuations import FINISHED, pages_of
-from pipelines.continuations import runs
-from pipelines.continuations.progress import progress, run_of
+from rollforward.continuations import runs
+from rollforward.continuations.entities import FINISHED, pages_of
+from rollforward.continuations.progress import progress, run_of
 from tests.faults import CRASH_BEFORE
-from tests.pipelines.jobs import APPLY, Walk, ledger, put_items, run_to_end
+from tests.rollforward.jobs import APPLY, Walk, ledger, put_items, run_to_end
 from tests.world import World
 
 RATE = 10.0

@@ -14,17 +14,23 @@ from typing import Any
 import pytest
 
 import main
-from models.continuations import CANCELLED, FINISHED, ContinuationPage, page_key, pages_of
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job
-from pipelines.continuations.attempt import PageArgs, page_task
-from pipelines.continuations.lease import PageLease
-from pipelines.continuations.progress import progress
-from pipelines.continuations.sources import EntitySource, Slice, Span
-from pipelines.runtime import Clients, naive_utc
-from pipelines.tasks import hashed_name
-from tests.pipelines.jobs import APPLY, Item, Walk, items_of, ledger, put_items
-from tests.pipelines.timelines import Timeline
+from rollforward import continuations
+from rollforward.continuations import ItemError, Job
+from rollforward.continuations.attempt import PageArgs, page_task
+from rollforward.continuations.entities import (
+    CANCELLED,
+    FINISHED,
+    ContinuationPage,
+    page_key,
+    pages_of,
+)
+from rollforward.continuations.lease import PageLease
+from rollforward.continuations.progress import progress
+from rollforward.continuations.sources import EntitySource, Slice, Span
+from rollforward.runtime import Clients, naive_utc
+from rollforward.tasks import hashed_name
+from tests.rollforward.jobs import APPLY, Item, Walk, items_of, ledger, put_items
+from tests.rollforward.timelines import Timeline
 from tests.world import Services, World
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from models.continuations import CANCELLED, FINISHED, RUNNING, ContinuationPage
-from pipelines import continuations
-from pipelines.continuations.jobs import Job, RefusedItemError
-from pipelines.continuations.progress import (
+from rollforward import continuations
+from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, ContinuationPage
+from rollforward.continuations.jobs import Job, RefusedItemError
+from rollforward.continuations.progress import (
     Progress,
     Totals,
     item_issues,
@@ -20,12 +20,12 @@ from pipelines.continuations.progress import (
     progress,
     run_of,
 )
-from pipelines.continuations.seen_pages import issues_of
-from pipelines.runtime import Clients
-from pipelines.runtime.rpc import Cost
+from rollforward.continuations.seen_pages import issues_of
+from rollforward.runtime import Clients
+from rollforward.runtime.rpc import Cost
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import break_call
-from tests.pipelines.jobs import APPLY, Item, Walk, deliver_job, items_of, put_items, run_to_end
+from tests.rollforward.datastore.counters import break_call
+from tests.rollforward.jobs import APPLY, Item, Walk, deliver_job, items_of, put_items, run_to_end
 from tests.world import Services, World
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.continuations import CANCELLED, FINISHED, RUNNING, pages_of
-from pipelines import continuations
-from pipelines.continuations.errors import NotEndedError
-from pipelines.continuations.jobs import DeferredItemError, ItemError, Job
-from pipelines.continuations.progress import progress, run_of
-from pipelines.runtime.clients import Clients
-from tests.pipelines.jobs import (
+from rollforward import continuations
+from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, pages_of
+from rollforward.continuations.errors import NotEndedError
+from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
+from rollforward.continuations.progress import progress, run_of
+from rollforward.runtime.clients import Clients
+from tests.rollforward.jobs import (
     APPLY,
     Item,
     Walk,

@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import pytest
 
-from models.continuations import ContinuationPage
-from pipelines import continuations
-from pipelines.continuations import seen_pages
-from pipelines.continuations.jobs import (
+from rollforward import continuations
+from rollforward.continuations import seen_pages
+from rollforward.continuations.entities import ContinuationPage
+from rollforward.continuations.jobs import (
     DeferredItemError,
     ItemError,
     Job,
     RefusedItemError,
     SkippedItemError,
 )
-from pipelines.continuations.progress import item_issues, progress, run_of
-from pipelines.continuations.seen_pages import RememberedPages, seen_run
-from pipelines.runtime import Clients
-from pipelines.runtime.rpc import Cost
-from tests.pipelines.jobs import APPLY, Item, Walk, items_of, put_items, run_to_end
+from rollforward.continuations.progress import item_issues, progress, run_of
+from rollforward.continuations.seen_pages import RememberedPages, seen_run
+from rollforward.runtime import Clients
+from rollforward.runtime.rpc import Cost
+from tests.rollforward.jobs import APPLY, Item, Walk, items_of, put_items, run_to_end
 from tests.world import World
 
 # By the number of an item: what becomes of it. A deferred one is tried again a second later.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.cloud import ndb
 
-from pipelines.continuations import sources
-from pipelines.continuations.sources import EntitySource, NumberSource, Source, Span
+from rollforward.continuations import sources
+from rollforward.continuations.sources import EntitySource, NumberSource, Source, Span
 from tests.world import World
 
 on_both = pytest.mark.parametrize("services", ["datastore", "firestore"], indirect=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.counters.counts import counter_world, neighbours
+from tests.rollforward.counters.counts import counter_world, neighbours
 from tests.world import Services, World
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from models.counters import (
+from rollforward.counters import Counted, Counter
+from rollforward.counters import commits as counter_commits
+from rollforward.counters.entities import (
     CounterConfig,
     CounterReceipt,
     CounterShard,
@@ -20,11 +22,9 @@ from models.counters import (
     shard_key,
     total_key,
 )
-from pipelines.counters import Counted, Counter
-from pipelines.counters import commits as counter_commits
-from pipelines.runtime import Clients
-from pipelines.runtime.process_state import ProcessState
-from tests.pipelines.beside import elsewhere, untouched
+from rollforward.runtime import Clients
+from rollforward.runtime.process_state import ProcessState
+from tests.rollforward.beside import elsewhere, untouched
 from tests.soak import IS_SOAK
 from tests.world import Services, World
 

@@ -10,8 +10,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.transactions import pending_writes
-from pipelines.counters import (
+from rollforward.counters import (
     BadItemError,
     Counted,
     Counter,
@@ -20,13 +19,14 @@ from pipelines.counters import (
     exact,
     layouts,
 )
-from pipelines.counters import commits as counter_commits
-from pipelines.counters.additions import Addition, addition
-from pipelines.counters.layouts import Layouts
-from pipelines.counters.resize import Resizer
-from pipelines.tasks.errors import UnknownTaskError
+from rollforward.counters import commits as counter_commits
+from rollforward.counters.additions import Addition, addition
+from rollforward.counters.layouts import Layouts
+from rollforward.counters.resize import Resizer
+from rollforward.datastore.transactions import pending_writes
+from rollforward.tasks.errors import UnknownTaskError
 from tests.faults import ERROR, REPLY_LOST
-from tests.pipelines.counters.counts import (
+from tests.rollforward.counters.counts import (
     LIKES,
     ONE_ROUND_TRIP,
     TWO_ROUND_TRIPS,

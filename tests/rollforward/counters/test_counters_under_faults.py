@@ -9,15 +9,15 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.commits import commit_unchanged
-from models.counters import CounterShard, config_key, shard_key
-from pipelines.counters import OutcomeUnknownError
-from pipelines.counters import commits as counter_commits
-from pipelines.runtime import Clients
+from rollforward.counters import OutcomeUnknownError
+from rollforward.counters import commits as counter_commits
+from rollforward.counters.entities import CounterShard, config_key, shard_key
+from rollforward.datastore.commits import commit_unchanged
+from rollforward.runtime import Clients
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.counters.counts import LIKES, PLAYED_WAYS, another_process, counter_world
-from tests.pipelines.fork_join.test_fork_join_under_faults import InTurn
+from tests.rollforward.counters.counts import LIKES, PLAYED_WAYS, another_process, counter_world
+from tests.rollforward.fork_join.test_fork_join_under_faults import InTurn
 from tests.world import World, in_threads
 
 AMOUNTS = {"a": 1, "b": -20, "c": 300, "d": 4000, "e": 50000}

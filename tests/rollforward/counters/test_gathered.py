@@ -7,20 +7,20 @@ from functools import partial
 
 import pytest
 
-from models.counters import total_key
-from models.fork_join import PARTITIONS
-from models.transactions import NoTransactionError, transact
-from pipelines.counters import (
+from rollforward.counters import (
     Counter,
     DifferentItemError,
     NotGatheredError,
     OutcomeUnknownError,
 )
-from pipelines.counters.gathered import MAX_CLAIMS
-from pipelines.fork_join import expiry
-from pipelines.fork_join.accumulator import BufferFullError
+from rollforward.counters.entities import total_key
+from rollforward.counters.gathered import MAX_CLAIMS
+from rollforward.datastore.transactions import NoTransactionError, transact
+from rollforward.fork_join import expiry
+from rollforward.fork_join.accumulator import BufferFullError
+from rollforward.fork_join.entities import PARTITIONS
 from tests.faults import ERROR, REPLY_LOST
-from tests.pipelines.counters.counts import (
+from tests.rollforward.counters.counts import (
     HITS,
     LIKES,
     VIEWS,
@@ -224,7 +224,7 @@ def test_increments_in_memory_without_room_for_all_count_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E1: a known counter has room and a new one has none; the caller makes the call again."""
-    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 2)
+    monkeypatch.setattr("rollforward.fork_join.accumulator.MAX_KEYS", 2)
     add(world, "old", counter=VIEWS)
     add(world, "other", counter=VIEWS)
     with world.clients.context():

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from models.counters import CounterConfig
-from pipelines.counters import layouts as counter_layouts
-from pipelines.counters.contention import BUSY, CALM, GROW, RUSH, Contention
-from pipelines.counters.layouts import Layouts, ShardSettings
-from tests.pipelines.memory import offline
+from rollforward.counters import layouts as counter_layouts
+from rollforward.counters.contention import BUSY, CALM, GROW, RUSH, Contention
+from rollforward.counters.entities import CounterConfig
+from rollforward.counters.layouts import Layouts, ShardSettings
+from tests.rollforward.memory import offline
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from models import calls
-from models.counters import CounterTotal
-from pipelines.counters import Counter
-from pipelines.counters.layouts import Layouts
-from pipelines.counters.resize import Resizer
+from rollforward.counters import Counter
+from rollforward.counters.entities import CounterTotal
+from rollforward.counters.layouts import Layouts
+from rollforward.counters.resize import Resizer
+from rollforward.datastore import calls
 from tests.faults import REPLY_LOST
-from tests.models.counters import break_call
-from tests.pipelines.counters.counts import (
+from tests.rollforward.counters.counts import (
     BESIDE,
     HITS,
     LIKES,
@@ -26,6 +25,7 @@ from tests.pipelines.counters.counts import (
     stored,
     total,
 )
+from tests.rollforward.datastore.counters import break_call
 from tests.world import World, in_threads
 
 pytestmark = WAYS

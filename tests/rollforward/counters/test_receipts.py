@@ -7,13 +7,13 @@ import datetime
 import pytest
 from google.cloud import ndb
 
-from models import expiry as model_expiry
-from models.counters import CounterReceipt, receipt_key
-from models.fork_join import PARTITIONS
-from pipelines.counters import expiry
-from pipelines.counters.additions import RECEIPTS_FOR
-from pipelines.counters.expiry import RECEIPTS
-from tests.pipelines.counters.counts import LIKES, add, counter_world, receipts, total
+from rollforward.counters import expiry
+from rollforward.counters.additions import RECEIPTS_FOR
+from rollforward.counters.entities import CounterReceipt, receipt_key
+from rollforward.counters.expiry import RECEIPTS
+from rollforward.datastore import expiry as model_expiry
+from rollforward.fork_join.entities import PARTITIONS
+from tests.rollforward.counters.counts import LIKES, add, counter_world, receipts, total
 from tests.world import Services, World
 
 LONGEST_DELIVERY = datetime.timedelta(days=31)

@@ -12,16 +12,16 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.counters import config_key
-from pipelines.counters import Counter, NotShardedError, OutcomeUnknownError
-from pipelines.counters import layouts as counter_layouts
-from pipelines.counters import resize as counter_resize
-from pipelines.counters.commits import has_increments
-from pipelines.counters.layouts import Layouts
-from pipelines.counters.resize import Resizer
-from pipelines.runtime import Clients
+from rollforward.counters import Counter, NotShardedError, OutcomeUnknownError
+from rollforward.counters import layouts as counter_layouts
+from rollforward.counters import resize as counter_resize
+from rollforward.counters.commits import has_increments
+from rollforward.counters.entities import config_key
+from rollforward.counters.layouts import Layouts
+from rollforward.counters.resize import Resizer
+from rollforward.runtime import Clients
 from tests.faults import REPLY_LOST
-from tests.pipelines.counters.counts import (
+from tests.rollforward.counters.counts import (
     HITS,
     LIKES,
     TWO_ROUND_TRIPS,

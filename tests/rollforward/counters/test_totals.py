@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
-from models import calls
-from pipelines.counters import Total
-from pipelines.counters.totals import ShardReader, _cache_key, cache_total, cached_total
+from rollforward.counters import Total
+from rollforward.counters.totals import ShardReader, _cache_key, cache_total, cached_total
+from rollforward.datastore import calls
 from tests.clocks import ahead
-from tests.pipelines.counters.counts import (
+from tests.rollforward.counters.counts import (
     LIKES,
     VOTES,
     WAYS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.commits import CHANGED, insert_all, put_unchanged
-from models.transactions import OUTCOME_UNKNOWN
+from rollforward.datastore.commits import CHANGED, insert_all, put_unchanged
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from tests.faults import REPLY_LOST
-from tests.models.counters import Tally, break_call, counted
+from tests.rollforward.datastore.counters import Tally, break_call, counted
 from tests.world import World
 
 

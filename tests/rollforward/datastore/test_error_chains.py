@@ -6,7 +6,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud.ndb import tasklets
 
-from models import transactions
+from rollforward.datastore import transactions
 
 
 def test_the_error_of_a_failed_rollback_does_not_hide_the_first() -> None:

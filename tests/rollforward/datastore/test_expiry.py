@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.cloud import ndb
 
-from models.expiry import MAX_KEYS, delete_due, delete_expired
+from rollforward.datastore.expiry import MAX_KEYS, delete_due, delete_expired
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

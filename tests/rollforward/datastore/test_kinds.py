@@ -11,20 +11,19 @@ import pytest
 from google.cloud import ndb
 
 import models
-from models import (
-    attempts,
-    batches,
-    continuations,
-    counters,
-    fork_join,
-    materialized_views,
-    outbox,
-    pull_queues,
-    sweeps,
-)
-from models.demos import blog, grades, invitations, numbers, sums
-from models.demos import counters as clicks
-from tests.pipelines.memory import offline
+import rollforward
+from models import blog, grades, invitations, numbers, sums
+from models import counters as clicks
+from rollforward.batches import entities as batches
+from rollforward.continuations import entities as continuations
+from rollforward.counters import entities as counters
+from rollforward.fork_join import entities as fork_join
+from rollforward.materialized_views import entities as materialized_views
+from rollforward.outbox import entities as outbox
+from rollforward.pull_queues import entities as pull_queues
+from rollforward.runtime import sweep_entities as sweeps
+from rollforward.tasks import attempt_entities as attempts
+from tests.rollforward.memory import offline
 from tests.world import DEPLOYED_REPLICAS
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
@@ -108,8 +107,17 @@ REQUIRED = {
 }
 
 
+def _entities_of_the_library() -> Iterator[pkgutil.ModuleInfo]:
+    for room in pkgutil.iter_modules(rollforward.__path__, "rollforward."):
+        if room.ispkg and room.name != "rollforward.local":
+            path = importlib.import_module(room.name).__path__
+            found = pkgutil.iter_modules(path, f"{room.name}.")
+            yield from (each for each in found if each.name.endswith("entities"))
+
+
 def kinds() -> Iterator[type[ndb.Model]]:
-    for module in pkgutil.walk_packages(models.__path__, "models."):
+    rooms = [*pkgutil.walk_packages(models.__path__, "models."), *_entities_of_the_library()]
+    for module in rooms:
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and issubclass(value, ndb.Model):
                 yield value

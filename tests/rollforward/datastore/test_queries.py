@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models import batches, counters
-from models.attempts import TaskAttempts, expired_attempts
-from models.continuations import (
+from models.grades import SampleStudent, Student, Teacher, students_of, teachers_of
+from models.invitations import Guest, Party, guests_of, newest_parties
+from models.sums import SumAddition, expired_additions
+from rollforward.batches import entities as batches
+from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
     RUNNING,
@@ -25,11 +27,9 @@ from models.continuations import (
     running_runs,
     untold_runs,
 )
-from models.dead_tasks import DeadTask, open_dead_tasks
-from models.demos.grades import SampleStudent, Student, Teacher, students_of, teachers_of
-from models.demos.invitations import Guest, Party, guests_of, newest_parties
-from models.demos.sums import SumAddition, expired_additions
-from models.fork_join import (
+from rollforward.continuations.upload_entities import UploadChunk, expired_chunks
+from rollforward.counters import entities as counters
+from rollforward.fork_join.entities import (
     WorkOutcome,
     WorkPack,
     WorkReceipt,
@@ -41,7 +41,7 @@ from models.fork_join import (
     packs_tagged_under,
     parked_packs,
 )
-from models.materialized_views import (
+from rollforward.materialized_views.entities import (
     RowMarker,
     ViewRow,
     markers_of,
@@ -50,8 +50,9 @@ from models.materialized_views import (
     row_marker_key,
     rows_from,
 )
-from models.outbox import PARTITIONS, OutboxTask, outbox_rows, rows_of_tag, rows_of_tags
-from models.uploads import UploadChunk, expired_chunks
+from rollforward.outbox import entities as outbox
+from rollforward.tasks.attempt_entities import TaskAttempts, expired_attempts
+from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from tests.world import World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
@@ -135,8 +136,8 @@ def marker(of: str, source: str, *ranks: str) -> RowMarker:
     return RowMarker(key=key, sequence=1, measures={}, ranks=list(ranks))
 
 
-def sent(name: str, tag: str | None = None) -> OutboxTask:
-    return OutboxTask(id=name, path="/tasks/x", queue="q", body="{}", tag=tag)
+def sent(name: str, tag: str | None = None) -> outbox.OutboxTask:
+    return outbox.OutboxTask(id=name, path="/tasks/x", queue="q", body="{}", tag=tag)
 
 
 Case = tuple[Callable[[], Any], Callable[[], Sequence[Any]], Callable[[], Sequence[Any]]]
@@ -402,22 +403,22 @@ CASES: dict[str, Case] = {
         lambda: [marker("1", "Pupil:c", "w|n1"), marker("1", "Pupil:d", "y|n1")],
     ),
     "rows of the outbox behind one": (
-        lambda: outbox_rows("7", after="75"),
+        lambda: outbox.outbox_rows("7", after="75"),
         lambda: [sent("76"), sent("7f")],
         lambda: [sent("70"), sent("75"), sent("8"), sent("6f")],
     ),
     "rows of all partitions behind one": (
-        lambda: outbox_rows(after="75"),
+        lambda: outbox.outbox_rows(after="75"),
         lambda: [sent("76"), sent("8")],
         lambda: [sent("70"), sent("75")],
     ),
     "rows of a tag": (
-        lambda: rows_of_tag("t"),
+        lambda: outbox.rows_of_tag("t"),
         lambda: [sent("a", "t"), sent("b", "t")],
         lambda: [sent("c", "s"), sent("d", "tt"), sent("e")],
     ),
     "rows of tags": (
-        lambda: rows_of_tags("t"),
+        lambda: outbox.rows_of_tags("t"),
         lambda: [sent("b", "t"), sent("a", "ta"), sent("d", "t\U0001f600")],
         lambda: [sent("c", "s"), sent("e", "u"), sent("f"), sent("g", "t\U0010ffff")],
     ),
@@ -441,7 +442,7 @@ def test_each_row_of_the_outbox_is_in_one_partition(world: World, name: str) -> 
     with world.context():
         sent(name).put()
 
-        found = [p for p in PARTITIONS if outbox_rows(p).fetch(keys_only=True)]
+        found = [p for p in outbox.PARTITIONS if outbox.outbox_rows(p).fetch(keys_only=True)]
 
         assert len(found) == 1
-        assert len(outbox_rows().fetch(keys_only=True)) == 1
+        assert len(outbox.outbox_rows().fetch(keys_only=True)) == 1

@@ -8,9 +8,9 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models import calls, rows
-from models.rows import Name
-from models.streams import StreamSlab
+from rollforward.datastore import calls, rows
+from rollforward.datastore.rows import Name
+from rollforward.streams.entities import StreamSlab
 from tests.short_answers import whole
 from tests.world import World
 

@@ -11,12 +11,12 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
-from models import calls, rows
-from models.commits import look_up, read_versions
-from models.rows import Name
-from models.transactions import NoTransactionError, transact
-from pipelines.runtime.clients import open_datastore
-from tests.models.counters import Tally
+from rollforward.datastore import calls, rows
+from rollforward.datastore.commits import look_up, read_versions
+from rollforward.datastore.rows import Name
+from rollforward.datastore.transactions import NoTransactionError, transact
+from rollforward.runtime.clients import open_datastore
+from tests.rollforward.datastore.counters import Tally
 from tests.short_answers import shortened, whole
 from tests.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.transactions import (
+from rollforward.datastore.transactions import (
     MAX_ATTEMPTS,
     NoContextError,
     NoTransactionError,
@@ -13,7 +13,13 @@ from models.transactions import (
     transact,
 )
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import break_call, count_up, count_up_once, counted, no_pause
+from tests.rollforward.datastore.counters import (
+    break_call,
+    count_up,
+    count_up_once,
+    counted,
+    no_pause,
+)
 from tests.world import World, in_threads
 
 

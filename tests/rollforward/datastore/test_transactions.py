@@ -8,9 +8,9 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import RollbackRequest
 from google.cloud.ndb.context import get_context
 
-from models.transactions import MAX_ATTEMPTS, transact
+from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import (
+from tests.rollforward.datastore.counters import (
     Tally,
     break_call,
     count_up,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.commits import commit_unchanged, read_versions
-from models.transactions import transact
+from rollforward.datastore.commits import commit_unchanged, read_versions
+from rollforward.datastore.transactions import transact
 from tests.world import World
 
 KIND = "TwoVersions"

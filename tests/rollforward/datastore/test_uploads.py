@@ -7,7 +7,7 @@ import itertools
 import pytest
 from google.cloud import ndb
 
-from models.uploads import (
+from rollforward.continuations.upload_entities import (
     CHUNK_BYTES,
     CHUNKS_PER_PUT,
     UploadChunk,
@@ -15,7 +15,7 @@ from models.uploads import (
     put_upload,
     read_upload,
 )
-from pipelines.runtime import naive_utc
+from rollforward.runtime import naive_utc
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

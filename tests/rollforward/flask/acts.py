@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.attempts import TaskAttempts
-from pipelines.fork_join.queue import OutcomeUnknownError
-from pipelines.runtime import Clients
-from pipelines.tasks.attempts import Delivery
-from pipelines.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
+from rollforward.fork_join.queue import OutcomeUnknownError
+from rollforward.runtime import Clients
+from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.attempts import Delivery
+from rollforward.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
 from tests.world import World
 
 PATH = "/tasks/tests/act"

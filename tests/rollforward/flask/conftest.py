@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from pipelines.tasks.declaration import Task
-from tests.handlers.conftest import Queue, app_with
-from tests.handlers.endpoints.acts import PATH, Act, Work
+from rollforward.tasks.declaration import Task
+from tests.handlers.conftest import Queue, app_with, browser, snapshot, world
+from tests.rollforward.flask.acts import PATH, Act, Work
 from tests.world import World
+
+# The demo app is the app that these endpoints are tried in.
+__all__ = ["app", "browser", "queue", "snapshot", "work", "world"]
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
-from handlers import endpoints
-from handlers.endpoints import app as apps
-from handlers.endpoints.settings import CLOUD_RUN
-from pipelines.registry import Registry
-from pipelines.tasks import Task
-from pipelines.tasks.errors import UnknownQueueError
+from rollforward import flask as endpoints
+from rollforward.flask import app as apps
+from rollforward.flask.settings import CLOUD_RUN
+from rollforward.registry import Registry
+from rollforward.tasks import Task
+from rollforward.tasks.errors import UnknownQueueError
 from tests.stack import until
 from tests.world import World
 

@@ -9,14 +9,14 @@ import grpc
 import pytest
 from flask import Flask
 
-from pipelines.tasks import attempts
-from pipelines.tasks.attempts import Delivery
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import OtherVersionError, Retry, Unavailable
+from rollforward.tasks import attempts
+from rollforward.tasks.attempts import Delivery
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import OtherVersionError, Retry, Unavailable
 from tests.clocks import ahead
 from tests.faults import Crash
 from tests.handlers.conftest import Queue
-from tests.handlers.endpoints.acts import (
+from tests.rollforward.flask.acts import (
     NOT_ITS_FAULT,
     PATH,
     Act,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from pipelines.tasks import attempts
-from pipelines.tasks.declaration import Task
-from pipelines.tasks.errors import Unavailable
+from rollforward.tasks import attempts
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import Unavailable
 from tests.clocks import ahead
 from tests.faults import Crash
 from tests.handlers.conftest import Queue, app_with
-from tests.handlers.endpoints.acts import PATH, Act, Work, attempt, delivery, one_emulator
+from tests.rollforward.flask.acts import PATH, Act, Work, attempt, delivery, one_emulator
 from tests.world import World
 
 

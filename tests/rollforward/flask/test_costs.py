@@ -12,13 +12,13 @@ import pytest
 from flask import Flask
 from google.cloud import ndb
 
-from handlers.endpoints import costs
-from handlers.endpoints.costs import NO_ROUTE
-from pipelines.runtime import Clients, Cost
-from pipelines.runtime.cost_report import CostReport
-from pipelines.tasks.declaration import Task
+from rollforward.flask import costs
+from rollforward.flask.costs import NO_ROUTE
+from rollforward.runtime import Clients, Cost
+from rollforward.runtime.cost_report import CostReport
+from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
-from tests.handlers.endpoints.acts import PATH, Act, one_emulator
+from tests.rollforward.flask.acts import PATH, Act, one_emulator
 from tests.world import World
 
 

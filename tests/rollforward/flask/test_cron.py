@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import TestResponse
 
-from models.transactions import transact
+from rollforward.datastore.transactions import transact
 from tests.handlers.conftest import app_with
-from tests.pipelines.orders import STEPS, TASKS, dying, place, ran
+from tests.rollforward.orders import STEPS, TASKS, dying, place, ran
 from tests.world import SWEEPS, Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

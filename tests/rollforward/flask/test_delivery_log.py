@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from handlers.endpoints import delivery_log
-from pipelines.tasks import Task
+from rollforward.flask import delivery_log
+from rollforward.tasks import Task
 from tests.handlers.conftest import Queue, app_with, on_app_engine
-from tests.handlers.endpoints.acts import PATH, Act, Work
+from tests.rollforward.flask.acts import PATH, Act, Work
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from models.attempts import TaskAttempts
-from pipelines.tasks import Reject, Retry, Unavailable
-from pipelines.tasks.declaration import Task
+from rollforward.tasks import Reject, Retry, Unavailable
+from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
-from tests.handlers.endpoints.acts import PATH, Act, Work
+from tests.rollforward.flask.acts import PATH, Act, Work
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.endpoints import health
+from rollforward.flask import health
 
 
 def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

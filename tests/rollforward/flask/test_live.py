@@ -11,11 +11,11 @@ import pytest
 from flask import Flask
 from itsdangerous import URLSafeSerializer
 
-from handlers.endpoints.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, TOLD_PER_S, watch
-from pipelines.runtime.topics import version
+from rollforward.flask.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, TOLD_PER_S, watch
+from rollforward.runtime.topics import version
 from tests.handlers.conftest import Browser, Queue, app_with, on_cloud_run
-from tests.handlers.endpoints.acts import OUTCOMES, PATH, Work
 from tests.handlers.pages.test_blog_writing import publish
+from tests.rollforward.flask.acts import OUTCOMES, PATH, Work
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

@@ -7,15 +7,15 @@ import datetime
 import pytest
 from werkzeug.test import TestResponse
 
-from handlers.endpoints.metrics import CONTENT_TYPE
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.relay import rate_key
-from pipelines.runtime import Clients
-from pipelines.tasks import dead_tasks
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.flask.metrics import CONTENT_TYPE
+from rollforward.outbox.relay import rate_key
+from rollforward.runtime import Clients
+from rollforward.tasks import dead_tasks
 from tests.faults import ERROR
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.pipelines.orders import Step, dying, step
+from tests.rollforward.orders import Step, dying, step
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

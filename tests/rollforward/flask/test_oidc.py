@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from devserver.cloudtasks.tokens import TokenIssuer, new_key
-from handlers.endpoints import oidc
-from handlers.endpoints.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
+from rollforward.flask import oidc
+from rollforward.flask.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
+from rollforward.local.cloudtasks.tokens import TokenIssuer, new_key
 from tests.handlers.conftest import Queue, app_with
 from tests.world import ACCOUNT, BASE_URL, World
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.pull_queues import PullQueue
+from rollforward.pull_queues import PullQueue
 from tests.handlers.conftest import app_with
-from tests.handlers.endpoints.acts import one_emulator
+from tests.rollforward.flask.acts import one_emulator
 from tests.world import ACCOUNT, BASE_URL, Services, World
 
 WORK, OTHER = PullQueue("work", max_deliveries=1), PullQueue("other")

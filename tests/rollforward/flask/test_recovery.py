@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from handlers.endpoints import recovery
-from models.transactions import transact
-from pipelines import continuations
-from pipelines.continuations.progress import progress
-from pipelines.fork_join.joiners import Joiners
-from tests.pipelines.jobs import APPLY, Walk, put_items
-from tests.pipelines.orders import STEPS, TASKS, dying, place, ran, waiting
-from tests.pipelines.tallies import TALLIES, Mark, packs, tallied
+from rollforward import continuations
+from rollforward.continuations.progress import progress
+from rollforward.datastore.transactions import transact
+from rollforward.flask import recovery
+from rollforward.fork_join.joiners import Joiners
+from tests.rollforward.jobs import APPLY, Walk, put_items
+from tests.rollforward.orders import STEPS, TASKS, dying, place, ran, waiting
+from tests.rollforward.tallies import TALLIES, Mark, packs, tallied
 from tests.world import Services, World
 
 

@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 from werkzeug.test import TestResponse
 
-from pipelines import continuations
-from pipelines.continuations import ItemError, Job, RefusedItemError
-from pipelines.continuations.progress import run_of
-from pipelines.runtime import Clients
+from rollforward import continuations
+from rollforward.continuations import ItemError, Job, RefusedItemError
+from rollforward.continuations.progress import run_of
+from rollforward.runtime import Clients
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.pipelines.jobs import APPLY, Walk, items_of, ledger, put_items, run_to_end
+from tests.rollforward.jobs import APPLY, Walk, items_of, ledger, put_items, run_to_end
 from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)

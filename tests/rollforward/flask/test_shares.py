@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from handlers.endpoints.live import ASKED_PER_S, FAST_MS, SLOW_MS
-from handlers.endpoints.shares import MAX_ENDING, Pace, Streams
+from rollforward.flask.live import ASKED_PER_S, FAST_MS, SLOW_MS
+from rollforward.flask.shares import MAX_ENDING, Pace, Streams
 
 FAST_S, SLOW_S = FAST_MS / 1000, SLOW_MS / 1000
 

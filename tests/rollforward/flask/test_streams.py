@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import main
-from pipelines.registry import Registry
-from tests.handlers.endpoints.acts import one_emulator
-from tests.pipelines.streams.harness import stream_world, windows
+from rollforward.registry import Registry
+from tests.rollforward.flask.acts import one_emulator
+from tests.rollforward.streams.harness import stream_world, windows
 from tests.world import ACCOUNT, BASE_URL, Services, World
 
 

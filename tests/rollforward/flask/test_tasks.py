@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from pipelines.tasks.declaration import MAX_BODY_BYTES, Task
-from pipelines.tasks.errors import BadArgumentsError, OtherVersionError, Reject
+from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from tests.handlers.conftest import Queue
-from tests.handlers.endpoints.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
+from tests.rollforward.flask.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
 from tests.world import World
 
 

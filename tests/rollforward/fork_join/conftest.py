@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.tallies import neighbours, tally_world
+from tests.rollforward.tallies import neighbours, tally_world
 from tests.world import Services, World
 
 

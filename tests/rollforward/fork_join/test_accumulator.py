@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join import Accumulator, BadItemError, fork_join
-from pipelines.fork_join import insert as fork_join_insert
-from pipelines.fork_join.accumulator import BufferFullError
-from tests.pipelines.commits import fail_first
-from tests.pipelines.tallies import Mark, packs, tallied, tally
+from rollforward.fork_join import Accumulator, BadItemError, fork_join
+from rollforward.fork_join import insert as fork_join_insert
+from rollforward.fork_join.accumulator import BufferFullError
+from tests.rollforward.commits import fail_first
+from tests.rollforward.tallies import Mark, packs, tallied, tally
 from tests.world import Services, World, in_threads
 
 MARKS = fork_join("tallies-in-memory", queue="fork-join", period_s=0)(tally)
@@ -184,7 +184,7 @@ def test_memory_is_bounded(
     world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no room for another key it says so, and takes nothing of it."""
-    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 3)
+    monkeypatch.setattr("rollforward.fork_join.accumulator.MAX_KEYS", 3)
     for key in ("a", "b", "c"):
         taken.add(world.clients, key, Mark("x"))
     with pytest.raises(BufferFullError):
@@ -200,7 +200,7 @@ def test_one_key_takes_no_more_room_than_many(
     world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While Datastore takes nothing, sums of one key that are full are bounded, too."""
-    monkeypatch.setattr("pipelines.fork_join.accumulator.MAX_KEYS", 3)
+    monkeypatch.setattr("rollforward.fork_join.accumulator.MAX_KEYS", 3)
     for letter in "abc":
         taken.add(world.clients, "t", Mark(letter * 30_000))
     with pytest.raises(BufferFullError):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.fork_join import fork_join
-from pipelines.fork_join.adaptive import BatchPolicy, BatchStats, Limits, first, next_policy
-from tests.pipelines.tallies import Mark, batches, tallied, tally
+from rollforward.fork_join import fork_join
+from rollforward.fork_join.adaptive import BatchPolicy, BatchStats, Limits, first, next_policy
+from tests.rollforward.tallies import Mark, batches, tallied, tally
 from tests.world import Services, World
 
 LIMITS = Limits(target_latency_s=1.0, period_s=2.0, max_batch_size=400, shards=4)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.fork_join import PackId, WorkPack, pack_key
-from pipelines.fork_join.epochs import (
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.epochs import (
     CLOSED,
     WAIT_FOR_WRITERS_S,
     Epochs,
@@ -24,10 +24,10 @@ from pipelines.fork_join.epochs import (
     close,
     look,
 )
-from pipelines.runtime.cache import NoCache
-from pipelines.runtime.process_state import ProcessState
+from rollforward.runtime.cache import NoCache
+from rollforward.runtime.process_state import ProcessState
 from tests.clocks import ahead
-from tests.pipelines.tallies import TALLIES, Mark, batches, packs, put, tallied, tasks
+from tests.rollforward.tallies import TALLIES, Mark, batches, packs, put, tallied, tasks
 from tests.world import World
 
 

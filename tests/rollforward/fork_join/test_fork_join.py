@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import PackId, WorkPack, pack_key
-from models.transactions import transact
-from pipelines.fork_join import ForkJoin, fork_join
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.fork_join.insert import insert_group
-from tests.pipelines.tallies import (
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import ForkJoin, fork_join
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.insert import insert_group
+from tests.rollforward.tallies import (
     AT_ONCE,
     GUARDED,
     SHARDED,

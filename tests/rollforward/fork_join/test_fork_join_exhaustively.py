@@ -23,15 +23,15 @@ from unittest import mock
 import pytest
 from google.cloud import ndb
 
-from models.fork_join import PackId, pack_key
-from pipelines.fork_join import Batch, ForkJoin, epochs, fork_join
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.fork_join import queue as fork_join_queue
-from pipelines.runtime import Clients, NoCache
-from pipelines.runtime.messages import Message
+from rollforward.fork_join import Batch, ForkJoin, epochs, fork_join
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join import queue as fork_join_queue
+from rollforward.fork_join.entities import PackId, pack_key
+from rollforward.runtime import Clients, NoCache
+from rollforward.runtime.messages import Message
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines import talk_code
-from tests.pipelines.model_checker import (
+from tests.rollforward import talk_code
+from tests.rollforward.model_checker import (
     CRASH,
     DUPLICATE,
     FLUSH,
@@ -41,8 +41,8 @@ from tests.pipelines.model_checker import (
     End,
     Search,
 )
-from tests.pipelines.stepwise import NOON, LocalState, Process, stepwise
-from tests.pipelines.tallies import Mark
+from tests.rollforward.stepwise import NOON, LocalState, Process, stepwise
+from tests.rollforward.tallies import Mark
 
 NONE = ""
 FAULTS = [NONE, CRASH, FLUSH, TIME_OUT, DUPLICATE, UNHEARD, REPLY_LOST]

@@ -12,20 +12,20 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.dead_tasks import open_dead_tasks
-from models.fork_join import PackId, WorkPack, pack_key
-from pipelines.fork_join import Batch, ForkJoin, OutcomeUnknownError, fork_join
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.fork_join import insert as fork_join_insert
-from pipelines.fork_join import sweep as fork_join_sweep
-from pipelines.fork_join.joiners import Join
-from pipelines.fork_join.sweep import SweepResult
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.messages import Message
-from pipelines.tasks.errors import Reject
+from rollforward.fork_join import Batch, ForkJoin, OutcomeUnknownError, fork_join
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join import insert as fork_join_insert
+from rollforward.fork_join import sweep as fork_join_sweep
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.joiners import Join
+from rollforward.fork_join.sweep import SweepResult
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.dead_task_entities import open_dead_tasks
+from rollforward.tasks.errors import Reject
 from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
 from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.tallies import (
+from tests.rollforward.tallies import (
     AT_ONCE,
     SHARDED,
     TALLIES,

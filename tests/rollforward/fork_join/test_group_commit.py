@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.fork_join.group_commit import GroupCommit
+from rollforward.fork_join.group_commit import GroupCommit
 from tests.world import in_threads
 
 TIMEOUT_S = 30

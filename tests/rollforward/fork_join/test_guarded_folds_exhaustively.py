@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models import commits
-from pipelines.fork_join import Batch, fork_join
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.fork_join import queue as fork_join_queue
-from pipelines.runtime import Clients
+from rollforward.datastore import commits
+from rollforward.fork_join import Batch, fork_join
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join import queue as fork_join_queue
+from rollforward.runtime import Clients
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.fork_join.test_fork_join_exhaustively import (
+from tests.rollforward.fork_join.test_fork_join_exhaustively import (
     NONE,
     Heap,
     heap,
@@ -23,7 +23,7 @@ from tests.pipelines.fork_join.test_fork_join_exhaustively import (
     walk,
     writers_of,
 )
-from tests.pipelines.model_checker import (
+from tests.rollforward.model_checker import (
     CRASH,
     DUPLICATE,
     FLUSH,
@@ -31,8 +31,8 @@ from tests.pipelines.model_checker import (
     TIME_OUT,
     UNHEARD,
 )
-from tests.pipelines.stepwise import stepwise
-from tests.pipelines.tallies import Mark
+from tests.rollforward.stepwise import stepwise
+from tests.rollforward.tallies import Mark
 
 
 def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
-from pipelines.fork_join import insert as fork_join_insert
-from pipelines.fork_join.epochs import Slot, look
-from pipelines.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
-from pipelines.fork_join.items import Insertion
-from pipelines.runtime.cache import NoCache
-from tests.pipelines.commits import fail_first, lost_replies
-from tests.pipelines.tallies import TALLIES, Mark, packs, put, tallied, tally, tasks
+from rollforward.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
+from rollforward.fork_join import insert as fork_join_insert
+from rollforward.fork_join.epochs import Slot, look
+from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
+from rollforward.fork_join.items import Insertion
+from rollforward.runtime.cache import NoCache
+from tests.rollforward.commits import fail_first, lost_replies
+from tests.rollforward.tallies import TALLIES, Mark, packs, put, tallied, tally, tasks
 from tests.world import World, in_threads
 
 
@@ -88,7 +88,7 @@ def test_an_insert_that_datastore_does_not_take_says_so(
         raise rpc_errors.ServiceUnavailable("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.fork_join.insert.insert_all", away)
+        patch.setattr("rollforward.fork_join.insert.insert_all", away)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a")
         with pytest.raises(OutcomeUnknownError):

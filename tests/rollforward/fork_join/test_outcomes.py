@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import PackId, left_of, packs_tagged, packs_tagged_under
-from models.transactions import transact
-from pipelines.fork_join import Depth, ForkJoin, ItemStatus
-from pipelines.fork_join.insert import insert_group
-from pipelines.runtime import naive_utc
-from tests.pipelines.tallies import (
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import Depth, ForkJoin, ItemStatus
+from rollforward.fork_join.entities import PackId, left_of, packs_tagged, packs_tagged_under
+from rollforward.fork_join.insert import insert_group
+from rollforward.runtime import naive_utc
+from tests.rollforward.tallies import (
     GUARDED,
     TALLIES,
     Mark,

@@ -11,15 +11,15 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from pydantic import Field
 
-from models.dead_tasks import DeadTask, open_dead_tasks
-from models.fork_join import PackId, WorkReceipt
-from pipelines.fork_join import ForkJoin
-from pipelines.fork_join import fold as fork_join_fold
-from pipelines.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
-from pipelines.fork_join.joiners import Join
-from pipelines.tasks.errors import Retry, Unavailable
+from rollforward.fork_join import ForkJoin
+from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join.entities import PackId, WorkReceipt
+from rollforward.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
+from rollforward.fork_join.joiners import Join
+from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
+from rollforward.tasks.errors import Retry, Unavailable
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.tallies import (
+from tests.rollforward.tallies import (
     GUARDED,
     TALLIES,
     Mark,

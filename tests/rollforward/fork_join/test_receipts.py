@@ -12,12 +12,12 @@ import pytest
 from google.cloud import ndb
 from pydantic import Field
 
-from models.fork_join import PARTITIONS, WorkReceipt, receipt_key
-from pipelines.fork_join import Accepted, DifferentItemError, ForkJoin, ItemStatus, expiry
-from pipelines.fork_join.expiry import RECEIPTS_AND_OUTCOMES
-from pipelines.tasks import expiry as tasks_expiry
-from pipelines.tasks.expiry import DeleteExpired
-from tests.pipelines.tallies import TALLIES, Mark, put, tallied, tally
+from rollforward.fork_join import Accepted, DifferentItemError, ForkJoin, ItemStatus, expiry
+from rollforward.fork_join.entities import PARTITIONS, WorkReceipt, receipt_key
+from rollforward.fork_join.expiry import RECEIPTS_AND_OUTCOMES
+from rollforward.tasks import expiry as tasks_expiry
+from rollforward.tasks.expiry import DeleteExpired
+from tests.rollforward.tallies import TALLIES, Mark, put, tallied, tally
 from tests.world import Services, World, in_threads
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import EpochId, PackId, WorkPack
-from pipelines.fork_join import fork_join
-from pipelines.fork_join.sweep import Drain, sweep_all
-from tests.pipelines.tallies import AT_ONCE, TALLIES, packs, put, tallied, tally, tasks
+from rollforward.fork_join import fork_join
+from rollforward.fork_join.entities import EpochId, PackId, WorkPack
+from rollforward.fork_join.sweep import Drain, sweep_all
+from tests.rollforward.tallies import AT_ONCE, TALLIES, packs, put, tallied, tally, tasks
 from tests.world import Services, World
 
 
@@ -27,7 +27,7 @@ def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:
 
 def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any) -> None:
     """D3: partition by partition, page by page, each its own task."""
-    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 7)
+    monkeypatch.setattr("rollforward.fork_join.sweep.MAX_HERE", 7)
     for i in range(60):
         put(world, f"t{i}", "a")
     world.engine.reset()
@@ -45,7 +45,7 @@ def test_walks_wake_all_of_a_partition_at_the_age_that_was_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D3: by one sweep, though each look finds one pack, and two stand in one partition."""
-    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 1)
+    monkeypatch.setattr("rollforward.fork_join.sweep.MAX_HERE", 1)
     for i in range(20):
         put(world, f"t{i}", "a")
     world.engine.reset()
@@ -95,7 +95,7 @@ def test_many_stranded_batches_are_woken_after_a_day_without_sweeps(
     world: World, monkeypatch: Any
 ) -> None:
     """D3: walks know when the last round was, too."""
-    monkeypatch.setattr("pipelines.fork_join.sweep.MAX_HERE", 3)
+    monkeypatch.setattr("rollforward.fork_join.sweep.MAX_HERE", 3)
     for i in range(8):
         put(world, f"t{i}", "a")
     world.engine.reset()

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.fork_join import WorkPack
-from models.transactions import NoTransactionError, transact
-from pipelines.fork_join import BadItemError
-from pipelines.fork_join import transactional as fork_join_transactional
-from tests.pipelines.tallies import AT_ONCE, TALLIES, Mark, MarkTally, packs, put, tallied, tasks
+from rollforward.datastore.transactions import NoTransactionError, transact
+from rollforward.fork_join import BadItemError
+from rollforward.fork_join import transactional as fork_join_transactional
+from rollforward.fork_join.entities import WorkPack
+from tests.rollforward.tallies import AT_ONCE, TALLIES, Mark, MarkTally, packs, put, tallied, tasks
 from tests.world import World
 
 

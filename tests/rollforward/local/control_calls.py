@@ -5,8 +5,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.emulator import RunningEmulator
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.emulator import RunningEmulator
 
 JSON = {"Content-Type": "application/json"}
 

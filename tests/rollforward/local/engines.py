@@ -3,12 +3,12 @@
 import random
 from typing import Any
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.names import Place
-from devserver.cloudtasks.outgoing import AppEngineApp
-from devserver.cloudtasks.store import Store
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.names import Place
+from rollforward.local.cloudtasks.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.store import Store
 
 NOW = 1_800_000_000.0
 PLACE = Place("demo-local", "us-central1")

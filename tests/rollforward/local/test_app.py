@@ -7,13 +7,13 @@ import os
 import psutil
 import pytest
 
-from devserver import ports
-from devserver.app import AppServer
-from devserver.errors import BrokenAppError, ServiceFailedError, UsageError
-from devserver.keeper import AppKeeper
-from devserver.logs import LevelFilter
-from devserver.wsgi import FIRST_LINE, LAST_LINE
-from tests.devserver.conftest import ask, eventually, is_gone
+from rollforward.local import ports
+from rollforward.local.app import AppServer
+from rollforward.local.errors import BrokenAppError, ServiceFailedError, UsageError
+from rollforward.local.keeper import AppKeeper
+from rollforward.local.logs import LevelFilter
+from rollforward.local.wsgi import FIRST_LINE, LAST_LINE
+from tests.rollforward.local.conftest import ask, eventually, is_gone
 
 pytestmark = pytest.mark.process
 

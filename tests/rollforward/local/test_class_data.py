@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from devserver import class_data, class_training, sdk
-from devserver.datastore import DatastoreEmulator
-from devserver.datastore_command import emulator_command
-from tests.devserver.test_services import get, put
+from rollforward.local import class_data, class_training, sdk
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.datastore_command import emulator_command
+from tests.rollforward.local.test_services import get, put
 
 pytestmark = pytest.mark.skipif(
     sdk.find_jar(sdk.DATASTORE) is None and not os.environ.get("CI"),

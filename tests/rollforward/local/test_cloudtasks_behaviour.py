@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from cloud_profile import BUNDLED, load
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.behaviour import Behaviour
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.rates import Ramp
-from tests.devserver.engines import NOW, PLACE, QUEUE, add, finish, history, ids, make_engine
+from rollforward.cloud_profile import BUNDLED, load
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.behaviour import Behaviour
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.rates import Ramp
+from tests.rollforward.local.engines import (
+    NOW,
+    PLACE,
+    QUEUE,
+    add,
+    finish,
+    history,
+    ids,
+    make_engine,
+)
 
 
 def make(behaviour: Behaviour | None, **limits: Any) -> Engine:

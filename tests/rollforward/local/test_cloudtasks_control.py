@@ -6,9 +6,9 @@ import urllib.request
 
 import pytest
 
-from devserver.cloudtasks.control import is_loopback_host
-from devserver.cloudtasks.emulator import Emulator, EmulatorSettings, running
-from tests.devserver.control_calls import JSON, add, call, with_queue
+from rollforward.local.cloudtasks.control import is_loopback_host
+from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings, running
+from tests.rollforward.local.control_calls import JSON, add, call, with_queue
 
 
 @pytest.fixture(scope="module")

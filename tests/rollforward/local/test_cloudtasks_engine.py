@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from devserver.cloudtasks import control, messages, retries, statuses
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.records import DUPLICATE, FORCED, OVERLAP
-from tests.devserver.engines import (
+from rollforward.local.cloudtasks import control, messages, retries, statuses
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.records import DUPLICATE, FORCED, OVERLAP
+from tests.rollforward.local.engines import (
     DAY_S,
     NOW,
     PLACE,

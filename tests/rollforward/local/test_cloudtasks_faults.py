@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from devserver.cloudtasks import messages, statuses
-from devserver.cloudtasks.faults import FaultRuleError
-from devserver.cloudtasks.records import DUPLICATE, NORMAL, OVERLAP
-from tests.devserver.engines import (
+from rollforward.local.cloudtasks import messages, statuses
+from rollforward.local.cloudtasks.faults import FaultRuleError
+from rollforward.local.cloudtasks.records import DUPLICATE, NORMAL, OVERLAP
+from tests.rollforward.local.engines import (
     NOW,
     PLACE,
     QUEUE,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from devserver.cloudtasks.emulator import running
-from devserver.cloudtasks.records import Attempt
-from tests.devserver.control_calls import add, call, with_queue
+from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.cloudtasks.records import Attempt
+from tests.rollforward.local.control_calls import add, call, with_queue
 
 
 class SlowHandler(BaseHTTPRequestHandler):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from devserver.cloudtasks.incidents import MAX_MARKS, MarkError
-from devserver.mail import MailStore
-from tests.devserver.engines import NOW, QUEUE, add, finish
+from rollforward.local.cloudtasks.incidents import MAX_MARKS, MarkError
+from rollforward.local.mail import MailStore
+from tests.rollforward.local.engines import NOW, QUEUE, add, finish
 
 
 def told(engine, **chosen):

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from devserver.cloudtasks import messages, queue_yaml
-from devserver.cloudtasks.clock import Clock
-from devserver.cloudtasks.emulator import running
-from devserver.cloudtasks.engine import Engine
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.names import Place
-from devserver.cloudtasks.outgoing import AppEngineApp
-from devserver.cloudtasks.queue_yaml import QueueYamlError
-from devserver.cloudtasks.store import Store
+from rollforward.local.cloudtasks import messages, queue_yaml
+from rollforward.local.cloudtasks.clock import Clock
+from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.cloudtasks.engine import Engine
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.names import Place
+from rollforward.local.cloudtasks.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
+from rollforward.local.cloudtasks.store import Store
 
 PLACE = Place("demo-local", "us-central1")
 
@@ -171,7 +171,7 @@ def test_missing_file(tmp_path):
 
 def test_the_projects_own_file():
     """The queue.yaml of this repository can be used."""
-    path = Path(__file__).parents[2] / "queue.yaml"
+    path = Path(__file__).parents[3] / "queue.yaml"
 
     assert queue_yaml.read(path, PLACE).queues
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devserver.cloudtasks.rates import Throttle, TokenBucket
+from rollforward.local.cloudtasks.rates import Throttle, TokenBucket
 
 
 def test_answers_of_one_second_halve_the_rate_once() -> None:

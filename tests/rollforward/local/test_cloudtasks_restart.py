@@ -15,12 +15,12 @@ from google.api_core import exceptions
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUEUE = "projects/demo-local/locations/us-central1/queues/work"
 
 PROGRAM = """
 import json, sys
-from devserver.cloudtasks.emulator import running
+from rollforward.local.cloudtasks.emulator import running
 with running(store_path=sys.argv[1], queue_yaml=sys.argv[2]) as emulator:
     key_id = emulator.engine.tokens.key_id
     print(json.dumps([emulator.grpc_address, key_id]), flush=True)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.engine_state import Retention
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.records import DUPLICATE, LIVE, NORMAL
-from tests.devserver.engines import (
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.engine_state import Retention
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.records import DUPLICATE, LIVE, NORMAL
+from tests.rollforward.local.engines import (
     DAY_S,
     NOW,
     PLACE,

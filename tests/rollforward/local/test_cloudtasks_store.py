@@ -2,11 +2,11 @@
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.database import StoreInUseError
-from devserver.cloudtasks.errors import Refused
-from devserver.cloudtasks.store import Store
-from tests.devserver.engines import PLACE, QUEUE, add, finish, history, ids, make_engine
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.database import StoreInUseError
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.cloudtasks.store import Store
+from tests.rollforward.local.engines import PLACE, QUEUE, add, finish, history, ids, make_engine
 
 
 def test_everything_survives_a_restart(tmp_path):

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from devserver.cron import BadCronFileError, Cron, UnknownJobError, read_jobs
-from devserver.schedules import BadScheduleError
+from rollforward.local.cron import BadCronFileError, Cron, UnknownJobError, read_jobs
+from rollforward.local.schedules import BadScheduleError
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from devserver import doctor, sdk
+from rollforward.local import doctor, sdk
 
 
 def findings(env):

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from devserver import log_tail
-from devserver.log_tail import LogFilter, LogTail, level_of
+from rollforward.local import log_tail
+from rollforward.local.log_tail import LogFilter, LogTail, level_of
 
 TRACEBACK = [
     "ERROR shop: /tasks/ship failed [task default/t7]",

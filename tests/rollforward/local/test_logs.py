@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from devserver.logs import LevelFilter, Terminal
+from rollforward.local.logs import LevelFilter, Terminal
 
 TRACEBACK = [
     "[2026-11-20 12:00:00 +0000] [7] [ERROR] Exception in worker process",

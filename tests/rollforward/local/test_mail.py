@@ -5,9 +5,9 @@ from email.message import EmailMessage
 
 import pytest
 
-from devserver.mail import BadFaultsError, MailServer, MailStore
-from devserver.ports import split_address
-from devserver.services import mail_server
+from rollforward.local.mail import BadFaultsError, MailServer, MailStore
+from rollforward.local.ports import split_address
+from rollforward.local.services import mail_server
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from devserver import ports
-from devserver.errors import PortTakenError
+from rollforward.local import ports
+from rollforward.local.errors import PortTakenError
 
 
 @pytest.fixture

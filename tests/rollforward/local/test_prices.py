@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from devserver.prices import FILE, price_list
-from pipelines.runtime import Cost
+from rollforward.local.prices import FILE, price_list
+from rollforward.runtime import Cost
 
 MILLION_OF = {
     "reads": {"reads": 10**6},

@@ -7,18 +7,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devserver.errors import ServiceFailedError
-from devserver.processes import GuardedProcess, until_idle
-from tests.devserver.conftest import eventually, wait_gone
+from rollforward.local.errors import ServiceFailedError
+from rollforward.local.processes import GuardedProcess, until_idle
+from tests.rollforward.local.conftest import eventually, wait_gone
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # A child with a child of its own, which would outlive it.
 FAMILY = ["bash", "-c", "sleep 600 & echo ready; wait"]
 
 PARENT = """
 import sys
-from devserver.processes import GuardedProcess, until_idle
+from rollforward.local.processes import GuardedProcess, until_idle
 child = GuardedProcess("family", ["bash", "-c", "sleep 600 & echo ready; wait"],
                        on_line=lambda line: print(line, flush=True))
 child.start()

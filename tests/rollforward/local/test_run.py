@@ -1,4 +1,4 @@
-"""python -m devserver as a person meets it: one command up, nothing left behind."""
+"""python -m rollforward.local as a person meets it: one command up, nothing left behind."""
 
 import html
 import json
@@ -14,9 +14,9 @@ import psutil
 import pytest
 from google.cloud import datastore
 
-from devserver import sdk
-from devserver.__main__ import main
-from tests.devserver.conftest import (
+from rollforward.local import sdk
+from rollforward.local.__main__ import main
+from tests.rollforward.local.conftest import (
     QUEUE_YAML,
     STANDIN,
     ask,
@@ -25,7 +25,7 @@ from tests.devserver.conftest import (
     wait_gone,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.process,
@@ -50,7 +50,7 @@ def environment(**more):
 def run(folder, *arguments, **more):
     """Start the dev server in a folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "devserver", "--json", *arguments],
+        [sys.executable, "-m", "rollforward.local", "--json", *arguments],
         cwd=folder,
         env=environment(**more),
         stdout=subprocess.PIPE,

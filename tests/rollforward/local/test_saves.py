@@ -14,12 +14,12 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
-from devserver import exports, sdk
-from devserver.datastore import DatastoreEmulator, _Reader
-from devserver.errors import NoAnswerError, ServiceFailedError
-from devserver.exports import Admin
-from devserver.processes import suspended
-from devserver.saves import KEPT, Saves
+from rollforward.local import exports, sdk
+from rollforward.local.datastore import DatastoreEmulator, _Reader
+from rollforward.local.errors import NoAnswerError, ServiceFailedError
+from rollforward.local.exports import Admin
+from rollforward.local.processes import suspended
+from rollforward.local.saves import KEPT, Saves
 
 KINDS = [
     pytest.param(
@@ -154,7 +154,7 @@ for count in range(1_000_000):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_save_is_of_one_moment(tmp_path, kind, monkeypatch):
     """Made while a writer is held in the middle, it has each commit whole, and all that ended."""
-    monkeypatch.setattr("devserver.datastore._IDLE_WITHIN_S", 60.0)
+    monkeypatch.setattr("rollforward.local.datastore._IDLE_WITHIN_S", 60.0)
     committed, saves = -1, []
     with emulator(tmp_path, kind) as running:
         command = [sys.executable, "-c", WRITER, f"http://{running.address}"]

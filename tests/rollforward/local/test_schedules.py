@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from devserver.schedules import BadScheduleError, parse, upcoming
+from rollforward.local.schedules import BadScheduleError, parse, upcoming
 
 FRIDAY_NOON = datetime(2026, 11, 20, 12, 34, tzinfo=UTC)
 

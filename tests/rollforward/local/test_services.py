@@ -8,14 +8,14 @@ import psutil
 import pytest
 from google.cloud import datastore
 
-from devserver import sdk
-from devserver.datastore import DatastoreEmulator
-from devserver.datastore_command import usual_kind
-from devserver.errors import ServiceFailedError, ServiceMissingError
-from devserver.memcached import Memcached, find_program
-from devserver.ports import LOOPBACK
-from devserver.services import datastore_emulator, memcached
-from tests.devserver.conftest import datastore_client, wait_gone
+from rollforward.local import sdk
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.datastore_command import usual_kind
+from rollforward.local.errors import ServiceFailedError, ServiceMissingError
+from rollforward.local.memcached import Memcached, find_program
+from rollforward.local.ports import LOOPBACK
+from rollforward.local.services import datastore_emulator, memcached
+from tests.rollforward.local.conftest import datastore_client, wait_gone
 
 KINDS = [
     pytest.param(
@@ -244,7 +244,7 @@ def test_without_memcached_there_is_none_and_no_error(monkeypatch):
 
 def test_a_memcached_that_does_not_start_is_an_error(monkeypatch):
     """A broken installation is not taken for a missing one."""
-    monkeypatch.setattr("devserver.memcached.find_program", lambda: sys.executable)
+    monkeypatch.setattr("rollforward.local.memcached.find_program", lambda: sys.executable)
 
     with pytest.raises(ServiceFailedError, match="memcached did not start"):
         Memcached().start()

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from cloud_profile import BUNDLED
-from devserver import settings
-from devserver.errors import DevserverError, NotLocalError, PortTakenError, UsageError
+from rollforward.cloud_profile import BUNDLED
+from rollforward.local import settings
+from rollforward.local.errors import DevserverError, NotLocalError, PortTakenError, UsageError
 
 
 def test_a_project_that_may_be_real_is_refused(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-from devserver import ports, sdk
-from tests.devserver.conftest import ask, eventually, write_app
-from tests.devserver.test_run import descendants, host, names, put, run
+from rollforward.local import ports, sdk
+from tests.rollforward.local.conftest import ask, eventually, write_app
+from tests.rollforward.local.test_run import descendants, host, names, put, run
 
 pytestmark = [
     pytest.mark.process,
@@ -27,7 +27,7 @@ APP = """
 import os, pathlib, time
 from flask import Flask, request
 from google.cloud import datastore
-from pipelines.runtime import (open_cloud_tasks)
+from rollforward.runtime import (open_cloud_tasks)
 
 HERE = pathlib.Path(__file__).parent
 

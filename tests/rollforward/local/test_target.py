@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from devserver import target
-from devserver.errors import UsageError
+from rollforward.local import target
+from rollforward.local.errors import UsageError
 
 CODE = "def serve(): ...\n"
 

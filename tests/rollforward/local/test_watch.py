@@ -7,14 +7,14 @@ import threading
 import grpc
 import pytest
 
-from devserver import services, watch
-from devserver.cloudtasks.emulator import running
-from devserver.datastore import DatastoreEmulator
-from devserver.errors import NoAnswerError
-from devserver.mail import MailServer
-from devserver.processes import suspended
-from devserver.watch import SILENT_S, Probe, Watch
-from tests.devserver.conftest import recording_app
+from rollforward.local import services, watch
+from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.errors import NoAnswerError
+from rollforward.local.mail import MailServer
+from rollforward.local.processes import suspended
+from rollforward.local.watch import SILENT_S, Probe, Watch
+from tests.rollforward.local.conftest import recording_app
 
 
 class Clock:
@@ -159,7 +159,7 @@ def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
     emulator.start()
     emulator.admin.ping()
 
-    monkeypatch.setattr("devserver.exports.PING_S", 1.0)
+    monkeypatch.setattr("rollforward.local.exports.PING_S", 1.0)
     try:
         with suspended([emulator.process.process()]), pytest.raises(NoAnswerError):
             emulator.admin.ping()

@@ -1,7 +1,7 @@
 """What gunicorn prints when workers end, cut to what is new in it."""
 
-from devserver.worker_deaths import WorkerDeaths
-from devserver.wsgi import LOADED
+from rollforward.local.worker_deaths import WorkerDeaths
+from rollforward.local.wsgi import LOADED
 
 DEATH = "[2030-01-01 00:00:00 +0000] [1] [ERROR] Worker (pid:{pid}) exited with code 1."
 OF_GUNICORN = [

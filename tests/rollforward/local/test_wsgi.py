@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from cloud_profile import BUNDLED
-from cloud_profile.instances import ColdStart
-from devserver import wsgi
-from devserver.load_reports import LoadReports
-from devserver.wsgi import BROKEN, FIRST_LINE, LAST_LINE, LOADED, PROBLEM_HEADER, ErrorPage
+from rollforward.cloud_profile import BUNDLED
+from rollforward.cloud_profile.instances import ColdStart
+from rollforward.local import wsgi
+from rollforward.local.load_reports import LoadReports
+from rollforward.local.wsgi import BROKEN, FIRST_LINE, LAST_LINE, LOADED, PROBLEM_HEADER, ErrorPage
 
 DEEP = """
 def down(depth):
@@ -83,7 +83,7 @@ def test_a_report_has_ten_lines_at_most(load, text, last):
 
 def test_to_an_app_in_its_own_folder_this_repository_is_a_library(load):
     """The mistake is shown where the person made it, and not where it was noticed."""
-    page, _ = load("from pipelines.registry import Registry\nRegistry('nonsense')\n")
+    page, _ = load("from rollforward.registry import Registry\nRegistry('nonsense')\n")
 
     assert page.summary.startswith("broken_shop.py, line 2: TypeError: 'nonsense' cannot be")
     assert [line.strip() for line in page.lines] == [

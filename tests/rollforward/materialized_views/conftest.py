@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipelines.materialized_views.harness import ThreadedWorld, neighbours
-from tests.pipelines.school import BUILDS
+from tests.rollforward.materialized_views.harness import ThreadedWorld, neighbours
+from tests.rollforward.school import BUILDS
 from tests.world import Services, World
 
 

@@ -13,13 +13,13 @@ import pytest
 from google.cloud import ndb
 
 import main
-from demos.registry import APP
-from models.materialized_views import RowMarker, ViewRow, row_key, row_marker_key
-from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
-from tests.pipelines.beside import elsewhere, untouched
-from tests.pipelines.school import BUILDS, SCHOOL, ByGrade
+from pipelines.registry import APP
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.materialized_views.entities import RowMarker, ViewRow, row_key, row_marker_key
+from rollforward.outbox.entities import OutboxTask
+from rollforward.registry import Registry
+from tests.rollforward.beside import elsewhere, untouched
+from tests.rollforward.school import BUILDS, SCHOOL, ByGrade
 from tests.world import Services, World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.materialized_views import (
+from rollforward.materialized_views import (
     ConsistencyToken,
     Contributions,
     Row,
@@ -12,7 +12,7 @@ from pipelines.materialized_views import (
     ViewGroup,
     ViewMaintenance,
 )
-from tests.pipelines.materialized_views.harness import (
+from tests.rollforward.materialized_views.harness import (
     counts,
     deploy,
     heal,
@@ -20,7 +20,7 @@ from tests.pipelines.materialized_views.harness import (
     rebuild,
     row_markers,
 )
-from tests.pipelines.school import (
+from tests.rollforward.school import (
     BUILDS,
     SCHOOL,
     ByGrade,

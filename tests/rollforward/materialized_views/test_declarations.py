@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.materialized_views import View, ViewGroup, ViewMaintenance
-from pipelines.registry import Registry
-from tests.pipelines.materialized_views.harness import Numbers
-from tests.pipelines.materialized_views.test_pacing import Paced
-from tests.pipelines.school import BUILDS, ByHouse, GradesBySize, Tutor
+from rollforward.materialized_views import View, ViewGroup, ViewMaintenance
+from rollforward.registry import Registry
+from tests.rollforward.materialized_views.harness import Numbers
+from tests.rollforward.materialized_views.test_pacing import Paced
+from tests.rollforward.school import BUILDS, ByHouse, GradesBySize, Tutor
 
 
 def view_like(view: type[View], **how: Any) -> type[View]:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.dead_tasks import DeadTask
-from models.fork_join import WorkPack
-from models.outbox import OutboxTask
-from pipelines.materialized_views import (
+from rollforward.fork_join.entities import WorkPack
+from rollforward.materialized_views import (
     BadContributionError,
     ConsistencyToken,
     Contributions,
@@ -23,8 +21,10 @@ from pipelines.materialized_views import (
     apply,
     fold,
 )
-from pipelines.runtime import naive_utc
-from tests.pipelines.school import SCHOOL, ByGrade, Pupil, differences, school_world
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import naive_utc
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.rollforward.school import SCHOOL, ByGrade, Pupil, differences, school_world
 from tests.world import Services, World
 
 

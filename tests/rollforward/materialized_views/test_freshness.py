@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from models.outbox import OutboxTask, RowId
-from pipelines.materialized_views import reader
-from pipelines.materialized_views.freshness import MAX_LISTED, freshness_of
-from tests.pipelines.materialized_views.harness import one_emulator
-from tests.pipelines.school import SCHOOL, ByGrade, pupil
+from rollforward.materialized_views import reader
+from rollforward.materialized_views.freshness import MAX_LISTED, freshness_of
+from rollforward.outbox.entities import OutboxTask, RowId
+from tests.rollforward.materialized_views.harness import one_emulator
+from tests.rollforward.school import SCHOOL, ByGrade, pupil
 from tests.world import World
 
 

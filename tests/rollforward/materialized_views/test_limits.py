@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from demos.registry import APP
-from models.dead_tasks import DeadTask
-from models.materialized_views import SourceMarker
-from models.outbox import OutboxTask
-from pipelines.materialized_views import BadContributionError, ConsistencyToken, fold
-from pipelines.materialized_views.rows import checked, row_text
-from pipelines.materialized_views.updates import Update, newest_of, parts_of
-from pipelines.tasks.dead_tasks import Replay
-from pipelines.tasks.declaration import MAX_BODY_BYTES
-from tests.pipelines.materialized_views.harness import (
+from pipelines.registry import APP
+from rollforward.materialized_views import BadContributionError, ConsistencyToken, fold
+from rollforward.materialized_views.entities import SourceMarker
+from rollforward.materialized_views.rows import checked, row_text
+from rollforward.materialized_views.updates import Update, newest_of, parts_of
+from rollforward.outbox.entities import OutboxTask
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import Replay
+from rollforward.tasks.declaration import MAX_BODY_BYTES
+from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
     Wide,
@@ -27,7 +27,7 @@ from tests.pipelines.materialized_views.harness import (
     played,
     tasks_here,
 )
-from tests.pipelines.school import differences
+from tests.rollforward.school import differences
 from tests.world import Services
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.fork_join import PackId, WorkPack
-from models.materialized_views import RowMarker, SourceMarker, ViewRow
-from pipelines.fork_join.epochs import Epochs
-from pipelines.fork_join.fold import _fold_here
-from pipelines.materialized_views import Apply, ViewGroup, fold
-from pipelines.materialized_views.rows import RowEntry
-from pipelines.runtime.cache import NoCache
-from pipelines.runtime.process_state import ProcessState
+from rollforward.fork_join.entities import PackId, WorkPack
+from rollforward.fork_join.epochs import Epochs
+from rollforward.fork_join.fold import _fold_here
+from rollforward.materialized_views import Apply, ViewGroup, fold
+from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
+from rollforward.materialized_views.rows import RowEntry
+from rollforward.runtime.cache import NoCache
+from rollforward.runtime.process_state import ProcessState
 from tests.explorer import IS_EXHAUSTIVE
-from tests.pipelines.memory import Memory, offline
-from tests.pipelines.school import ByGrade, ByHouse, GradesBySize, Pupil, Tutor, exact_sums, pupil
+from tests.rollforward.memory import Memory, offline
+from tests.rollforward.school import ByGrade, ByHouse, GradesBySize, Pupil, Tutor, exact_sums, pupil
 
 # One view, so that the space is that of the invariant and not of its combinations.
 ALONE = ViewGroup("alone", ByGrade, queue="default")

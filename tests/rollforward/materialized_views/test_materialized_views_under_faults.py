@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.fork_join import WorkPack
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.materialized_views import Apply, apply, fold
-from pipelines.materialized_views.rows import RowEntry
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join.entities import WorkPack
+from rollforward.materialized_views import Apply, apply, fold
+from rollforward.materialized_views.rows import RowEntry
+from rollforward.outbox.entities import OutboxTask
 from tests.explorer import Explorer
 from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.pipelines.school import SCHOOL, ByGrade, Pupil, Tutor, differences, school_world, wipe
+from tests.rollforward.school import SCHOOL, ByGrade, Pupil, Tutor, differences, school_world, wipe
 from tests.world import Services, World
 
 

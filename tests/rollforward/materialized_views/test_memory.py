@@ -10,11 +10,11 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.materialized_views import RowMarker, SourceMarker, ViewRow
-from pipelines.runtime.cache import NoCache
-from tests.pipelines.materialized_views.harness import rows_here
-from tests.pipelines.memory import Memory, offline
-from tests.pipelines.school import SCHOOL, Pupil, Tutor, pupil
+from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
+from rollforward.runtime.cache import NoCache
+from tests.rollforward.materialized_views.harness import rows_here
+from tests.rollforward.memory import Memory, offline
+from tests.rollforward.school import SCHOOL, Pupil, Tutor, pupil
 from tests.world import World
 
 HISTORY: Sequence[Mapping[str, Any]] = (

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from google.cloud import ndb
 
-from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View, ViewGroup, apply
-from pipelines.runtime import Clients
-from pipelines.runtime.advisory_lock import advisory_lock
-from pipelines.runtime.cache import NoCache
-from tests.pipelines.materialized_views.harness import (
+from rollforward.materialized_views import Contributions, View, ViewGroup, apply
+from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime import Clients
+from rollforward.runtime.advisory_lock import advisory_lock
+from rollforward.runtime.cache import NoCache
+from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
     WrongClock,
@@ -24,7 +24,7 @@ from tests.pipelines.materialized_views.harness import (
     one_emulator,
     played,
 )
-from tests.pipelines.school import differences
+from tests.rollforward.school import differences
 from tests.world import Services, World
 
 

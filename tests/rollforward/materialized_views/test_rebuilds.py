@@ -10,16 +10,16 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from handlers.endpoints import recovery
-from models.materialized_views import ViewRow, row_key
-from models.transactions import transact
-from pipelines.continuations.jobs import RefusedItemError
-from pipelines.continuations.sources import EntitySource, Slice, Span
-from pipelines.materialized_views.reader import ViewReader
-from pipelines.materialized_views.rebuild import NOT_BUILT, BuildStatus, sweep_all
-from pipelines.materialized_views.walks import BACKFILL, Walk
+from rollforward.continuations.jobs import RefusedItemError
+from rollforward.continuations.sources import EntitySource, Slice, Span
+from rollforward.datastore.transactions import transact
+from rollforward.flask import recovery
+from rollforward.materialized_views.entities import ViewRow, row_key
+from rollforward.materialized_views.reader import ViewReader
+from rollforward.materialized_views.rebuild import NOT_BUILT, BuildStatus, sweep_all
+from rollforward.materialized_views.walks import BACKFILL, Walk
 from tests.faults import CRASH_AFTER, Crash
-from tests.pipelines.materialized_views.harness import (
+from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
     Numbers,
@@ -34,7 +34,7 @@ from tests.pipelines.materialized_views.harness import (
     row_markers,
     rows_here,
 )
-from tests.pipelines.school import (
+from tests.rollforward.school import (
     BUILDS,
     SCHOOL,
     ByGrade,

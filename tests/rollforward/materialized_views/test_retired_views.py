@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from models.fork_join import WorkPack
-from models.materialized_views import RowMarker, ViewRow
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.materialized_views import ViewMaintenance
-from pipelines.materialized_views.catalog_changes import with_tables
-from pipelines.materialized_views.walks import DROP, Walk
-from tests.pipelines.materialized_views.harness import deploy, rows_here
-from tests.pipelines.materialized_views.versions import (
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join.entities import WorkPack
+from rollforward.materialized_views import ViewMaintenance
+from rollforward.materialized_views.catalog_changes import with_tables
+from rollforward.materialized_views.entities import RowMarker, ViewRow
+from rollforward.materialized_views.walks import DROP, Walk
+from rollforward.outbox.entities import OutboxTask
+from tests.rollforward.materialized_views.harness import deploy, rows_here
+from tests.rollforward.materialized_views.versions import (
     OLD,
     ByName,
     OldByGrade,
@@ -23,7 +23,7 @@ from tests.pipelines.materialized_views.versions import (
     group,
     old_world,
 )
-from tests.pipelines.school import differences, pupil
+from tests.rollforward.school import differences, pupil
 from tests.world import Services, World
 
 

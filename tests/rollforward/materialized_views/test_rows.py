@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import ViewRow
-from pipelines.materialized_views import Row, freshness
-from pipelines.materialized_views.freshness import row_order
-from pipelines.materialized_views.rows import ranks_of
-from tests.pipelines.materialized_views.harness import (
+from rollforward.materialized_views import Row, freshness
+from rollforward.materialized_views.entities import ViewRow
+from rollforward.materialized_views.freshness import row_order
+from rollforward.materialized_views.rows import ranks_of
+from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
     Numbers,
@@ -21,7 +21,7 @@ from tests.pipelines.materialized_views.harness import (
     one_emulator,
     played,
 )
-from tests.pipelines.school import SCHOOL, ByGrade, Pupil, Tutor, pupil
+from tests.rollforward.school import SCHOOL, ByGrade, Pupil, Tutor, pupil
 from tests.world import Services, World
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import RowMarker, SourceMarker, ViewRow, marker_key
-from models.outbox import OutboxTask
-from tests.pipelines.materialized_views.harness import (
+from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow, marker_key
+from rollforward.outbox.entities import OutboxTask
+from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
     WrongClock,
@@ -22,7 +22,7 @@ from tests.pipelines.materialized_views.harness import (
     rows_here,
     tasks_here,
 )
-from tests.pipelines.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
+from tests.rollforward.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
 from tests.world import Services, World
 
 

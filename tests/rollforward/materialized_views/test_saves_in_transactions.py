@@ -8,12 +8,12 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.materialized_views import SourceMarker
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.materialized_views import ConsistencyToken
-from tests.pipelines.materialized_views.harness import counts
-from tests.pipelines.school import SCHOOL, Pupil, differences, pupil
+from rollforward.datastore.transactions import transact
+from rollforward.materialized_views import ConsistencyToken
+from rollforward.materialized_views.entities import SourceMarker
+from rollforward.outbox.entities import OutboxTask
+from tests.rollforward.materialized_views.harness import counts
+from tests.rollforward.school import SCHOOL, Pupil, differences, pupil
 from tests.world import World
 
 

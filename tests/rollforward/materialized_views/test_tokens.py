@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import marker_key
-from models.outbox import OutboxTask
-from pipelines.materialized_views import ConsistencyToken, reader
-from pipelines.materialized_views.freshness import TooLargeTokenError
-from pipelines.materialized_views.markers import MAX_LEFT
-from tests.pipelines.materialized_views.harness import (
+from rollforward.materialized_views import ConsistencyToken, reader
+from rollforward.materialized_views.entities import marker_key
+from rollforward.materialized_views.freshness import TooLargeTokenError
+from rollforward.materialized_views.markers import MAX_LEFT
+from rollforward.outbox.entities import OutboxTask
+from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
     Wide,
@@ -22,7 +22,7 @@ from tests.pipelines.materialized_views.harness import (
     played,
     rebuild,
 )
-from tests.pipelines.school import SCHOOL, ByGrade, Pupil, pupil
+from tests.rollforward.school import SCHOOL, ByGrade, Pupil, pupil
 from tests.world import Services, World
 
 

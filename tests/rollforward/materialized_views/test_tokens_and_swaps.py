@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from devserver.cloudtasks import messages
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.materialized_views import View, ViewMaintenance
-from pipelines.materialized_views import catalog_changes as changes
-from pipelines.materialized_views.catalog import Catalog
-from pipelines.materialized_views.reader import ViewReader
-from pipelines.materialized_views.tables import Tables
-from pipelines.materialized_views.walks import CONFIRM
-from tests.pipelines.materialized_views.harness import in_a_thread, one_emulator
-from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, pupil
+from rollforward.datastore.transactions import transact
+from rollforward.local.cloudtasks import messages
+from rollforward.materialized_views import View, ViewMaintenance
+from rollforward.materialized_views import catalog_changes as changes
+from rollforward.materialized_views.catalog import Catalog
+from rollforward.materialized_views.reader import ViewReader
+from rollforward.materialized_views.tables import Tables
+from rollforward.materialized_views.walks import CONFIRM
+from rollforward.outbox.entities import OutboxTask
+from tests.rollforward.materialized_views.harness import in_a_thread, one_emulator
+from tests.rollforward.school import BUILDS, SCHOOL, ByGrade, pupil
 from tests.world import World
 
 

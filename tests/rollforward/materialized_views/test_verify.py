@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.materialized_views import (
+from rollforward.continuations.jobs import DeferredItemError, RefusedItemError
+from rollforward.materialized_views import audit
+from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
     ViewRow,
@@ -15,11 +17,9 @@ from models.materialized_views import (
     row_key,
     row_marker_key,
 )
-from pipelines.continuations.jobs import DeferredItemError, RefusedItemError
-from pipelines.materialized_views import audit
-from pipelines.materialized_views.updates import source_name
-from tests.pipelines.materialized_views.harness import busy, one_emulator, verified
-from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, pupil
+from rollforward.materialized_views.updates import source_name
+from tests.rollforward.materialized_views.harness import busy, one_emulator, verified
+from tests.rollforward.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, pupil
 from tests.world import World
 
 

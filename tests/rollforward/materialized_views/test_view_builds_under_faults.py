@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from models.continuations import FINISHED
-from pipelines.materialized_views import ConsistencyToken
+from rollforward.continuations.entities import FINISHED
+from rollforward.materialized_views import ConsistencyToken
 from tests.explorer import IS_EXHAUSTIVE, Explorer
 from tests.faults import KINDS
-from tests.pipelines.materialized_views.harness import ThreadedWorld
-from tests.pipelines.materialized_views.test_materialized_views_under_faults import (
+from tests.rollforward.materialized_views.harness import ThreadedWorld
+from tests.rollforward.materialized_views.test_materialized_views_under_faults import (
     SaveScenario,
     pupil,
 )
-from tests.pipelines.school import (
+from tests.rollforward.school import (
     BUILDS,
     SCHOOL,
     ByGrade,

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import pytest
 from google.cloud import ndb
 
-from models.dead_tasks import DeadTask
-from models.materialized_views import SourceMarker, ViewCatalog, ViewRow, marker_key
-from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, View
-from pipelines.materialized_views.walks import BACKFILL, Walk
-from tests.pipelines.materialized_views.harness import deploy, heal, rows_here
-from tests.pipelines.materialized_views.versions import (
+from rollforward.materialized_views import Contributions, View
+from rollforward.materialized_views.entities import SourceMarker, ViewCatalog, ViewRow, marker_key
+from rollforward.materialized_views.walks import BACKFILL, Walk
+from rollforward.outbox.entities import OutboxTask
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.rollforward.materialized_views.harness import deploy, heal, rows_here
+from tests.rollforward.materialized_views.versions import (
     OLD,
     NewByGrade,
     NewSizes,
@@ -27,7 +27,7 @@ from tests.pipelines.materialized_views.versions import (
     is_update,
     old_world,
 )
-from tests.pipelines.school import Pupil, differences, pupil
+from tests.rollforward.school import Pupil, differences, pupil
 from tests.world import Services, World
 
 versions = pytest.mark.parametrize(

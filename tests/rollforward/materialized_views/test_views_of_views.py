@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from google.cloud import ndb
 
-from demos.registry import APP
-from models.dead_tasks import DeadTask
-from models.outbox import OutboxTask
-from pipelines.materialized_views import Contributions, Row, View, ViewGroup
-from pipelines.tasks.dead_tasks import Replay
-from tests.pipelines.materialized_views.harness import (
+from pipelines.registry import APP
+from rollforward.materialized_views import Contributions, Row, View, ViewGroup
+from rollforward.outbox.entities import OutboxTask
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import Replay
+from tests.rollforward.materialized_views.harness import (
     Numbers,
     counts,
     in_a_thread,
@@ -19,7 +19,15 @@ from tests.pipelines.materialized_views.harness import (
     played,
     verified,
 )
-from tests.pipelines.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, differences, pupil
+from tests.rollforward.school import (
+    BUILDS,
+    SCHOOL,
+    ByGrade,
+    GradesBySize,
+    Pupil,
+    differences,
+    pupil,
+)
 from tests.world import Services, World
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from pipelines.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
-from tests.pipelines.materialized_views.harness import deploy, heal
-from tests.pipelines.school import Pupil, Tutor, pupil
+from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from tests.rollforward.materialized_views.harness import deploy, heal
+from tests.rollforward.school import Pupil, Tutor, pupil
 from tests.world import Services, World
 
 

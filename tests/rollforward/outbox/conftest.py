@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.outbox.background import BackgroundRelay
-from pipelines.runtime import Clients
-from tests.pipelines.orders import TASKS
-from tests.pipelines.outbox.gates import Gate, Later
+from rollforward.outbox.background import BackgroundRelay
+from rollforward.runtime import Clients
+from tests.rollforward.orders import TASKS
+from tests.rollforward.outbox.gates import Gate, Later
 from tests.world import Services, World
 
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.runtime import Clients
-from pipelines.runtime.messages import Message, TaskQueue
+from rollforward.runtime import Clients
+from rollforward.runtime.messages import Message, TaskQueue
 
 
 @dataclass

@@ -11,21 +11,21 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from devserver.cloudtasks import messages
-from models.dead_tasks import DeadTask
-from models.outbox import OutboxTask, RowId
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.sweep import sweep
-from pipelines.runtime import Clients, naive_utc, open_cloud_tasks
-from pipelines.tasks.cloud_tasks import CloudTaskQueue
-from tests.models.counters import break_call, no_pause
-from tests.pipelines.orders import Order, Settle, Step, settle, step
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.local.cloudtasks import messages
+from rollforward.outbox.entities import OutboxTask, RowId
+from rollforward.outbox.sweep import sweep
+from rollforward.runtime import Clients, naive_utc, open_cloud_tasks
+from rollforward.tasks.cloud_tasks import CloudTaskQueue
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.rollforward.datastore.counters import break_call, no_pause
+from tests.rollforward.orders import Order, Settle, Step, settle, step
 from tests.world import LOCATION, PROJECT, World
 
-SWEEP = importlib.import_module("pipelines.outbox.sweep")
+SWEEP = importlib.import_module("rollforward.outbox.sweep")
 
-DEPTH = importlib.import_module("pipelines.outbox.depth")
+DEPTH = importlib.import_module("rollforward.outbox.depth")
 
 
 def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:

@@ -11,20 +11,20 @@ import grpc
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox import background
-from pipelines.outbox.background import (
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox import background
+from rollforward.outbox.background import (
     LINGER_S,
     MAX_DOUBTFUL_ATTEMPTS,
     BackgroundRelay,
     by_timer,
 )
-from pipelines.runtime import Clients
+from rollforward.runtime import Clients
 from tests.faults import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
-from tests.pipelines.orders import Order, Settle, Step, place, settle, step, waiting
-from tests.pipelines.outbox.gates import Gate, Later, finish
-from tests.pipelines.outbox.rows import enqueue, give_up, sent, steps_sent
+from tests.rollforward.orders import Order, Settle, Step, place, settle, step, waiting
+from tests.rollforward.outbox.gates import Gate, Later, finish
+from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
 from tests.world import World, in_threads
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.sweep import sweep
-from tests.pipelines.outbox.rows import DEPTH, enqueue_unacked, strand
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.sweep import sweep
+from tests.rollforward.outbox.rows import DEPTH, enqueue_unacked, strand
 from tests.world import World
 
 

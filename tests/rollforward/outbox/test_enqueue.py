@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from devserver.cloudtasks import messages
-from models.outbox import OutboxTask
-from models.transactions import NoTransactionError, current_transaction, transact
-from pipelines import outbox
-from pipelines.tasks.declaration import MAX_BODY_BYTES, hashed_name
-from pipelines.tasks.errors import BadArgumentsError, TooLargeError
+from rollforward import outbox
+from rollforward.datastore.transactions import NoTransactionError, current_transaction, transact
+from rollforward.local.cloudtasks import messages
+from rollforward.outbox.entities import OutboxTask
+from rollforward.tasks.declaration import MAX_BODY_BYTES, hashed_name
+from rollforward.tasks.errors import BadArgumentsError, TooLargeError
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import break_call, no_pause
-from tests.pipelines.orders import (
+from tests.rollforward.datastore.counters import break_call, no_pause
+from tests.rollforward.orders import (
     STEPS,
     Order,
     Settle,
@@ -31,7 +31,7 @@ from tests.pipelines.orders import (
     step,
     waiting,
 )
-from tests.pipelines.outbox.rows import enqueue, sent, steps_sent
+from tests.rollforward.outbox.rows import enqueue, sent, steps_sent
 from tests.sampling import one_emulator
 from tests.world import World
 

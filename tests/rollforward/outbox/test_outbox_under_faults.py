@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from models.outbox import PARTITIONS, OutboxTask
-from models.transactions import Transaction, transact
-from pipelines.outbox import BackgroundRelay
-from pipelines.outbox import relay as relays
-from pipelines.outbox.enqueue import _Outgoing
-from pipelines.outbox.relay import RelayResult, row_id
-from pipelines.outbox.sweep import SweepResult, sweep
-from pipelines.runtime.clients import Clients
-from pipelines.runtime.messages import Message
+from rollforward.datastore.transactions import Transaction, transact
+from rollforward.outbox import BackgroundRelay
+from rollforward.outbox import relay as relays
+from rollforward.outbox.enqueue import _Outgoing
+from rollforward.outbox.entities import PARTITIONS, OutboxTask
+from rollforward.outbox.relay import RelayResult, row_id
+from rollforward.outbox.sweep import SweepResult, sweep
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
 from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.faults import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.orders import STEPS, TASKS, Order, place, ran_here, rows_here, waiting
-from tests.pipelines.outbox.rows import SWEEP, enqueue, sent, steps_sent, strand
+from tests.rollforward.orders import STEPS, TASKS, Order, place, ran_here, rows_here, waiting
+from tests.rollforward.outbox.rows import SWEEP, enqueue, sent, steps_sent, strand
 from tests.world import Services, World, in_threads
 
 MAX_SWEEPS = 2
@@ -179,7 +179,7 @@ def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.outbox.pattern.sweep", lambda clients, **how: SweepResult())
+    monkeypatch.setattr("rollforward.outbox.pattern.sweep", lambda clients, **how: SweepResult())
 
 
 def _names_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:

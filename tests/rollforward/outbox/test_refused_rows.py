@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.sweep import sweep
-from pipelines.tasks.dead_tasks import Replay, replay_task
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import OutboxTask
+from rollforward.outbox.sweep import sweep
+from rollforward.tasks.dead_tasks import Replay, replay_task
 from tests.faults import KINDS, Crash
-from tests.pipelines.orders import Order, Settle, Step, ran, settle, step, waiting
-from tests.pipelines.outbox.rows import (
+from tests.rollforward.orders import Order, Settle, Step, ran, settle, step, waiting
+from tests.rollforward.outbox.rows import (
     dead_tasks_of,
     deliver_drains,
     make_queue,

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.relay import relay
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.relay import relay
 from tests.faults import ERROR, REPLY_LOST
-from tests.models.counters import break_call
-from tests.pipelines.orders import STEPS, Order, Step, place, ran, rows_here, step, waiting
-from tests.pipelines.outbox.rows import away, give_up, steps_sent, strand
+from tests.rollforward.datastore.counters import break_call
+from tests.rollforward.orders import STEPS, Order, Step, place, ran, rows_here, step, waiting
+from tests.rollforward.outbox.rows import away, give_up, steps_sent, strand
 from tests.world import World
 
 # Relay

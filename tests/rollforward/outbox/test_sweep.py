@@ -12,15 +12,25 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.outbox import PARTITIONS, OutboxTask, RowId, lease_key
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.relay import RelayResult
-from pipelines.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
-from pipelines.runtime import Clients, naive_utc
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import PARTITIONS, OutboxTask, RowId, lease_key
+from rollforward.outbox.relay import RelayResult
+from rollforward.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
+from rollforward.runtime import Clients, naive_utc
 from tests.clocks import ahead
-from tests.pipelines.orders import Order, Settle, Step, dying, ran, rows_here, settle, step, waiting
-from tests.pipelines.outbox.rows import (
+from tests.rollforward.orders import (
+    Order,
+    Settle,
+    Step,
+    dying,
+    ran,
+    rows_here,
+    settle,
+    step,
+    waiting,
+)
+from tests.rollforward.outbox.rows import (
     SWEEP,
     away,
     deliver_drains,

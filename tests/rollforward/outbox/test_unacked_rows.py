@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from models.outbox import OutboxTask, rows_of_tag, rows_of_tags
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.outbox.relay import RelayResult
-from pipelines.outbox.sweep import sweep
-from pipelines.runtime import Clients
-from pipelines.tasks.errors import BadArgumentsError
-from tests.pipelines.orders import Order, Settle, dying, ran, rows_here, settle, waiting
-from tests.pipelines.outbox.rows import (
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import OutboxTask, rows_of_tag, rows_of_tags
+from rollforward.outbox.relay import RelayResult
+from rollforward.outbox.sweep import sweep
+from rollforward.runtime import Clients
+from rollforward.tasks.errors import BadArgumentsError
+from tests.rollforward.orders import Order, Settle, dying, ran, rows_here, settle, waiting
+from tests.rollforward.outbox.rows import (
     SWEEP as SWEEPING,
 )
-from tests.pipelines.outbox.rows import (
+from tests.rollforward.outbox.rows import (
     away,
     deliver_drains,
     enqueue_unacked,

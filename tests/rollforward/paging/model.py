@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipelines.paging import Edge, Entry, Listing, Merged, Page, PageTokens, Range, order_key
+from rollforward.paging import Edge, Entry, Listing, Merged, Page, PageTokens, Range, order_key
 
 # Of which names begin: also a letter of each kind of UTF-16 and UTF-8, up to the last one.
 NAMES = ("ada", "bob", "花子", "\ud7a3", "\ue000", "\uff21da", "\U0001f600", "\U0010ffff")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from pipelines.paging import (
+from rollforward.paging import (
     BadPageTokenError,
     KeyRange,
     Listing,
@@ -18,8 +18,8 @@ from pipelines.paging import (
     QueryRange,
     Range,
 )
-from tests.pipelines.memory import offline
-from tests.pipelines.paging.model import KEY, TOKENS, Unread, filled
+from tests.rollforward.memory import offline
+from tests.rollforward.paging.model import KEY, TOKENS, Unread, filled
 
 OTHER_KEY = "another-key-of-some-length-for-tests-9876543210"
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
@@ -154,7 +154,7 @@ def test_a_token_of_another_version_is_refused(
 ) -> None:
     """S14: its bytes would mean something else, although our key has signed them."""
     with monkeypatch.context() as other:
-        other.setattr("pipelines.paging.tokens.VERSION", version)
+        other.setattr("rollforward.paging.tokens.VERSION", version)
         token = token_of(Listing("books"))
 
     with pytest.raises(BadPageTokenError, match="another version"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from pipelines.paging import (
+from rollforward.paging import (
     BadPageSizeError,
     Edge,
     KeyRange,
@@ -18,11 +18,11 @@ from pipelines.paging import (
     QueryRange,
     order_key,
 )
-from pipelines.paging.listing import SharedPlaceError
-from pipelines.paging.order_keys import number_key, number_of
-from pipelines.paging.ranges import UnplacedRowError
-from tests.pipelines.memory import offline
-from tests.pipelines.paging.model import TOKENS, MemoryStore, Unread, filled
+from rollforward.paging.listing import SharedPlaceError
+from rollforward.paging.order_keys import number_key, number_of
+from rollforward.paging.ranges import UnplacedRowError
+from tests.rollforward.memory import offline
+from tests.rollforward.paging.model import TOKENS, MemoryStore, Unread, filled
 from tests.world import World
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)

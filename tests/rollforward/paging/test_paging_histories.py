@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from pipelines.paging import Edge, Entry, KeyRange, Listing, Merged, QueryRange, Range
-from pipelines.paging import listing as listings
-from tests.pipelines.paging.model import NAMES, TOKENS, History, MemoryStore, SortedRange
+from rollforward.paging import Edge, Entry, KeyRange, Listing, Merged, QueryRange, Range
+from rollforward.paging import listing as listings
+from tests.rollforward.paging.model import NAMES, TOKENS, History, MemoryStore, SortedRange
 from tests.soak import IS_SOAK
 from tests.world import World
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.pull_queues import PullQueue
-from tests.pipelines.pull_queues.harness import neighbours
+from rollforward.pull_queues import PullQueue
+from tests.rollforward.pull_queues.harness import neighbours
 from tests.world import World
 
 # Beside the queue "work": names that begin like it, and that it begins with.

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models.pull_queues import PullItem, items_of
-from pipelines.pull_queues import Lease, PullQueue
+from rollforward.pull_queues import Lease, PullQueue
+from rollforward.pull_queues.entities import PullItem, items_of
 from tests.world import World
 
 WORK = PullQueue("work", max_deliveries=3, partitions=4)

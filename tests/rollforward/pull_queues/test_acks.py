@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.pull_queues import PullReceipt
-from pipelines.pull_queues import Lease, leasing
-from pipelines.pull_queues.pattern import PullQueues
-from tests.pipelines.pull_queues.harness import WORK, Ahead, add, lease, payloads, waiting
+from rollforward.pull_queues import Lease, leasing
+from rollforward.pull_queues.entities import PullReceipt
+from rollforward.pull_queues.pattern import PullQueues
+from tests.rollforward.pull_queues.harness import WORK, Ahead, add, lease, payloads, waiting
 from tests.world import World
 
 

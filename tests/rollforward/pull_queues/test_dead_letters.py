@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.pull_queues import OLDEST, PullQueue
-from pipelines.pull_queues.pattern import PullQueues
-from tests.pipelines.pull_queues.harness import WORK, add, lease, waiting
+from rollforward.pull_queues import OLDEST, PullQueue
+from rollforward.pull_queues.pattern import PullQueues
+from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
 from tests.world import World, in_threads
 
 

@@ -19,10 +19,10 @@ from google.cloud import ndb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.pull_queues import PullReceipt
-from models.transactions import transact
-from pipelines.pull_queues import ItemId, Lease, PullQueue, leasing
-from pipelines.runtime import Clients
+from rollforward.datastore.transactions import transact
+from rollforward.pull_queues import ItemId, Lease, PullQueue, leasing
+from rollforward.pull_queues.entities import PullReceipt
+from rollforward.runtime import Clients
 from tests.faults import UNKNOWN_OUTCOMES
 from tests.soak import IS_SOAK
 from tests.world import World

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.pull_queues import OLDEST, PullQueue, leasing
-from tests.pipelines.pull_queues.harness import Ahead, add, lease, payloads
+from rollforward.pull_queues import OLDEST, PullQueue, leasing
+from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads
 from tests.world import World, in_threads
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.transactions import transact
-from pipelines.pull_queues import (
+from rollforward.datastore.transactions import transact
+from rollforward.pull_queues import (
     OLDEST,
     BadItemError,
     DifferentItemError,
@@ -16,9 +16,9 @@ from pipelines.pull_queues import (
     PullQueue,
     leasing,
 )
-from pipelines.pull_queues import add as adding
-from pipelines.pull_queues.pattern import PullQueues
-from tests.pipelines.pull_queues.harness import WORK, add, lease, payloads, waiting
+from rollforward.pull_queues import add as adding
+from rollforward.pull_queues.pattern import PullQueues
+from tests.rollforward.pull_queues.harness import WORK, add, lease, payloads, waiting
 from tests.world import World, in_threads
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models.pull_queues import items_of
-from pipelines.pull_queues import Lease, PullQueue, leasing
+from rollforward.pull_queues import Lease, PullQueue, leasing
+from rollforward.pull_queues.entities import items_of
 from tests.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from pipelines.query_cache import CachedQuery, cached
-from pipelines.query_cache.entry import Entry
-from pipelines.runtime import Clients, Clock
-from pipelines.runtime.cache import MemcachedCache
-from pipelines.runtime.process_state import ProcessState
+from rollforward.query_cache import CachedQuery, cached
+from rollforward.query_cache.entry import Entry
+from rollforward.runtime import Clients, Clock
+from rollforward.runtime.cache import MemcachedCache
+from rollforward.runtime.process_state import ProcessState
 from tests.world import World
 
 TTL_S, STALE_S = 60, 30

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.query_cache import CachedQuery, get_or_compute
-from pipelines.query_cache.flights import Flight
-from pipelines.runtime import Clients, NoCache
-from tests.pipelines.query_cache.timed import Time, TimedCache, TimedClock, process
+from rollforward.query_cache import CachedQuery, get_or_compute
+from rollforward.query_cache.flights import Flight
+from rollforward.runtime import Clients, NoCache
+from tests.rollforward.query_cache.timed import Time, TimedCache, TimedClock, process
 from tests.stack import until
 from tests.world import in_threads
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from models.transactions import transact
-from pipelines import query_cache
-from pipelines.query_cache import cached, get_or_compute
-from pipelines.query_cache.query import CachedQuery
-from pipelines.runtime import Clients, NoCache
-from tests.pipelines.query_cache.headlines import (
+from rollforward import query_cache
+from rollforward.datastore.transactions import transact
+from rollforward.query_cache import cached, get_or_compute
+from rollforward.query_cache.query import CachedQuery
+from rollforward.runtime import Clients, NoCache
+from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
     Headline,

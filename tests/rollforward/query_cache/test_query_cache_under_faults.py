@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.query_cache.envelope import MAX_BYTES, Envelope, pack, unpack
+from rollforward.query_cache.envelope import MAX_BYTES, Envelope, pack, unpack
 from tests import soak
 from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, REPLY_LOST, Crash
-from tests.pipelines.query_cache.headlines import (
+from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
     Newsroom,

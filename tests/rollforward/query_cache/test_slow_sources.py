@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.query_cache import CachedQuery
-from pipelines.query_cache.call import MAX_HOLDERS
-from pipelines.query_cache.entry import Entry
-from pipelines.query_cache.flights import Flight
-from pipelines.query_cache.lease import RENEWALS
-from pipelines.runtime import Clients, NoCache
-from tests.pipelines.query_cache.timed import Time, TimedCache, TimedHeart, process
+from rollforward.query_cache import CachedQuery
+from rollforward.query_cache.call import MAX_HOLDERS
+from rollforward.query_cache.entry import Entry
+from rollforward.query_cache.flights import Flight
+from rollforward.query_cache.lease import RENEWALS
+from rollforward.runtime import Clients, NoCache
+from tests.rollforward.query_cache.timed import Time, TimedCache, TimedHeart, process
 from tests.stack import until
 from tests.world import in_threads
 

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from pipelines.query_cache.call import is_due
-from pipelines.runtime import Clients, NoCache
+from rollforward.query_cache.call import is_due
+from rollforward.runtime import Clients, NoCache
 from tests.clocks import ahead
-from tests.pipelines.query_cache.headlines import (
+from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
     Newsroom,

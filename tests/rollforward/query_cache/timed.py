@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pipelines.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 
 START_S = 1_900_000_000.0
 

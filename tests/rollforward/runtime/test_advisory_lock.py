@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.runtime import NoCache
-from pipelines.runtime.advisory_lock import WAIT_S, advisory_lock
+from rollforward.runtime import NoCache
+from rollforward.runtime.advisory_lock import WAIT_S, advisory_lock
 from tests.world import World
 
 

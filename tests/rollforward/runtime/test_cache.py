@@ -10,8 +10,8 @@ from typing import Any
 import pymemcache
 import pytest
 
-from pipelines.runtime import NoCache, open_cache
-from pipelines.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache
+from rollforward.runtime import NoCache, open_cache
+from rollforward.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache
 
 
 @pytest.fixture

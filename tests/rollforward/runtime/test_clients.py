@@ -21,7 +21,7 @@ from google.cloud.datastore_v1.types import (
 )
 from google.cloud.tasks_v2 import ListQueuesResponse, Queue
 
-from pipelines.runtime import open_cloud_tasks, open_datastore
+from rollforward.runtime import open_cloud_tasks, open_datastore
 from tests.world import PROJECT
 
 # gRPC takes up to 4 MB unless it is told otherwise.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.runtime.each import run_each
+from rollforward.runtime.each import run_each
 
 AWAY = rpc_errors.ServiceUnavailable("away")
 BUG = KeyError("a bug")

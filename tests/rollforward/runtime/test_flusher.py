@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.runtime import Clients, PeriodicFlusher
-from pipelines.runtime.process_state import ProcessState
+from rollforward.runtime import Clients, PeriodicFlusher
+from rollforward.runtime.process_state import ProcessState
 
 
 class Letters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pipelines.runtime.heartbeats import ThreadedHeart
+from rollforward.runtime.heartbeats import ThreadedHeart
 
 # A test that would hang fails instead.
 PATIENCE_S = 30

@@ -23,10 +23,10 @@ from google.cloud.datastore_v1.types import (
     RunQueryRequest,
 )
 
-from models.transactions import transact
-from pipelines.runtime import limits
-from pipelines.runtime.limits import DatastoreLimits, Limit, TooLargeError
-from tests.models.counters import Tally
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import limits
+from rollforward.runtime.limits import DatastoreLimits, Limit, TooLargeError
+from tests.rollforward.datastore.counters import Tally
 from tests.world import World
 
 LIMITS_PAGE = Path(__file__).parents[3] / "docs/reference/limits.md"

@@ -13,10 +13,10 @@ from google.cloud import ndb
 
 from benchmarks.proxies import proxy_before
 from benchmarks.wire_count import CHARGED, MOST_PERCENT_APART, WireCount, apart, percent_apart
-from models.transactions import transact
-from pipelines import outbox
-from pipelines.runtime import Clients, Cost, rpc
-from pipelines.tasks import Retry, task
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients, Cost, rpc
+from rollforward.tasks import Retry, task
 from tests.world import Services, World
 
 

@@ -16,9 +16,9 @@ from google.cloud.datastore_v1.types import (
     RollbackRequest,
 )
 
-from pipelines.runtime import open_transactions
-from pipelines.runtime.open_transactions import OpenTransactions
-from pipelines.runtime.processes import ProcessFile, open_processes
+from rollforward.runtime import open_transactions
+from rollforward.runtime.open_transactions import OpenTransactions
+from rollforward.runtime.processes import ProcessFile, open_processes
 
 BEGIN, COMMIT, ROLLBACK = "BeginTransaction", "Commit", "Rollback"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE

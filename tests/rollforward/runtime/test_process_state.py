@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from pipelines.runtime.process_state import ProcessState
+from rollforward.runtime.process_state import ProcessState
 from tests.world import in_threads
 
 TIMEOUT_S = 5

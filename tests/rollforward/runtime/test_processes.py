@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from google.cloud.datastore_v1.types import RollbackRequest
 
-from pipelines.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
+from rollforward.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
 from tests.stack import ROOT
 
 OTHER = """
 import sys
 from google.cloud.datastore_v1.types import RollbackRequest
-from pipelines.runtime.processes import LockedFiles
+from rollforward.runtime.processes import LockedFiles
 
 processes = LockedFiles(sys.argv[1])
 processes.mine.add(RollbackRequest.pb(RollbackRequest(project_id="p", transaction=b"open")))

@@ -9,9 +9,9 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models import rows
-from models.transactions import transact
-from pipelines.runtime import Cost
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Cost
 from tests.world import World
 
 

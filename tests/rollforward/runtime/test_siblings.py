@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runtime.siblings import FOLDER, Siblings, open_siblings
+from rollforward.runtime.siblings import FOLDER, Siblings, open_siblings
 
 LISTENER = """
 import sys
-from pipelines.runtime.siblings import open_siblings
+from rollforward.runtime.siblings import open_siblings
 open_siblings(lambda word: print(word.decode(), flush=True))
 print("listens", flush=True)
 sys.stdin.read()

@@ -6,8 +6,8 @@ import datetime
 
 import pytest
 
-from models.sweeps import SweepMark, mark_key
-from pipelines.runtime.wakes import Round
+from rollforward.runtime.sweep_entities import SweepMark, mark_key
+from rollforward.runtime.wakes import Round
 from tests.world import World
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  As Datastore's are: naive_utc, in UTC.

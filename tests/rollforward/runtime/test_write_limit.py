@@ -12,9 +12,9 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud.datastore_v1.types import CommitRequest
 
-from demos.counters import counters
-from pipelines.runtime.cache import NoCache
-from pipelines.runtime.write_limit import Contended, EntityWriteLimit, Tickets
+from pipelines.counters import counters
+from rollforward.runtime.cache import NoCache
+from rollforward.runtime.write_limit import Contended, EntityWriteLimit, Tickets
 
 
 class CountedTickets(NoCache):

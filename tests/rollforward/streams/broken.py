@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, ids, mail, pulling, shelf, sweep, watermarks, worker
-from pipelines.streams.calls import ChangedError, Commit, Peek, Peeks, Read, Scan
-from pipelines.streams.environment import Environment
-from pipelines.streams.pulling import pull
-from pipelines.streams.reading import replay
-from pipelines.streams.rows import (
+from rollforward.streams import batch, ids, mail, pulling, shelf, sweep, watermarks, worker
+from rollforward.streams.calls import ChangedError, Commit, Peek, Peeks, Read, Scan
+from rollforward.streams.environment import Environment
+from rollforward.streams.pulling import pull
+from rollforward.streams.reading import replay
+from rollforward.streams.rows import (
     CHUNK,
     DEAD,
     INTERVAL,
@@ -25,12 +25,12 @@ from pipelines.streams.rows import (
     Slab,
     SlabBody,
 )
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams import mixed
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.mixed import Mixed
-from tests.pipelines.streams.schedules import Schedule
-from tests.pipelines.streams.store import Steps, answered
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams import mixed
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.mixed import Mixed
+from tests.rollforward.streams.schedules import Schedule
+from tests.rollforward.streams.store import Steps, answered
 
 CALM = Chances(0, 0, 0.01, 0, 0, 0, purge=0)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import Computation, changes, leaving, topology
-from pipelines.streams.calls import Commit, Found
-from pipelines.streams.records import FOREVER
-from pipelines.streams.rows import Head
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams import broken
+from rollforward.streams import Computation, changes, leaving, topology
+from rollforward.streams.calls import Commit, Found
+from rollforward.streams.records import FOREVER
+from rollforward.streams.rows import Head
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams import broken
 
 
 def calm(schedule: Any, patch: pytest.MonkeyPatch) -> None:

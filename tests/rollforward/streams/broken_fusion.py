@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch
-from pipelines.streams.fused import _Steps
-from tests.pipelines.streams.fusing import Fusing
+from rollforward.streams import batch
+from rollforward.streams.fused import _Steps
+from tests.rollforward.streams.fusing import Fusing
 
 
 def timers_hold_nothing(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import looks, mail, owner, reshaping, watermarks
-from pipelines.streams.layout import Inbox, inboxes_of, left_of
-from pipelines.streams.rows import Head, Interval
-from tests.pipelines.streams import broken
-from tests.pipelines.streams.growing import Reshaped
-from tests.pipelines.streams.schedules import Schedule
+from rollforward.streams import looks, mail, owner, reshaping, watermarks
+from rollforward.streams.layout import Inbox, inboxes_of, left_of
+from rollforward.streams.rows import Head, Interval
+from tests.rollforward.streams import broken
+from tests.rollforward.streams.growing import Reshaped
+from tests.rollforward.streams.schedules import Schedule
 
 
 def calm(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, injection, looks, passing, sink_worker
-from pipelines.streams.batch import run_batch
-from pipelines.streams.calls import Attempt, Commit
-from pipelines.streams.inbox import inputs_of
-from pipelines.streams.keys import Target
-from pipelines.streams.passing import Passage
-from pipelines.streams.rows import CHUNK, Letter
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams import schedules, weak
-from tests.pipelines.streams.store import Steps, answered
-from tests.pipelines.streams.weak import Weak
+from rollforward.streams import batch, injection, looks, passing, sink_worker
+from rollforward.streams.batch import run_batch
+from rollforward.streams.calls import Attempt, Commit
+from rollforward.streams.inbox import inputs_of
+from rollforward.streams.keys import Target
+from rollforward.streams.passing import Passage
+from rollforward.streams.rows import CHUNK, Letter
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams import schedules, weak
+from tests.rollforward.streams.store import Steps, answered
+from tests.rollforward.streams.weak import Weak
 
 
 def straggler_is_released(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import batch, passing, sink_worker
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.keys import derived_id
-from pipelines.streams.passing import Parcel, Passage
-from pipelines.streams.sources import PushSource
-from tests.pipelines.streams import broken
-from tests.pipelines.streams.weak_changes import WeakChanges
+from rollforward.streams import batch, passing, sink_worker
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.keys import derived_id
+from rollforward.streams.passing import Parcel, Passage
+from rollforward.streams.sources import PushSource
+from tests.rollforward.streams import broken
+from tests.rollforward.streams.weak_changes import WeakChanges
 
 
 def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:

@@ -8,20 +8,20 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from pipelines.streams import Computation, Context, Pipeline, Record
-from pipelines.streams.calls import Commit, Found, Key, Pause
-from pipelines.streams.changes import attach, detach, replace
-from pipelines.streams.errors import StreamError
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import CHUNK, HEAD, INTERVAL, LARGE, SLAB, SLOTS, Head, slot_of
-from pipelines.streams.state import State
-from pipelines.streams.topology import RUNNING, parts_of
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.growing import SLOTS_OF_KEYS, Other, pipeline_of
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import Client, Collect, Rekey, Windows
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Steps, Violation, answered
+from rollforward.streams import Computation, Context, Pipeline, Record
+from rollforward.streams.calls import Commit, Found, Key, Pause
+from rollforward.streams.changes import attach, detach, replace
+from rollforward.streams.errors import StreamError
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import CHUNK, HEAD, INTERVAL, LARGE, SLAB, SLOTS, Head, slot_of
+from rollforward.streams.state import State
+from rollforward.streams.topology import RUNNING, parts_of
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.growing import SLOTS_OF_KEYS, Other, pipeline_of
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import Client, Collect, Rekey, Windows
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Steps, Violation, answered
 
 CHANGES = 10
 SHORT_S = 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipelines.streams.harness import stream_world
+from tests.rollforward.streams.harness import stream_world
 from tests.world import Services, World
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pipelines.streams import Pipeline
-from pipelines.streams.calls import Call, Commit, Wake
-from pipelines.streams.injection import Injected, Offer, arrival, inject
-from pipelines.streams.lookup import state
-from pipelines.streams.reading import Status, status
-from pipelines.streams.rows import Head, Interval
-from tests.pipelines.streams.accidents import NO_FAULTS
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Steps
+from rollforward.streams import Pipeline
+from rollforward.streams.calls import Call, Commit, Wake
+from rollforward.streams.injection import Injected, Offer, arrival, inject
+from rollforward.streams.lookup import state
+from rollforward.streams.reading import Status, status
+from rollforward.streams.rows import Head, Interval
+from tests.rollforward.streams.accidents import NO_FAULTS
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Steps
 
 PACE = {
     "lease_ms": 15_000,

@@ -6,11 +6,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.fused import Fused
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.growing import Other
-from tests.pipelines.streams.schedules import IDLE_MS, WINDOW, Collect, Rekey, Windows
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.fused import Fused
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.growing import Other
+from tests.rollforward.streams.schedules import IDLE_MS, WINDOW, Collect, Rekey, Windows
 
 DELAY = 7
 

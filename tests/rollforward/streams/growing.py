@@ -9,15 +9,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Pause
-from pipelines.streams.errors import BadLayoutError, HeldBackError
-from pipelines.streams.limits import Limits
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import (
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Pause
+from rollforward.streams.errors import BadLayoutError, HeldBackError
+from rollforward.streams.limits import Limits
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import (
     IDLE_MS,
     KEYS,
     TINY,
@@ -29,8 +29,8 @@ from tests.pipelines.streams.schedules import (
     Windows,
     is_taken,
 )
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Violation
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Violation
 
 STAGES = ("rekey", "windows", "collect")
 RESHAPED = 6  # Splits and merges of one schedule.

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from models.streams import StreamChunk, StreamDead
-from pipelines.runtime import Clients
-from pipelines.streams import (
+from rollforward.runtime import Clients
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -19,8 +18,9 @@ from pipelines.streams import (
     PushSource,
     Record,
 )
-from pipelines.streams.environment import Pace
-from tests.pipelines.streams.test_computations import Hits as HitsInTime
+from rollforward.streams.entities import StreamChunk, StreamDead
+from rollforward.streams.environment import Pace
+from tests.rollforward.streams.test_computations import Hits as HitsInTime
 from tests.world import Services, World
 
 # The clock of these tests stands still: nobody waits.

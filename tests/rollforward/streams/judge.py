@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.streams import shelf
-from pipelines.streams.calls import Commit, Found, Key
-from pipelines.streams.fused import Fused
-from pipelines.streams.records import FOREVER, NEVER
-from pipelines.streams.row_cache import size_of
-from pipelines.streams.rows import (
+from rollforward.streams import shelf
+from rollforward.streams.calls import Commit, Found, Key
+from rollforward.streams.fused import Fused
+from rollforward.streams.records import FOREVER, NEVER
+from rollforward.streams.row_cache import size_of
+from rollforward.streams.rows import (
     CHUNK,
     DEAD,
     HEAD,
@@ -26,8 +26,8 @@ from pipelines.streams.rows import (
     SlabBody,
     slot_of,
 )
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Violation
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Violation
 
 
 class Judge:

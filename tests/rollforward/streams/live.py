@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.progress import Topology, topology
-from pipelines.streams.topology import Change
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.progress import Topology, topology
+from rollforward.streams.topology import Change
+from tests.rollforward.streams.desk import Came, Desk
 
 SOURCE = PushSource("in", disorder=timedelta(0))
 

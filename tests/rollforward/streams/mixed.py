@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
-from pipelines.streams import (
+from rollforward.streams import (
     FOREVER,
     Computation,
     Context,
@@ -22,15 +22,15 @@ from pipelines.streams import (
     Timer,
     sweep,
 )
-from pipelines.streams.calls import Pause, Scan
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.reading import replay
-from pipelines.streams.rows import CHUNK, DEAD, Names, fingerprint
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import TINY, begin_pull, rows_of
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Steps, Violation
+from rollforward.streams.calls import Pause, Scan
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.reading import replay
+from rollforward.streams.rows import CHUNK, DEAD, Names, fingerprint
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import TINY, begin_pull, rows_of
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Steps, Violation
 
 KEYS = 3
 WAIT_MS = 40

@@ -8,16 +8,19 @@ from typing import Any
 
 from google.cloud import ndb
 
-from models import fork_join, materialized_views, outbox, streams
-from models.transactions import transact
-from pipelines.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from pipelines.runtime import Clients
-from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.sink import SinkRecord
-from pipelines.streams.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
-from pipelines.tasks import task
-from tests.pipelines.streams.harness import PACE, delete_rows
-from tests.pipelines.tallies import AT_ONCE, Mark, MarkTally
+from rollforward.datastore.transactions import transact
+from rollforward.fork_join import entities as fork_join
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.materialized_views import entities as materialized_views
+from rollforward.outbox import entities as outbox
+from rollforward.runtime import Clients
+from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import entities as streams
+from rollforward.streams.sink import SinkRecord
+from rollforward.streams.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
+from rollforward.tasks import task
+from tests.rollforward.streams.harness import PACE, delete_rows
+from tests.rollforward.tallies import AT_ONCE, Mark, MarkTally
 from tests.world import Services, World
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, ClassVar
 
-from models.streams import StreamChunk
-from pipelines.runtime import Clients
-from pipelines.streams import Computation, Context, Pipeline, Pushed, Record
-from pipelines.streams.sink import SinkRecord
-from pipelines.streams.sinks import EffectSink
+from rollforward.runtime import Clients
+from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams.entities import StreamChunk
+from rollforward.streams.sink import SinkRecord
+from rollforward.streams.sinks import EffectSink
 
 
 class Tag(Computation):

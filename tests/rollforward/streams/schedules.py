@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     FOREVER,
     Computation,
     Context,
@@ -24,14 +24,14 @@ from pipelines.streams import (
     ids,
     shelf,
 )
-from pipelines.streams.calls import Commit, Create, Pause, Read
-from pipelines.streams.injection import Offer, arrival, inject, read_head
-from pipelines.streams.pulling import pull_wake
-from pipelines.streams.rows import CHUNK, DEAD
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Steps, Violation
+from rollforward.streams.calls import Commit, Create, Pause, Read
+from rollforward.streams.injection import Offer, arrival, inject, read_head
+from rollforward.streams.pulling import pull_wake
+from rollforward.streams.rows import CHUNK, DEAD
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Steps, Violation
 
 WINDOW = 10
 REFUSED = "refused"  # What comes of such a record no service takes.

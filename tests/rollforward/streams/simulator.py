@@ -1,10 +1,10 @@
 """The workers, ticks and sources of streams in virtual time, in an order drawn by a seed.
 
-The code is the real one: it yields its remote calls (pipelines/streams/calls.py). Here a scheduler
-answers them, one at a time, and at any of them may kill a process before or after the effect, or
-its whole machine; stall it for longer than its lease; lose the reply; refuse; or apply a commit
-later, when its process has given it up. Tasks come twice, late, and in any order, and the machines'
-clocks disagree.
+The code is the real one: it yields its remote calls (rollforward/streams/calls.py). Here a
+scheduler answers them, one at a time, and at any of them may kill a process before or after the
+effect, or its whole machine; stall it for longer than its lease; lose the reply; refuse; or apply a
+commit later, when its process has given it up. Tasks come twice, late, and in any order, and the
+machines' clocks disagree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.streams.calls import (
+from rollforward.streams.calls import (
     Attempt,
     ChangedError,
     Commit,
@@ -34,18 +34,18 @@ from pipelines.streams.calls import (
     UnworkableError,
     Wake,
 )
-from pipelines.streams.declaration import Declaration
-from pipelines.streams.environment import Environment, Pace
-from pipelines.streams.errors import MissingCodeError
-from pipelines.streams.owner import unknown
-from pipelines.streams.pulling import pull
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, INTERVAL, is_late
-from pipelines.streams.stranded import recover
-from pipelines.streams.sweep import wake_sources, why_now
-from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams.accidents import (
+from rollforward.streams.declaration import Declaration
+from rollforward.streams.environment import Environment, Pace
+from rollforward.streams.errors import MissingCodeError
+from rollforward.streams.owner import unknown
+from rollforward.streams.pulling import pull
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import CHUNK, INTERVAL, is_late
+from rollforward.streams.stranded import recover
+from rollforward.streams.sweep import wake_sources, why_now
+from rollforward.streams.watermarks import tick
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams.accidents import (
     FAULTS,
     NO_FAULTS,
     Chances,
@@ -53,7 +53,7 @@ from tests.pipelines.streams.accidents import (
     Machine,
     UnavailableError,
 )
-from tests.pipelines.streams.store import Steps, Store, Violation, answered, one_by_one
+from tests.rollforward.streams.store import Steps, Store, Violation, answered, one_by_one
 
 PACE = Pace(
     lease_ms=200,

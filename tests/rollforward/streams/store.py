@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from pipelines.streams.calls import (
+from rollforward.streams.calls import (
     ChangedError,
     Commit,
     Found,
@@ -16,7 +16,7 @@ from pipelines.streams.calls import (
     Snapshot,
     UnworkableError,
 )
-from pipelines.streams.encoding import check_sizes, dump
+from rollforward.streams.encoding import check_sizes, dump
 
 
 class Violation(AssertionError):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.runtime.process_state import ProcessState
-from pipelines.runtime.siblings import FOLDER, MAX_BYTES
-from pipelines.streams import arrivals
-from pipelines.streams.arrivals import MAX_KEPT, Arrivals, Arrived
-from pipelines.streams.encoding import dump
-from pipelines.streams.rows import CHUNK, LATE, ON_TIME, Letter, Names
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.siblings import FOLDER, MAX_BYTES
+from rollforward.streams import arrivals
+from rollforward.streams.arrivals import MAX_KEPT, Arrivals, Arrived
+from rollforward.streams.encoding import dump
+from rollforward.streams.rows import CHUNK, LATE, ON_TIME, Letter, Names
 from tests.stack import until
 
 NAMES = Names("p")

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.batch import MAX_PRODUCED_BYTES, run_batch
-from pipelines.streams.calls import Commit, Found, TooLargeError
-from pipelines.streams.encoding import dump, load
-from pipelines.streams.fused import Fused
-from pipelines.streams.inbox import Batch, gather, inputs_of
-from pipelines.streams.keys import NOTHING, Input, KeyState, SetTimer
-from pipelines.streams.records import NEVER
-from pipelines.streams.row_cache import TIMER_BYTES, size_of
-from pipelines.streams.rows import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
-from pipelines.streams.shelf import summary
-from tests.pipelines.streams.desk import Came, Desk, is_batch
-from tests.pipelines.streams.store import answered
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.batch import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.calls import Commit, Found, TooLargeError
+from rollforward.streams.encoding import dump, load
+from rollforward.streams.fused import Fused
+from rollforward.streams.inbox import Batch, gather, inputs_of
+from rollforward.streams.keys import NOTHING, Input, KeyState, SetTimer
+from rollforward.streams.records import NEVER
+from rollforward.streams.row_cache import TIMER_BYTES, size_of
+from rollforward.streams.rows import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
+from rollforward.streams.shelf import summary
+from tests.rollforward.streams.desk import Came, Desk, is_batch
+from tests.rollforward.streams.store import answered
 
 TIMES = st.integers(0, 10**15)
 LETTERS = st.lists(

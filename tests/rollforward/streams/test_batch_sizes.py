@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Record, Timer, shelf, worker
-from pipelines.streams.calls import Commit, Read
-from pipelines.streams.rows import CHUNK, DEAD, LARGE, SLAB
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.test_sizes import commits, desk_of, key_of
+from rollforward.streams import Computation, Context, Record, Timer, shelf, worker
+from rollforward.streams.calls import Commit, Read
+from rollforward.streams.rows import CHUNK, DEAD, LARGE, SLAB
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.test_sizes import commits, desk_of, key_of
 
 
 class Hoards(Computation):

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.registry import Registry
-from pipelines.runtime.rpc import Cost
-from pipelines.streams import (
+from rollforward.registry import Registry
+from rollforward.runtime.rpc import Cost
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -23,10 +23,10 @@ from pipelines.streams import (
     ids,
     service,
 )
-from pipelines.streams.gauges import HELP
-from pipelines.streams.windows import Session, Windowed
+from rollforward.streams.gauges import HELP
+from rollforward.streams.windows import Session, Windowed
 from tests.faults import Crash
-from tests.pipelines.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world
+from tests.rollforward.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world
 from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)

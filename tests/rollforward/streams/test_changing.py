@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipelines.streams import broken_changes
-from tests.pipelines.streams.changing import ACTS, Changing
-from tests.pipelines.streams.schedules import found
-from tests.pipelines.streams.store import Violation
+from tests.rollforward.streams import broken_changes
+from tests.rollforward.streams.changing import ACTS, Changing
+from tests.rollforward.streams.schedules import found
+from tests.rollforward.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 60

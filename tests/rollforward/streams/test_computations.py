@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
-from pipelines.streams.testing import Output
+from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
+from rollforward.streams.testing import Output
 
 MINUTE = 60_000
 

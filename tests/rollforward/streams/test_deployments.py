@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Commit, Wake
-from pipelines.streams.changes import attach, detach, replace
-from pipelines.streams.errors import (
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Commit, Wake
+from rollforward.streams.changes import attach, detach, replace
+from rollforward.streams.errors import (
     MissingCodeError,
     TopologyError,
     UnknownStreamError,
 )
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import SLAB, slot_of
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.live import (
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import SLAB, slot_of
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.live import (
     SOURCE,
     Second,
     Tally,

@@ -1,7 +1,7 @@
 """Failures to survive, one by one: crashes, repeats, disorder, zombies, clocks.
 
 Each is played on the real code in the simulator; the random schedules mix them. On the services,
-tests/pipelines/streams/test_streams_under_faults.py breaks each remote call.
+tests/rollforward/streams/test_streams_under_faults.py breaks each remote call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     FOREVER,
     Computation,
     Context,
@@ -22,17 +22,17 @@ from pipelines.streams import (
     Record,
     Timer,
 )
-from pipelines.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError, Pause
-from pipelines.streams.mail import ring
-from pipelines.streams.pulling import pull
-from pipelines.streams.reading import dead_letters, discard, replay
-from pipelines.streams.rows import CHUNK, IDS
-from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Ended
-from tests.pipelines.streams.accidents import NO_FAULTS, UnavailableError
-from tests.pipelines.streams.desk import Came, Desk, is_batch
-from tests.pipelines.streams.mixed import Mixed
-from tests.pipelines.streams.schedules import Schedule
+from rollforward.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError, Pause
+from rollforward.streams.mail import ring
+from rollforward.streams.pulling import pull
+from rollforward.streams.reading import dead_letters, discard, replay
+from rollforward.streams.rows import CHUNK, IDS
+from rollforward.streams.watermarks import tick
+from rollforward.streams.worker import Ended
+from tests.rollforward.streams.accidents import NO_FAULTS, UnavailableError
+from tests.rollforward.streams.desk import Came, Desk, is_batch
+from tests.rollforward.streams.mixed import Mixed
+from tests.rollforward.streams.schedules import Schedule
 from tests.soak import IS_SOAK
 
 WINDOW = 10

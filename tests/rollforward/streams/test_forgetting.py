@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     FOREVER,
     Computation,
     Context,
@@ -18,10 +18,10 @@ from pipelines.streams import (
     StreamTest,
     Timer,
 )
-from pipelines.streams.changes import attach, detach
-from pipelines.streams.rows import SLAB
-from pipelines.streams.topology import history_of
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams.changes import attach, detach
+from rollforward.streams.rows import SLAB
+from rollforward.streams.topology import history_of
+from tests.rollforward.streams.desk import Came, Desk
 
 SOURCE = PushSource("in", disorder=timedelta(0))
 

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
-from pipelines.streams.batch import run_batch
-from pipelines.streams.fused import Fused
-from pipelines.streams.inbox import inputs_of
-from pipelines.streams.keys import KeyState, SetTimer
-from pipelines.streams.rows import Letter
-from pipelines.streams.testing import Output
-from pipelines.streams.windows import Tumbling, Windowed
+from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
+from rollforward.streams.batch import run_batch
+from rollforward.streams.fused import Fused
+from rollforward.streams.inbox import inputs_of
+from rollforward.streams.keys import KeyState, SetTimer
+from rollforward.streams.rows import Letter
+from rollforward.streams.testing import Output
+from rollforward.streams.windows import Tumbling, Windowed
 
 SECOND = 1_000
 KEYS = ("a", "b")

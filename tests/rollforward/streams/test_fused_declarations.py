@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
-from pipelines.streams.changes import replace
-from pipelines.streams.errors import UnreadableStateError
-from pipelines.streams.fused import Fused
-from pipelines.streams.state import JsonCodec
-from pipelines.streams.topology import parts_of
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.test_fused import (
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
+from rollforward.streams.changes import replace
+from rollforward.streams.errors import UnreadableStateError
+from rollforward.streams.fused import Fused
+from rollforward.streams.state import JsonCodec
+from rollforward.streams.topology import parts_of
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.test_fused import (
     COUNT,
     Follow,
     Keeps,

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Pause
-from pipelines.streams.environment import Pace
-from pipelines.streams.giving_way import MAX_WAIT_MS, is_waited_for, unserved
-from pipelines.streams.rows import Head, Interval, slot_of
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Pause
+from rollforward.streams.environment import Pace
+from rollforward.streams.giving_way import MAX_WAIT_MS, is_waited_for, unserved
+from rollforward.streams.rows import Head, Interval, slot_of
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
 
 HALF = 2**15
 KEYS = [f"k{n}" for n in range(50)]

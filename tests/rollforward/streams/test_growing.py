@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.streams.rows import CHUNK, is_late
-from tests.pipelines.streams import broken_growth
-from tests.pipelines.streams.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
-from tests.pipelines.streams.schedules import Schedule, found
-from tests.pipelines.streams.store import Violation
+from rollforward.streams.rows import CHUNK, is_late
+from tests.rollforward.streams import broken_growth
+from tests.rollforward.streams.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
+from tests.rollforward.streams.schedules import Schedule, found
+from tests.rollforward.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 60

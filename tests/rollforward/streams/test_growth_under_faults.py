@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from pipelines.streams import Pushed
-from pipelines.streams.errors import BadLayoutError
-from pipelines.tasks import Retry, Unavailable
+from rollforward.streams import Pushed
+from rollforward.streams.errors import BadLayoutError
+from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS
-from tests.pipelines.streams.harness import WEBLOG
-from tests.pipelines.streams.test_streams_under_faults import WebLog
+from tests.rollforward.streams.harness import WEBLOG
+from tests.rollforward.streams.test_streams_under_faults import WebLog
 from tests.world import World
 
 MIDDLE = 2**15

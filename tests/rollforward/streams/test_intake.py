@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Commit, Peeks, Scan
-from pipelines.streams.intake import MAX_BYTES, fitting
-from pipelines.streams.rows import CHUNK, LATE, ON_TIME, Letter
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Commit, Peeks, Scan
+from rollforward.streams.intake import MAX_BYTES, fitting
+from rollforward.streams.rows import CHUNK, LATE, ON_TIME, Letter
+from tests.rollforward.streams.desk import Came, Desk
 
 CHUNK_BYTES = 256 * 1024
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.streams import Computation, Pipeline, StreamTest
-from pipelines.streams.deduplicate import Deduplicate
-from pipelines.streams.joins import AsOfJoin, IntervalJoin, WindowJoin
-from pipelines.streams.windows import Session, Tumbling
+from rollforward.streams import Computation, Pipeline, StreamTest
+from rollforward.streams.deduplicate import Deduplicate
+from rollforward.streams.joins import AsOfJoin, IntervalJoin, WindowJoin
+from rollforward.streams.windows import Session, Tumbling
 
 BOTH = {"left": lambda value: value[0], "right": lambda value: value[0]}
 MS = timedelta(milliseconds=1)

@@ -10,16 +10,24 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer, watermarks
-from pipelines.streams.calls import Commit, Found, Key
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, SOURCE, is_late, time_of
-from pipelines.streams.watermarks import tick
-from pipelines.streams.windows import Tumbling, Windowed
-from tests.pipelines.streams import schedules
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import (
+from rollforward.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    PushSource,
+    Record,
+    Timer,
+    watermarks,
+)
+from rollforward.streams.calls import Commit, Found, Key
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import CHUNK, SOURCE, is_late, time_of
+from rollforward.streams.watermarks import tick
+from rollforward.streams.windows import Tumbling, Windowed
+from tests.rollforward.streams import schedules
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import (
     IDLE_MS,
     REFUSED,
     WINDOW,
@@ -28,7 +36,7 @@ from tests.pipelines.streams.schedules import (
     Schedule,
     found,
 )
-from tests.pipelines.streams.store import Steps, Violation
+from tests.rollforward.streams.store import Steps, Violation
 from tests.soak import BUDGET, IS_SOAK
 
 S = 1_000

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Found
-from pipelines.streams.changes import attach
-from pipelines.streams.encoding import dump, load
-from pipelines.streams.errors import BadLayoutError, MissingCodeError
-from pipelines.streams.layout import left_of
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import (
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Found
+from rollforward.streams.changes import attach
+from rollforward.streams.encoding import dump, load
+from rollforward.streams.errors import BadLayoutError, MissingCodeError
+from rollforward.streams.layout import left_of
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import (
     CHUNK,
     DEAD,
     HEAD,
@@ -27,9 +27,9 @@ from pipelines.streams.rows import (
     Interval,
     SourceRow,
 )
-from pipelines.streams.topology import history_of, parts_of
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams.topology import history_of, parts_of
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
 
 LATER = {"later": {"in": [1, 2]}}
 

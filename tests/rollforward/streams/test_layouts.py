@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from models.streams import StreamHead, StreamInterval
-from pipelines.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load, shelf
-from pipelines.streams.balancing import split_if_full
-from pipelines.streams.combine import top
-from pipelines.streams.errors import BadLayoutError
-from pipelines.streams.limits import Limits
-from pipelines.streams.load import LoadMeter, middle, to_merge
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import IDS, SLOTS, Head, Load, slot_of
-from pipelines.streams.two_phase import two_phase
-from pipelines.streams.watermarks import tick
-from pipelines.streams.windows import Session, Tumbling, Windowed
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.harness import (
+from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load, shelf
+from rollforward.streams.balancing import split_if_full
+from rollforward.streams.combine import top
+from rollforward.streams.entities import StreamHead, StreamInterval
+from rollforward.streams.errors import BadLayoutError
+from rollforward.streams.limits import Limits
+from rollforward.streams.load import LoadMeter, middle, to_merge
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import IDS, SLOTS, Head, Load, slot_of
+from rollforward.streams.two_phase import two_phase
+from rollforward.streams.watermarks import tick
+from rollforward.streams.windows import Session, Tumbling, Windowed
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.harness import (
     PACE,
     WEBLOG,
     hits,
@@ -98,7 +98,7 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     )
     world = stream_world(services, growing)
     small = replace(PACE, max_records=4)
-    monkeypatch.setattr("pipelines.streams.service.Pace", lambda: small)
+    monkeypatch.setattr("rollforward.streams.service.Pace", lambda: small)
     world.clients.process_state.clear()
     push_all(world, growing, "a", 0)
     world.settle()

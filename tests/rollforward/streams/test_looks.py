@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, looks
-from pipelines.streams.calls import Commit, Peeks
-from pipelines.streams.layout import Left
-from pipelines.streams.limits import Limits
-from pipelines.streams.rows import LATE, ON_TIME, Letter
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.accidents import UnavailableError
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, looks
+from rollforward.streams.calls import Commit, Peeks
+from rollforward.streams.layout import Left
+from rollforward.streams.limits import Limits
+from rollforward.streams.rows import LATE, ON_TIME, Letter
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.accidents import UnavailableError
+from tests.rollforward.streams.desk import Came, Desk
 
 LATE_AT = 7
 

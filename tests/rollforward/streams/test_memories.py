@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
-from pipelines.streams.pulling import pull_wake
-from pipelines.streams.rows import SLAB
-from tests.pipelines.streams.accidents import NO_FAULTS, Chances
-from tests.pipelines.streams.simulator import Simulation
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
+from rollforward.streams.pulling import pull_wake
+from rollforward.streams.rows import SLAB
+from tests.rollforward.streams.accidents import NO_FAULTS, Chances
+from tests.rollforward.streams.simulator import Simulation
 
 LINES = 12
 

@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import rows
-from pipelines.runtime import SystemClock
-from pipelines.runtime.process_state import ProcessState
-from pipelines.runtime.processes import NoProcesses
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Commit, Pause, Read, Scan, TooLargeError
-from pipelines.streams.encoding import dump, load
-from pipelines.streams.keys import KeyState, SetTimer
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import CHUNK, INTERVAL, SLAB, SlabBody
-from pipelines.streams.service import Engine
-from pipelines.streams.texts import decoded, encoder
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.store import answered
+from rollforward.datastore import rows
+from rollforward.runtime import SystemClock
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.processes import NoProcesses
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Commit, Pause, Read, Scan, TooLargeError
+from rollforward.streams.encoding import dump, load
+from rollforward.streams.keys import KeyState, SetTimer
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import CHUNK, INTERVAL, SLAB, SlabBody
+from rollforward.streams.service import Engine
+from rollforward.streams.texts import decoded, encoder
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.store import answered
 
 
 class Counted(Computation):

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.changes import detach, replace
-from pipelines.streams.errors import TopologyError
-from pipelines.streams.percentiles import (
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.changes import detach, replace
+from rollforward.streams.errors import TopologyError
+from rollforward.streams.percentiles import (
     BUCKETS,
     MAX_DELAYS,
     delay_of,
@@ -18,11 +18,11 @@ from pipelines.streams.percentiles import (
     of_source,
     with_delays,
 )
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import SourceRow
-from pipelines.streams.watermarks import read_cut, tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.harness import Hits, Minutes, hits, stream_world, windows
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import SourceRow
+from rollforward.streams.watermarks import read_cut, tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.harness import Hits, Minutes, hits, stream_world, windows
 from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.runtime import Clients
-from pipelines.streams import FOREVER, Pipeline, Pulled, PullSource, PushSource
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.limits import Limits
-from pipelines.streams.pressure import Waiting, held_back
-from pipelines.streams.rows import Head, SourceRow
-from pipelines.streams.service import Engine
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.harness import WEBLOG, hits, stream_world, windows
+from rollforward.runtime import Clients
+from rollforward.streams import FOREVER, Pipeline, Pulled, PullSource, PushSource
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.limits import Limits
+from rollforward.streams.pressure import Waiting, held_back
+from rollforward.streams.rows import Head, SourceRow
+from rollforward.streams.service import Engine
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 from tests.world import ACCOUNT, BASE_URL, Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
-from pipelines.streams.calls import Commit, Fetch, Found
-from pipelines.streams.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
-from pipelines.streams.rows import SourceRow
-from pipelines.streams.sinks import EffectSink
-from tests.pipelines.streams.desk import Desk
+from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
+from rollforward.streams.calls import Commit, Fetch, Found
+from rollforward.streams.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
+from rollforward.streams.rows import SourceRow
+from rollforward.streams.sinks import EffectSink
+from tests.rollforward.streams.desk import Desk
 
 READ = 100
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from devserver.cloudtasks.messages import FULL
-from models.outbox import OutboxTask
-from models.transactions import transact
-from pipelines.streams import FOREVER, Pipeline, PushSource, injection
-from pipelines.streams.calls import Commit, Found, Key, Pause, Read, RepeatedError
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.pipeline import push_task
-from pipelines.streams.rows import OUTBOX
+from rollforward.datastore.transactions import transact
+from rollforward.local.cloudtasks.messages import FULL
+from rollforward.outbox.entities import OutboxTask
+from rollforward.streams import FOREVER, Pipeline, PushSource, injection
+from rollforward.streams.calls import Commit, Found, Key, Pause, Read, RepeatedError
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.pipeline import push_task
+from rollforward.streams.rows import OUTBOX
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.harness import (
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.harness import (
     WEBLOG,
     Hits,
     Minutes,
@@ -30,10 +30,10 @@ from tests.pipelines.streams.harness import (
     stream_world,
     windows,
 )
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.outlets import OutletNote
-from tests.pipelines.streams.schedules import Collect, Rekey, Schedule, Windows, found
-from tests.pipelines.streams.store import Steps, Violation
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.outlets import OutletNote
+from tests.rollforward.streams.schedules import Collect, Rekey, Schedule, Windows, found
+from tests.rollforward.streams.store import Steps, Violation
 from tests.soak import BUDGET, IS_SOAK
 from tests.world import Services, World
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.streams import FOREVER
-from pipelines.streams.calls import Commit, OutcomeUnknownError
-from pipelines.streams.injection import REMEMBERED, Offer, arrival, let_in
-from tests.pipelines.streams.desk import Came
-from tests.pipelines.streams.test_failures import tally, windows
+from rollforward.streams import FOREVER
+from rollforward.streams.calls import Commit, OutcomeUnknownError
+from rollforward.streams.injection import REMEMBERED, Offer, arrival, let_in
+from tests.rollforward.streams.desk import Came
+from tests.rollforward.streams.test_failures import tally, windows
 
 
 def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from models.transactions import transact
-from pipelines.streams.service import Tick, Work, tasks_of
-from tests.pipelines.streams.harness import WEBLOG, hits, stream_world
+from rollforward.datastore.transactions import transact
+from rollforward.streams.service import Tick, Work, tasks_of
+from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
 from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)

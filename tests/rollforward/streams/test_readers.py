@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import pytest
 from google.cloud import ndb
 
-from models.uploads import put_upload
-from pipelines.materialized_views import ViewMaintenance
-from pipelines.runtime import Clients, naive_utc
-from pipelines.streams import Computation, Context, Pipeline, PullSource, Record
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.readers import entities, file, lines, rows_of, upload
-from tests.pipelines.streams.harness import PACE
-from tests.pipelines.streams.outlets import VISITS, OutletVisit, VisitsByPath
+from rollforward.continuations.upload_entities import put_upload
+from rollforward.materialized_views import ViewMaintenance
+from rollforward.runtime import Clients, naive_utc
+from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.readers import entities, file, lines, rows_of, upload
+from tests.rollforward.streams.harness import PACE
+from tests.rollforward.streams.outlets import VISITS, OutletVisit, VisitsByPath
 from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
@@ -96,7 +96,7 @@ def test_entities_rows_and_uploads_are_read_once(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G1: two at a time, each delivery twice; what comes later is read when it has settled."""
-    monkeypatch.setattr("pipelines.streams.pulling.MAX_PULLED", 2)
+    monkeypatch.setattr("rollforward.streams.pulling.MAX_PULLED", 2)
     world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
     world.clients.process_state.get_or_create("streams pace", lambda: PACE)
     now = naive_utc(world.clock.now())

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, Record, reading, shelf
-from pipelines.streams.calls import Found, Read
-from pipelines.streams.load import STALE_MS
-from pipelines.streams.lookup import state, states, states_of
-from pipelines.streams.reading import dead_letters
-from pipelines.streams.reshaping import halve, merge, split
-from pipelines.streams.rows import (
+from rollforward.streams import Computation, Context, Pipeline, Record, reading, shelf
+from rollforward.streams.calls import Found, Read
+from rollforward.streams.load import STALE_MS
+from rollforward.streams.lookup import state, states, states_of
+from rollforward.streams.reading import dead_letters
+from rollforward.streams.reshaping import halve, merge, split
+from rollforward.streams.rows import (
     HEAD,
     INTERVAL,
     LARGE,
@@ -23,8 +23,8 @@ from pipelines.streams.rows import (
     Names,
     slot_of,
 )
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.test_failures import key_of
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.test_failures import key_of
 
 KEYS = [f"k{number}" for number in range(12)]
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import Pipeline, Pushed
-from pipelines.streams.calls import Found, Key, Read
-from pipelines.streams.keys import KeyState, SetTimer
-from pipelines.streams.row_cache import ROW_BYTES, RowCache
-from pipelines.streams.rows import LARGE, SLAB, Interval, Names, Slab, SlabBody
-from pipelines.streams.service import Engine
-from pipelines.streams.shelf import Shelf
-from tests.pipelines.streams.harness import stream_world
-from tests.pipelines.streams.test_streams import Keeper
+from rollforward.streams import Pipeline, Pushed
+from rollforward.streams.calls import Found, Key, Read
+from rollforward.streams.keys import KeyState, SetTimer
+from rollforward.streams.row_cache import ROW_BYTES, RowCache
+from rollforward.streams.rows import LARGE, SLAB, Interval, Names, Slab, SlabBody
+from rollforward.streams.service import Engine
+from rollforward.streams.shelf import Shelf
+from tests.rollforward.streams.harness import stream_world
+from tests.rollforward.streams.test_streams import Keeper
 from tests.world import Services
 
 KEEPER = Pipeline("keeper", Keeper, intervals=1)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests import sampling
-from tests.pipelines.streams import broken, broken_fusion
-from tests.pipelines.streams.fusing import Fusing
-from tests.pipelines.streams.mixed import Mixed
-from tests.pipelines.streams.schedules import Busy, Schedule, found
-from tests.pipelines.streams.store import Violation
+from tests.rollforward.streams import broken, broken_fusion
+from tests.rollforward.streams.fusing import Fusing
+from tests.rollforward.streams.mixed import Mixed
+from tests.rollforward.streams.schedules import Busy, Schedule, found
+from tests.rollforward.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK, SEED
 
 SCHEDULES = 100_000 if IS_SOAK else 2_000

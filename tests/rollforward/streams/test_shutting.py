@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pipelines.streams import Computation, Pipeline, PushSource
-from pipelines.streams.balancing import merge_idle, split_if_full
-from pipelines.streams.changes import attach, detach
-from pipelines.streams.limits import Limits
-from pipelines.streams.load import LoadMeter
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import INTERVAL, SLOTS, Interval, Slab
-from pipelines.streams.shutting import MAX_NOTED
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Pipeline, PushSource
+from rollforward.streams.balancing import merge_idle, split_if_full
+from rollforward.streams.changes import attach, detach
+from rollforward.streams.limits import Limits
+from rollforward.streams.load import LoadMeter
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import INTERVAL, SLOTS, Interval, Slab
+from rollforward.streams.shutting import MAX_NOTED
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
 
 AT = 1_767_225_600_000
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     FOREVER,
     Computation,
     Context,
@@ -18,15 +18,15 @@ from pipelines.streams import (
     PushSource,
     Record,
 )
-from pipelines.streams.errors import HeldBackError
-from pipelines.streams.limits import Limits
-from pipelines.streams.percentiles import of_source
-from pipelines.streams.pulling import pull
-from pipelines.streams.rows import SourceRow
-from pipelines.streams.sweep import sweep
-from pipelines.streams.watermarks import tick
-from pipelines.streams.windows import Tumbling, Windowed
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams.errors import HeldBackError
+from rollforward.streams.limits import Limits
+from rollforward.streams.percentiles import of_source
+from rollforward.streams.pulling import pull
+from rollforward.streams.rows import SourceRow
+from rollforward.streams.sweep import sweep
+from rollforward.streams.watermarks import tick
+from rollforward.streams.windows import Tumbling, Windowed
+from tests.rollforward.streams.desk import Came, Desk
 
 S = 1_000
 

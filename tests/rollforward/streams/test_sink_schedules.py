@@ -11,22 +11,22 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Pipeline, PushSource, reshaping
-from pipelines.streams.calls import Commit, Pause
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadLayoutError
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.limits import Limits
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.watermarks import tick
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.schedules import Client, Rekey, found
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Violation
+from rollforward.streams import Computation, Pipeline, PushSource, reshaping
+from rollforward.streams.calls import Commit, Pause
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadLayoutError
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.limits import Limits
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.watermarks import tick
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.schedules import Client, Rekey, found
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Violation
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 5_000 if IS_SOAK else 100

@@ -11,20 +11,20 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from models.streams import StreamChunk, StreamInterval
-from models.transactions import transact
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.streams import Computation, Pipeline, Pushed, StreamTest
-from pipelines.streams.service import Engine
-from pipelines.streams.sink import Sink
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.sinks import EffectSink, TaskSink, ViewSink
-from pipelines.streams.worker import Ended
+from rollforward.datastore.transactions import transact
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.streams import Computation, Pipeline, Pushed, StreamTest
+from rollforward.streams.entities import StreamChunk, StreamInterval
+from rollforward.streams.service import Engine
+from rollforward.streams.sink import Sink
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.sinks import EffectSink, TaskSink, ViewSink
+from rollforward.streams.worker import Ended
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
-from tests.pipelines.streams.harness import is_drained, resumed, stream_world
-from tests.pipelines.streams.outlets import (
+from tests.rollforward.streams.harness import is_drained, resumed, stream_world
+from tests.rollforward.streams.outlets import (
     CALLED,
     OUTLETS,
     VISITS,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -22,24 +22,24 @@ from pipelines.streams import (
     shelf,
     state,
 )
-from pipelines.streams.calls import Commit, FullError, OutcomeUnknownError, TooLargeError
-from pipelines.streams.encoding import (
+from rollforward.streams.calls import Commit, FullError, OutcomeUnknownError, TooLargeError
+from rollforward.streams.encoding import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
     MAX_ROW_BYTES,
     check_sizes,
     dump,
 )
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.mail import MAX_CHUNK_BYTES
-from pipelines.streams.pulling import pull
-from pipelines.streams.records import MAX_VALUE_BYTES
-from pipelines.streams.reshaping import split
-from pipelines.streams.row_cache import size_of
-from pipelines.streams.rows import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab, slot_of
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.harness import stream_world
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.mail import MAX_CHUNK_BYTES
+from rollforward.streams.pulling import pull
+from rollforward.streams.records import MAX_VALUE_BYTES
+from rollforward.streams.reshaping import split
+from rollforward.streams.row_cache import size_of
+from rollforward.streams.rows import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab, slot_of
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.harness import stream_world
 from tests.world import Services
 
 EMOJI = "\U0001f600"

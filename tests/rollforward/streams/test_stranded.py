@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from models import rows
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record
-from pipelines.streams.calls import Peeks
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import CHUNK, DEAD
-from pipelines.streams.service import Engine
-from pipelines.streams.sweep import sweep, sweep_pipeline
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.harness import WEBLOG, hits, stream_world
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import REFUSED, Schedule
-from tests.pipelines.streams.simulator import FAULTY_STEPS
+from rollforward.datastore import rows
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.calls import Peeks
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import CHUNK, DEAD
+from rollforward.streams.service import Engine
+from rollforward.streams.sweep import sweep, sweep_pipeline
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import REFUSED, Schedule
+from tests.rollforward.streams.simulator import FAULTY_STEPS
 from tests.sampling import one_emulator
 from tests.soak import BUDGET, IS_SOAK
 from tests.world import Services, World

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from models.streams import StreamChunk, StreamIds, StreamInterval, StreamSlab, StreamState
-from models.transactions import transact
-from pipelines.runtime import Clients
-from pipelines.streams import (
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -23,10 +22,17 @@ from pipelines.streams import (
     Timer,
     service,
 )
-from pipelines.streams.errors import BadRecordError, UnknownStreamError
-from pipelines.streams.service import QUEUE, TICKS_QUEUE, Engine
+from rollforward.streams.entities import (
+    StreamChunk,
+    StreamIds,
+    StreamInterval,
+    StreamSlab,
+    StreamState,
+)
+from rollforward.streams.errors import BadRecordError, UnknownStreamError
+from rollforward.streams.service import QUEUE, TICKS_QUEUE, Engine
 from tests.faults import Crash
-from tests.pipelines.streams.harness import (
+from tests.rollforward.streams.harness import (
     PACE,
     WEBLOG,
     dead,
@@ -307,7 +313,7 @@ def test_what_is_at_rest_costs_nothing(services: Services) -> None:
 @one_emulator
 def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> None:
     """G5: the lease has ended, another worker has come and gone, and then the first one commits."""
-    from pipelines.streams.worker import Ended, Worker
+    from rollforward.streams.worker import Ended, Worker
 
     world = stream_world(services, KEEPER)
     with world.context():

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models import streams
-from pipelines.runtime import Clients
-from pipelines.streams import (
+from rollforward.runtime import Clients
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -20,14 +19,15 @@ from pipelines.streams import (
     Record,
     Timer,
 )
-from pipelines.streams.calls import Commit
-from pipelines.streams.fused import Fused
-from pipelines.streams.rows import DeadRow, Letter
-from pipelines.streams.service import Engine
-from pipelines.tasks import Retry, Unavailable
+from rollforward.streams import entities as streams
+from rollforward.streams.calls import Commit
+from rollforward.streams.fused import Fused
+from rollforward.streams.rows import DeadRow, Letter
+from rollforward.streams.service import Engine
+from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
-from tests.pipelines.streams.harness import (
+from tests.rollforward.streams.harness import (
     REQUESTS,
     WEBLOG,
     Hits,

@@ -9,17 +9,17 @@ from typing import ClassVar
 
 import pytest
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from pipelines.streams.calls import Commit
-from pipelines.streams.changes import attach
-from pipelines.streams.ids import MAX_PART
-from pipelines.streams.limits import Limits
-from pipelines.streams.records import NEVER
-from pipelines.streams.rows import DEAD, IDS
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.accidents import NO_FAULTS
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.test_failures import Tally, Written, key_of, tally, windows
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.calls import Commit
+from rollforward.streams.changes import attach
+from rollforward.streams.ids import MAX_PART
+from rollforward.streams.limits import Limits
+from rollforward.streams.records import NEVER
+from rollforward.streams.rows import DEAD, IDS
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.accidents import NO_FAULTS
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.test_failures import Tally, Written, key_of, tally, windows
 
 HOUR_MS = 3_600_000
 IN_2023 = 1_690_000_000_000

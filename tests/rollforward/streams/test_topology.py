@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import Pipeline, PushSource, StreamTest
-from pipelines.streams.calls import Commit
-from pipelines.streams.changes import attach, detach, replace
-from pipelines.streams.errors import (
+from rollforward.streams import Pipeline, PushSource, StreamTest
+from rollforward.streams.calls import Commit
+from rollforward.streams.changes import attach, detach, replace
+from rollforward.streams.errors import (
     TopologyError,
     UnknownStreamError,
     UnreadableStateError,
 )
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.rows import CHUNK, INTERVAL, SLAB, Head
-from pipelines.streams.topology import MAX_HISTORY, Change, history_of, with_change
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams import broken, broken_changes
-from tests.pipelines.streams.desk import Came, Desk, is_batch
-from tests.pipelines.streams.live import (
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.rows import CHUNK, INTERVAL, SLAB, Head
+from rollforward.streams.topology import MAX_HISTORY, Change, history_of, with_change
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams import broken, broken_changes
+from tests.rollforward.streams.desk import Came, Desk, is_batch
+from tests.rollforward.streams.live import (
     SOURCE,
     Second,
     Tally,

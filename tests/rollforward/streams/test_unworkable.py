@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -25,20 +25,20 @@ from pipelines.streams import (
     Timer,
     inbox,
 )
-from pipelines.streams.batch import _Batch
-from pipelines.streams.calls import Commit
-from pipelines.streams.errors import BadRecordError
-from pipelines.streams.mail import Mail
-from pipelines.streams.pipeline import _check_pushed
-from pipelines.streams.pulling import pull
-from pipelines.streams.records import check_key, value_text
-from pipelines.streams.rows import CHUNK, DEAD, DeadRow
-from pipelines.streams.sink import Sink
-from pipelines.streams.sink_worker import SinkWorker
-from tests.pipelines.streams.accidents import UnavailableError
-from tests.pipelines.streams.desk import Came, Desk, is_batch
-from tests.pipelines.streams.store import answered
-from tests.pipelines.streams.test_failures import tally
+from rollforward.streams.batch import _Batch
+from rollforward.streams.calls import Commit
+from rollforward.streams.errors import BadRecordError
+from rollforward.streams.mail import Mail
+from rollforward.streams.pipeline import _check_pushed
+from rollforward.streams.pulling import pull
+from rollforward.streams.records import check_key, value_text
+from rollforward.streams.rows import CHUNK, DEAD, DeadRow
+from rollforward.streams.sink import Sink
+from rollforward.streams.sink_worker import SinkWorker
+from tests.rollforward.streams.accidents import UnavailableError
+from tests.rollforward.streams.desk import Came, Desk, is_batch
+from tests.rollforward.streams.store import answered
+from tests.rollforward.streams.test_failures import tally
 
 HALF = "\ud83d"  # Of an emoji.
 

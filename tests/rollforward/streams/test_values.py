@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
-from pipelines.streams.fused import Fused
-from pipelines.streams.rows import DEAD
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams.desk import Came, Desk
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
+from rollforward.streams.fused import Fused
+from rollforward.streams.rows import DEAD
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams.desk import Came, Desk
 
 POISON = ({"shop": "z", "user": "bad", "price": 1, "poison": True}, 9)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -21,20 +21,20 @@ from pipelines.streams import (
     StreamTest,
     Timer,
 )
-from pipelines.streams.calls import Commit, Found, HandOn, TooLargeError
-from pipelines.streams.errors import NotIdempotentError, WeakError
-from pipelines.streams.hands import MAX_HANDS, Hands
-from pipelines.streams.inbox import has_ids
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.reading import replay
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import CHUNK, DEAD, Interval, Letter
-from pipelines.streams.sink import Sink
-from pipelines.streams.sinks import EffectSink
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.harness import PACE, stream_world
-from tests.pipelines.streams.outside import ACTED, COLOURS, acted, colours, heard
+from rollforward.streams.calls import Commit, Found, HandOn, TooLargeError
+from rollforward.streams.errors import NotIdempotentError, WeakError
+from rollforward.streams.hands import MAX_HANDS, Hands
+from rollforward.streams.inbox import has_ids
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.reading import replay
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import CHUNK, DEAD, Interval, Letter
+from rollforward.streams.sink import Sink
+from rollforward.streams.sinks import EffectSink
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.harness import PACE, stream_world
+from tests.rollforward.streams.outside import ACTED, COLOURS, acted, colours, heard
 from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)

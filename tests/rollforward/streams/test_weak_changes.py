@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipelines.streams import broken_weak_changes
-from tests.pipelines.streams.schedules import found
-from tests.pipelines.streams.store import Violation
-from tests.pipelines.streams.weak_changes import WeakChanges
+from tests.rollforward.streams import broken_weak_changes
+from tests.rollforward.streams.schedules import found
+from tests.rollforward.streams.store import Violation
+from tests.rollforward.streams.weak_changes import WeakChanges
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 100

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipelines.streams import broken_weak
-from tests.pipelines.streams.accidents import NO_FAULTS
-from tests.pipelines.streams.schedules import found
-from tests.pipelines.streams.store import Violation
-from tests.pipelines.streams.weak import Killing, Weak
+from tests.rollforward.streams import broken_weak
+from tests.rollforward.streams.accidents import NO_FAULTS
+from tests.rollforward.streams.schedules import found
+from tests.rollforward.streams.store import Violation
+from tests.rollforward.streams.weak import Killing, Weak
 from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 200

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from pipelines.streams import Context, Pipeline, Pulled, PullSource, Record
-from pipelines.streams.giving_up import MAX_DEATHS
-from pipelines.streams.injection import MAX_PASSES
-from pipelines.streams.owner import CAREFUL_AFTER
-from pipelines.streams.pulling import pull
-from pipelines.streams.rows import CHUNK, DEAD
-from pipelines.streams.sink import SinkRecord
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.sinks import EffectSink
-from tests.pipelines.streams.accidents import KilledError
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.test_weak import Pass, Seen, nothing
+from rollforward.streams import Context, Pipeline, Pulled, PullSource, Record
+from rollforward.streams.giving_up import MAX_DEATHS
+from rollforward.streams.injection import MAX_PASSES
+from rollforward.streams.owner import CAREFUL_AFTER
+from rollforward.streams.pulling import pull
+from rollforward.streams.rows import CHUNK, DEAD
+from rollforward.streams.sink import SinkRecord
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.sinks import EffectSink
+from tests.rollforward.streams.accidents import KilledError
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.test_weak import Pass, Seen, nothing
 
 
 class Kills(Pass):

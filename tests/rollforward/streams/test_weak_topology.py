@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record, leaving
-from pipelines.streams.calls import Call, ChangedError, Commit, HandOn
-from pipelines.streams.changes import attach, detach, replace
-from pipelines.streams.injection import Offer, arrival, inject
-from pipelines.streams.reshaping import split
-from pipelines.streams.rows import CHUNK
-from pipelines.streams.topology import DISCARDING, parts_of
-from pipelines.streams.watermarks import tick
-from tests.pipelines.streams.desk import Came, Desk
-from tests.pipelines.streams.store import Steps
-from tests.pipelines.streams.test_weak import PIPELINE, Pass, Seen, by_key
-from tests.pipelines.streams.weak import Outside
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record, leaving
+from rollforward.streams.calls import Call, ChangedError, Commit, HandOn
+from rollforward.streams.changes import attach, detach, replace
+from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams.reshaping import split
+from rollforward.streams.rows import CHUNK
+from rollforward.streams.topology import DISCARDING, parts_of
+from rollforward.streams.watermarks import tick
+from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.store import Steps
+from tests.rollforward.streams.test_weak import PIPELINE, Pass, Seen, by_key
+from tests.rollforward.streams.weak import Outside
 
 
 class Tagging(Pass):

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from models import outbox, streams
-from pipelines.streams.errors import HeldBackError
-from pipelines.tasks import Retry, Unavailable
+from rollforward.outbox import entities as outbox
+from rollforward.streams import entities as streams
+from rollforward.streams.errors import HeldBackError
+from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS
-from tests.pipelines.streams.harness import dead, delete_rows, stream_world
-from tests.pipelines.streams.outside import ACTED, COLOURS, acted, colours, heard, is_drained
+from tests.rollforward.streams.harness import dead, delete_rows, stream_world
+from tests.rollforward.streams.outside import ACTED, COLOURS, acted, colours, heard, is_drained
 from tests.world import Services, World
 
 IDS = ("a", "b", "c")

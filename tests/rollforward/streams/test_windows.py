@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.streams import Pipeline, StreamTest
-from pipelines.streams.combine import Combine, collect, count, top, total
-from pipelines.streams.records import FOREVER
-from pipelines.streams.windows import (
+from rollforward.streams import Pipeline, StreamTest
+from rollforward.streams.combine import Combine, collect, count, top, total
+from rollforward.streams.records import FOREVER
+from rollforward.streams.windows import (
     CountWindows,
     Enclosing,
     Session,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.streams import (
+from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
@@ -22,19 +22,19 @@ from pipelines.streams import (
     ids,
     sweep,
 )
-from pipelines.streams.calls import Commit, Found, Key, Pause
-from pipelines.streams.environment import Environment
-from pipelines.streams.errors import BadLayoutError
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head, slot_of
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.sink_worker import SinkWorker
-from pipelines.streams.worker import Worker
-from tests.pipelines.streams.accidents import NO_FAULTS, Chances, KilledError
-from tests.pipelines.streams.judge import Judge
-from tests.pipelines.streams.schedules import Client, begin_pull
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Violation
+from rollforward.streams.calls import Commit, Found, Key, Pause
+from rollforward.streams.environment import Environment
+from rollforward.streams.errors import BadLayoutError
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head, slot_of
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.worker import Worker
+from tests.rollforward.streams.accidents import NO_FAULTS, Chances, KilledError
+from tests.rollforward.streams.judge import Judge
+from tests.rollforward.streams.schedules import Client, begin_pull
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Violation
 
 KEYS = 3
 KEY_SLOTS = [slot_of(f"k{n}") for n in range(KEYS)]

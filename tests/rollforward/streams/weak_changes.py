@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from pipelines.streams import Pipeline, PullSource, PushSource
-from pipelines.streams.changes import attach, detach, replace
-from pipelines.streams.computation import Computation
-from pipelines.streams.environment import Environment
-from pipelines.streams.reshaping import merge, split
-from pipelines.streams.rows import SLOTS
-from pipelines.streams.sink import Sink
-from tests.pipelines.streams.accidents import Chances
-from tests.pipelines.streams.changing import Changer, patiently
-from tests.pipelines.streams.store import Steps, Violation
-from tests.pipelines.streams.weak import (
+from rollforward.streams import Pipeline, PullSource, PushSource
+from rollforward.streams.changes import attach, detach, replace
+from rollforward.streams.computation import Computation
+from rollforward.streams.environment import Environment
+from rollforward.streams.reshaping import merge, split
+from rollforward.streams.rows import SLOTS
+from rollforward.streams.sink import Sink
+from tests.rollforward.streams.accidents import Chances
+from tests.rollforward.streams.changing import Changer, patiently
+from tests.rollforward.streams.store import Steps, Violation
+from tests.rollforward.streams.weak import (
     KEY_SLOTS,
     RESHAPED,
     Collect,
@@ -33,7 +33,7 @@ from tests.pipelines.streams.weak import (
     Topology,
     Weak,
 )
-from tests.pipelines.streams.weak_judge import WeakChangesJudge
+from tests.rollforward.streams.weak_judge import WeakChangesJudge
 
 ACTS = ("attach or drain", "attach or discard", "replace", "split", "merge")
 WEIGHTS = (3, 4, 3, 2, 1)

@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipelines.streams.calls import Commit, Found, Key
-from pipelines.streams.records import value_text
-from pipelines.streams.rows import CHUNK, DEAD, IDS, INTERVAL, SOURCE, Head, Letter, fingerprint
-from pipelines.streams.sink import Sink, SinkRecord
-from pipelines.streams.topology import CLEANING, Part, parts_of
-from tests.pipelines.streams.changing import ChangingJudge, is_cleaned, written
-from tests.pipelines.streams.simulator import Simulation
-from tests.pipelines.streams.store import Violation
-from tests.pipelines.streams.weak import Path, Stage, WeakJudge
+from rollforward.streams.calls import Commit, Found, Key
+from rollforward.streams.records import value_text
+from rollforward.streams.rows import CHUNK, DEAD, IDS, INTERVAL, SOURCE, Head, Letter, fingerprint
+from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.topology import CLEANING, Part, parts_of
+from tests.rollforward.streams.changing import ChangingJudge, is_cleaned, written
+from tests.rollforward.streams.simulator import Simulation
+from tests.rollforward.streams.store import Violation
+from tests.rollforward.streams.weak import Path, Stage, WeakJudge
 
 ON_TIME = "0"
 

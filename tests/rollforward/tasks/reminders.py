@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from google.cloud import tasks_v2
 
-from pipelines.runtime import Clients, open_cloud_tasks
-from pipelines.runtime.messages import Message
-from pipelines.tasks.declaration import hashed_name, task
+from rollforward.runtime import Clients, open_cloud_tasks
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import hashed_name, task
 from tests.world import LOCATION, PROJECT, World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)

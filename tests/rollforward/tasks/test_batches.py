@@ -11,11 +11,11 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import tasks_v2
 from google.rpc import code_pb2, status_pb2
 
-from models.transactions import TRANSIENT
-from pipelines.runtime.messages import Message
-from pipelines.tasks.cloud_tasks import CloudTaskQueue, UrlTarget
-from pipelines.tasks.errors import NotAttemptedError, NotConfirmedError, Unavailable
-from tests.pipelines.tasks.reminders import message
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.runtime.messages import Message
+from rollforward.tasks.cloud_tasks import CloudTaskQueue, UrlTarget
+from rollforward.tasks.errors import NotAttemptedError, NotConfirmedError, Unavailable
+from tests.rollforward.tasks.reminders import message
 from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
 
 State = tasks_v2.BatchCreateTasksMetadata.State

@@ -11,11 +11,11 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import tasks_v2
 
-from pipelines.runtime import Clients, open_cloud_tasks
-from pipelines.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue
-from pipelines.tasks.errors import BadArgumentsError
+from rollforward.runtime import Clients, open_cloud_tasks
+from rollforward.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue
+from rollforward.tasks.errors import BadArgumentsError
 from tests.faults import ERROR, REPLY_LOST
-from tests.pipelines.tasks.reminders import Remind, message, one_emulator, queued, remind
+from tests.rollforward.tasks.reminders import Remind, message, one_emulator, queued, remind
 from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT, World
 
 # What is sent

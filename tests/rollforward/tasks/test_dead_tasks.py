@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import main
-from demos.registry import APP
-from models.dead_tasks import DeadTask
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks import Task, dead_tasks, hashed_name
-from pipelines.tasks.dead_tasks import Replay, dead_letter, replay_task
+from pipelines.registry import APP
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import Task, dead_tasks, hashed_name
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import Replay, dead_letter, replay_task
 from tests.explorer import Explorer
 from tests.faults import KINDS
 from tests.world import Services, World

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.runtime import Clients
-from pipelines.tasks.declaration import MAX_BODY_BYTES, MAX_DELAY_S, Task, hashed_name, task
-from pipelines.tasks.errors import BadArgumentsError, TooLargeError
-from tests.pipelines.tasks.reminders import Remind, one_emulator, queued, remind
+from rollforward.runtime import Clients
+from rollforward.tasks.declaration import MAX_BODY_BYTES, MAX_DELAY_S, Task, hashed_name, task
+from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from tests.rollforward.tasks.reminders import Remind, one_emulator, queued, remind
 from tests.world import World
 
 
@@ -55,7 +55,7 @@ def test_a_task_needs_no_more_than_a_queue() -> None:
         """Do nothing."""
 
     assert (send_reminder.path, send_reminder.args) == ("/tasks/send-reminder", Remind)
-    assert remind.function == "tests.pipelines.tasks.reminders.remind"
+    assert remind.function == "tests.rollforward.tasks.reminders.remind"
     assert send_reminder.function.startswith(f"{__name__}.test_a_task_needs")
     assert send_reminder.function.endswith(".send_reminder")
 

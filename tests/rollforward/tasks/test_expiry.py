@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from pipelines.runtime import Clients
-from pipelines.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
-from tests.pipelines.tasks.reminders import one_emulator
+from rollforward.runtime import Clients
+from rollforward.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
+from tests.rollforward.tasks.reminders import one_emulator
 from tests.world import Services, World
 
 PAGE = 3

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.registry import Registry
-from pipelines.runtime import Clients
-from pipelines.tasks.pattern import Pattern
-from pipelines.tasks.runs import Run, RunList, RunQuery, UnknownRunError, merged
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.runs import Run, RunList, RunQuery, UnknownRunError, merged
 
 CLIENTS: Any = None
 

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from devserver.console.pages.bulk import BulkActions
-from devserver.console.pages.costs import Costs
-from devserver.console.pages.cron import CronJobs
-from devserver.console.pages.data import Data
-from devserver.console.pages.dead_tasks import DeadTasks
-from devserver.console.pages.faults import Faults
-from devserver.console.pages.frame import Section
-from devserver.console.pages.limits import Limits
-from devserver.console.pages.logs import Logs
-from devserver.console.pages.mail import Mail
-from devserver.console.pages.outbox import Outbox
-from devserver.console.pages.overview import Overview
-from devserver.console.pages.queues import Queues
-from devserver.console.pages.runs import RunPages
-from devserver.console.pages.tasks import Tasks
+from rollforward.local.console.pages.bulk import BulkActions
+from rollforward.local.console.pages.costs import Costs
+from rollforward.local.console.pages.cron import CronJobs
+from rollforward.local.console.pages.data import Data
+from rollforward.local.console.pages.dead_tasks import DeadTasks
+from rollforward.local.console.pages.faults import Faults
+from rollforward.local.console.pages.frame import Section
+from rollforward.local.console.pages.limits import Limits
+from rollforward.local.console.pages.logs import Logs
+from rollforward.local.console.pages.mail import Mail
+from rollforward.local.console.pages.outbox import Outbox
+from rollforward.local.console.pages.overview import Overview
+from rollforward.local.console.pages.queues import Queues
+from rollforward.local.console.pages.runs import RunPages
+from rollforward.local.console.pages.tasks import Tasks
 
 if TYPE_CHECKING:
-    from devserver.console.server import Console
+    from rollforward.local.console.server import Console
 
 MENU = [
     ("/", "Overview"),

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from devserver.console.pages.frame import Route, Section
-from devserver.console.route_costs import MAX_ROWS, RouteCost, route_costs
-from devserver.prices import price_list
+from rollforward.local.console.pages.frame import Route, Section
+from rollforward.local.console.route_costs import MAX_ROWS, RouteCost, route_costs
+from rollforward.local.prices import price_list
 
 
 class Costs(Section):

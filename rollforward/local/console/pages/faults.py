@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from devserver.cloudtasks.faults import KINDS
-from devserver.console import work
-from devserver.console.fault_words import FAULTS
-from devserver.console.pages.frame import Route, Section, back
-from devserver.errors import DevserverError
-from devserver.mail import MailFaults
+from rollforward.local.cloudtasks.faults import KINDS
+from rollforward.local.console import work
+from rollforward.local.console.fault_words import FAULTS
+from rollforward.local.console.pages.frame import Route, Section, back
+from rollforward.local.errors import DevserverError
+from rollforward.local.mail import MailFaults
 
 _SECONDS_OF = ("delay", "kill_worker")
 _NO_MAIL_FAULTS = MailFaults()

@@ -10,12 +10,12 @@ from urllib.parse import quote
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
-from devserver.cloudtasks.errors import Refused
-from devserver.console.words import counted
-from devserver.errors import DevserverError
+from rollforward.local.cloudtasks.errors import Refused
+from rollforward.local.console.words import counted
+from rollforward.local.errors import DevserverError
 
 if TYPE_CHECKING:
-    from devserver.console.server import Console
+    from rollforward.local.console.server import Console
 
 PATIENCE_S = 2.0
 

@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from devserver.console.limit_uses import limit_uses
-from devserver.console.pages.frame import Route, Section
+from rollforward.local.console.limit_uses import limit_uses
+from rollforward.local.console.pages.frame import Route, Section
 
 
 class Limits(Section):

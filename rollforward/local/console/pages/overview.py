@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from devserver.console import words, work
-from devserver.console.dead_tasks import DeadTask
-from devserver.console.outbox import Waiting
-from devserver.console.pages.frame import Route, Section, in_time
-from devserver.console.words import counted
-from devserver.console.work import Attention
+from rollforward.local.console import words, work
+from rollforward.local.console.dead_tasks import DeadTask
+from rollforward.local.console.outbox import Waiting
+from rollforward.local.console.pages.frame import Route, Section, in_time
+from rollforward.local.console.words import counted
+from rollforward.local.console.work import Attention
 
 _AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
 

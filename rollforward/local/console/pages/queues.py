@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from devserver.console import work
-from devserver.console.pages.frame import Route, Section, back
+from rollforward.local.console import work
+from rollforward.local.console.pages.frame import Route, Section, back
 
 
 class Queues(Section):

@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from devserver.cloudtasks import views
-from devserver.console import task_rows, words, work
-from devserver.console.pages.frame import Route, Section, back, whole
-from devserver.console.work import PAGE_TASKS, TaskFilter
+from rollforward.local.cloudtasks import views
+from rollforward.local.console import task_rows, words, work
+from rollforward.local.console.pages.frame import Route, Section, back, whole
+from rollforward.local.console.work import PAGE_TASKS, TaskFilter
 
 
 class Tasks(Section):

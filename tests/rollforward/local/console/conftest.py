@@ -7,17 +7,17 @@ from urllib.parse import urlencode
 
 import pytest
 
-from devserver import settings
-from devserver.app import MAX_WORKERS
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.emulator import Emulator, EmulatorSettings
-from devserver.console import guards
-from devserver.console.server import Console
-from devserver.cron import Cron
-from devserver.log_tail import LogTail
-from devserver.mail import MailServer
-from devserver.service_table import ServiceState
-from tests.devserver.conftest import QUEUE_YAML, ask
+from rollforward.local import settings
+from rollforward.local.app import MAX_WORKERS
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
+from rollforward.local.console import guards
+from rollforward.local.console.server import Console
+from rollforward.local.cron import Cron
+from rollforward.local.log_tail import LogTail
+from rollforward.local.mail import MailServer
+from rollforward.local.service_table import ServiceState
+from tests.rollforward.local.conftest import QUEUE_YAML, ask
 
 CONSOLE = Path(guards.__file__).parent
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.service_table import ServiceState
-from tests.devserver.conftest import ask, eventually
-from tests.devserver.console.conftest import (
+from rollforward.local.cloudtasks import messages
+from rollforward.local.service_table import ServiceState
+from tests.rollforward.local.conftest import ask, eventually
+from tests.rollforward.local.console.conftest import (
     add_task,
     path_of,
 )

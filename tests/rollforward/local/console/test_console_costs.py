@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from devserver.console.route_costs import MAX_ROWS, route_costs
-from devserver.prices import price_list
-from pipelines.runtime import Cost, Meter
-from pipelines.runtime.cost_report import CostReport
+from rollforward.local.console.route_costs import MAX_ROWS, route_costs
+from rollforward.local.prices import price_list
+from rollforward.runtime import Cost, Meter
+from rollforward.runtime.cost_report import CostReport
 
 
 @pytest.fixture

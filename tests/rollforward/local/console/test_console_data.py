@@ -8,11 +8,11 @@ from urllib.parse import quote
 import pytest
 from google.cloud import datastore
 
-from devserver import services
-from devserver.console.datastore_reader import DatastoreReader
-from devserver.console.entities import BadKeyError, Entities, path_of
-from tests.devserver.conftest import datastore_client
-from tests.devserver.console.conftest import EVIL
+from rollforward.local import services
+from rollforward.local.console.datastore_reader import DatastoreReader
+from rollforward.local.console.entities import BadKeyError, Entities, path_of
+from tests.rollforward.local.conftest import datastore_client
+from tests.rollforward.local.console.conftest import EVIL
 
 AT = datetime.datetime(2026, 11, 22, 10, tzinfo=datetime.UTC)
 

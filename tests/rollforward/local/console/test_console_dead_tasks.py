@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from google.cloud import datastore
 
-from devserver import services
-from devserver.cloudtasks import messages
-from tests.devserver.conftest import datastore_client
+from rollforward.local import services
+from rollforward.local.cloudtasks import messages
+from tests.rollforward.local.conftest import datastore_client
 
 
 def test_without_datastore_the_page_says_so(browser):

@@ -5,10 +5,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.console import guards
-from tests.devserver.conftest import ask
-from tests.devserver.console.conftest import CONSOLE, PAGES, add_task
+from rollforward.local.cloudtasks import messages
+from rollforward.local.console import guards
+from tests.rollforward.local.conftest import ask
+from tests.rollforward.local.console.conftest import CONSOLE, PAGES, add_task
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/queues", "/api/v1/mail", "/static/console.css"])

@@ -2,9 +2,9 @@
 
 import re
 
-from devserver.console.limit_uses import limit_uses
-from pipelines.runtime import limits
-from pipelines.runtime.limits import Use
+from rollforward.local.console.limit_uses import limit_uses
+from rollforward.runtime import limits
+from rollforward.runtime.limits import Use
 
 
 def test_the_largest_use_of_all_processes_stands_first(browser, platform, monkeypatch):

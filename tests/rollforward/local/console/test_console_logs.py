@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from devserver.log_tail import LogFilter
-from devserver.logs import Terminal, TerminalHandler
-from tests.devserver.conftest import ask
-from tests.devserver.console.conftest import EVIL, add_task, path_of
+from rollforward.local.log_tail import LogFilter
+from rollforward.local.logs import Terminal, TerminalHandler
+from tests.rollforward.local.conftest import ask
+from tests.rollforward.local.console.conftest import EVIL, add_task, path_of
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_live_page_at_rest_costs_a_304(browser, tail):
 def test_what_the_platform_itself_logs_is_there(platform, capsys):
     """An attempt's end has its task; what is meant for the page alone is not in the terminal."""
     terminal = Terminal()
-    logger = logging.getLogger("devserver.cloudtasks.dispatcher")
+    logger = logging.getLogger("rollforward.local.cloudtasks.dispatcher")
     handler = TerminalHandler(terminal)
     logger.addHandler(handler)
     try:

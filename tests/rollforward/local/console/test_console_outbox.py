@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.cloud import datastore
 
-from tests.devserver.conftest import datastore_client
-from tests.devserver.console.conftest import EVIL
+from tests.rollforward.local.conftest import datastore_client
+from tests.rollforward.local.console.conftest import EVIL
 
 
 def stranded(client, age_s, *, held=False, number=0, **changes):

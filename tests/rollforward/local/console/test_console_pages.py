@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.faults import KINDS
-from devserver.console.fault_words import FAULTS
-from tests.devserver.console.conftest import (
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.faults import KINDS
+from rollforward.local.console.fault_words import FAULTS
+from tests.rollforward.local.console.conftest import (
     CONSOLE,
     EVIL,
     PAGES,
@@ -220,7 +220,7 @@ def test_a_page_on_which_only_time_passes_is_not_sent_again(browser, engine, pat
 
 def test_a_fault_has_one_name_everywhere():
     """Every kind of the API has its name, and the words of the docs are those."""
-    readme = (CONSOLE.parent.parent / "README.md").read_text()
+    readme = (CONSOLE.parents[2] / "README.md").read_text()
 
     assert set(FAULTS) == set(KINDS)
     for word in re.findall(r"\*(Errors|Lost [a-z]+|Duplicates|Overlaps)\*", readme):

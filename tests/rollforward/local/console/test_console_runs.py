@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from devserver.console import run_pictures
-from devserver.console.runs import Part, Run, RunDetails
-from devserver.console.words import RUN_STATES
-from devserver.cron import Cron
 from handlers.pages.formatting import state_word
-from tests.devserver.console.conftest import EVIL, add_task
+from rollforward.local.console import run_pictures
+from rollforward.local.console.runs import Part, Run, RunDetails
+from rollforward.local.console.words import RUN_STATES
+from rollforward.local.cron import Cron
+from tests.rollforward.local.console.conftest import EVIL, add_task
 
 RUN = {
     "pattern": "batches",

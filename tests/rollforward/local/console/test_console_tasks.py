@@ -5,13 +5,13 @@ import shlex
 
 import pytest
 
-from devserver.cloudtasks import messages
-from devserver.cloudtasks.outgoing import OutgoingRequest
-from devserver.cloudtasks.retries import RetryPolicy
-from devserver.console import work
-from devserver.console.pages import bulk
-from devserver.console.task_rows import MAX_ARGUMENTS_CHARS, as_curl, words_of
-from tests.devserver.console.conftest import add_task, path_of
+from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.outgoing import OutgoingRequest
+from rollforward.local.cloudtasks.retries import RetryPolicy
+from rollforward.local.console import work
+from rollforward.local.console.pages import bulk
+from rollforward.local.console.task_rows import MAX_ARGUMENTS_CHARS, as_curl, words_of
+from tests.rollforward.local.console.conftest import add_task, path_of
 
 BODY = b'{"run_id": "spring", "chain": 5, "number": 12, "after": "book:7"}'
 PATH = "/tasks/continuations/raise-prices"
