@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -32,6 +34,13 @@ def sources(*folders: str) -> list[Path]:
     """Return the Python files of some folders, and main.py."""
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return [ROOT / "main.py", *found]
+
+
+def entity_modules() -> list[ModuleType]:
+    """Return the modules of entities, of the demo app and of the library."""
+    paths = [*ROOT.glob("models/[!_]*.py"), *ROOT.glob("rollforward/*/*entities.py")]
+    names = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
+    return [importlib.import_module(name) for name in names]
 
 
 def cells(document: str, section: str = "") -> list[list[str]]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import inspect
 import json
 import os
-import pkgutil
 import re
 import shlex
 import subprocess
@@ -32,12 +30,12 @@ from tests.documents import (
     LOCAL_ENVIRONMENT,
     ROOT,
     cells,
+    entity_modules,
     quoted,
     text_of,
 )
 
 FLAGS = re.MULTILINE | re.DOTALL
-ROOMS = ("models", "rollforward")
 
 
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
@@ -66,7 +64,7 @@ def test_no_query_of_the_models_needs_a_composite_index() -> None:
     """index.yaml is empty rightly: each query is a range of keys, an equality, or one order."""
     settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)
     with main.open_clients(settings).context():
-        checked = [query for module in model_modules() for query in queries_of(module)]
+        checked = [query for module in entity_modules() for query in queries_of(module)]
         checked.append(EntitySource(raise_prices.Book)._query(Span("", "")))
         checked.append(EntitySource(raise_prices.Book, key_prefix="b:")._query(Span("b:1", "b:2")))
         needy = [query for query in checked if needs_composite_index(query)]
@@ -77,16 +75,6 @@ def test_no_query_of_the_models_needs_a_composite_index() -> None:
     assert not needy
     assert needs_composite_index(fussy)
     assert yaml.safe_load(text_of("index.yaml")) == {"indexes": []}
-
-
-def model_modules() -> list[Any]:
-    rooms = [(name, pkgutil.walk_packages([str(ROOT / name)], f"{name}.")) for name in ROOMS]
-    names = [each.name for room, found in rooms for each in found if not each.ispkg]
-    return [importlib.import_module(name) for name in names if has_entities(name)]
-
-
-def has_entities(module: str) -> bool:
-    return module.startswith("models.") or module.endswith("entities")
 
 
 def queries_of(module: Any) -> Iterator[Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from google.cloud import ndb
 
-import models
-import rollforward
 from models import blog, grades, invitations, numbers, sums
 from models import counters as clicks
 from rollforward.batches import entities as batches
@@ -23,6 +19,7 @@ from rollforward.outbox import entities as outbox
 from rollforward.pull_queues import entities as pull_queues
 from rollforward.runtime import sweep_entities as sweeps
 from rollforward.tasks import attempt_entities as attempts
+from tests.documents import entity_modules
 from tests.rollforward.memory import offline
 from tests.world import DEPLOYED_REPLICAS
 
@@ -107,18 +104,9 @@ REQUIRED = {
 }
 
 
-def _entities_of_the_library() -> Iterator[pkgutil.ModuleInfo]:
-    for room in pkgutil.iter_modules(rollforward.__path__, "rollforward."):
-        if room.ispkg and room.name != "rollforward.local":
-            path = importlib.import_module(room.name).__path__
-            found = pkgutil.iter_modules(path, f"{room.name}.")
-            yield from (each for each in found if each.name.endswith("entities"))
-
-
 def kinds() -> Iterator[type[ndb.Model]]:
-    rooms = [*pkgutil.walk_packages(models.__path__, "models."), *_entities_of_the_library()]
-    for module in rooms:
-        for value in vars(importlib.import_module(module.name)).values():
+    for module in entity_modules():
+        for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, ndb.Model):
                 yield value
 
