@@ -13,7 +13,8 @@ from typing import Any
 from flask import Flask, render_template
 from flask.typing import ResponseReturnValue
 
-from handlers import limits, pages
+import handlers
+from handlers import limits
 from handlers.settings import DemoSettings
 from pipelines.counters.counters import WAYS, is_row_of
 from pipelines.invitations.mail import Mailer, SmtpMailer
@@ -23,7 +24,7 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients, open_cache
 from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
 
-# Takes nothing but JSON, and no cookies: handlers/pages/sums_api.py says why.
+# Takes nothing but JSON, and no cookies: handlers/sums/api.py says why.
 API_PREFIX = "/api/"
 
 
@@ -68,7 +69,7 @@ def create_app(settings: DemoSettings, clients: Clients, registry: Registry = AP
     app = Flask(__name__)
     limits.register(app, settings.requests_per_minute, settings.platform)
     endpoints.mount(app, settings, clients, registry, error_page=_error_page, api_prefix=API_PREFIX)
-    pages.register(app)
+    handlers.register(app)
     return app
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from benchmarks.growth_spent import Spent, check, growth_of, spend
 from benchmarks.results import Result
 from benchmarks.testbed import ROOT, Bench, open_testbed
-from handlers.pages.party_form import made_up_guests
+from handlers.invitations.forms import made_up_guests
 from pipelines.invitations import imports, parties, sending
 from pipelines.invitations.parties import PartyDetails
 from rollforward.continuations.progress import progress

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from handlers.pages.formatting import number, plural
-from handlers.pages.weblog import readable_path
+from handlers.shared.formatting import number, plural
+from handlers.weblog.routes import readable_path
 from pipelines.weblog.sample import sample_log
 from tests.browser.forms import (
     TIMEOUT_MS,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from handlers.pages.formatting import number
+from handlers.shared.formatting import number
 from pipelines.zeitgeist.playbacks import Playback, current
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 from tests.browser.forms import (

@@ -46,6 +46,7 @@ from rollforward.streams.entities import (
 from rollforward.tasks import AppEngineTarget, Task
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.dead_task_entities import DeadTask
+from tests.handlers.invitations.party import ID, PAGE, invite
 from tests.world import ACCOUNT, BASE_URL, World
 
 KINDS = (
@@ -220,3 +221,19 @@ def snapshot(world: World) -> Callable[[], Any]:
         return entities, tasks, world.services.mail.count()
 
     return look
+
+
+@pytest.fixture
+def party(browser: Browser, world: World) -> str:
+    """A party with two guests who have been told, and the place of its page."""
+    browser.create_party(ID)
+    invite(browser, world)
+    assert browser.post(f"{PAGE}/send").status_code == 303
+    world.settle()
+    return PAGE
+
+
+@pytest.fixture
+def bare_party(browser: Browser) -> str:
+    """A party without guests, and the place of its page."""
+    return browser.create_party(ID)

@@ -18,7 +18,7 @@ from pipelines.blog.markdown import (
     html_of,
     shown,
 )
-from tests.handlers.pages.hostile import XSS, tags
+from tests.handlers.hostile import XSS, tags
 from tests.world import World
 
 HOSTILE = [

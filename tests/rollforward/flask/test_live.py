@@ -13,8 +13,8 @@ from itsdangerous import URLSafeSerializer
 
 from rollforward.flask.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, TOLD_PER_S, watch
 from rollforward.runtime.topics import version
+from tests.handlers.blog.test_writing import publish
 from tests.handlers.conftest import Browser, Queue, app_with, on_cloud_run
-from tests.handlers.pages.test_blog_writing import publish
 from tests.rollforward.flask.acts import OUTCOMES, PATH, Work
 from tests.world import World
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from handlers.pages.formatting import state_word
+from handlers.shared.formatting import state_word
 from rollforward.local.console import run_pictures
 from rollforward.local.console.runs import Part, Run, RunDetails
 from rollforward.local.console.words import RUN_STATES

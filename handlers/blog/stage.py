@@ -1,0 +1,45 @@
+"""What a page of the blog cost, in the words of the stage: where it came from, and what for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handlers.shared.formatting import duration, plural
+from handlers.shared.stage import Cell
+from rollforward.query_cache import CacheStats, Reading
+from rollforward.runtime import Cost
+
+# How a reading came about, in words; any other was read for this visitor.
+SOURCES = {
+    "hits": "From memcached",
+    "stale": "From memcached, while another visitor refreshes it",
+    "shared": "Read once, for several visitors",
+}
+FROM_MEMCACHED = ("hits", "stale")
+
+
+def closing_of(reading: Reading[Any] | None) -> str:
+    """Return in one line where a page came from."""
+    if reading is None:
+        return "Read from Datastore, for you alone"
+    source = SOURCES.get(reading.state, "Read from Datastore")
+    if reading.state not in FROM_MEMCACHED:
+        return source
+    without = f"{plural(reading.reads, 'read')} and {duration(reading.took_s)}"
+    return f"{source}, {duration(reading.age_s)} old; without it: {without}"
+
+
+def costs_of(
+    spent: Cost, took_s: float, reading: Reading[Any] | None, stats: CacheStats | None
+) -> list[Cell]:
+    """Return what a page cost, and how often its cache was of use."""
+    trips = plural(spent.round_trips, "round trip")
+    cells = [Cell("This page", plural(spent.reads, "read"), f"{trips}, {duration(took_s)}")]
+    if reading is not None and stats is not None:
+        each = f"{plural(reading.reads, 'read')}, {plural(reading.round_trips, 'round trip')}"
+        cells += [
+            Cell("Hits", str(stats.hits), plural(stats.misses, "miss", "misses")),
+            Cell("Refreshes", str(stats.refreshes), "one visitor for all"),
+            Cell("A miss costs", duration(stats.mean_s), each),
+        ]
+    return cells

@@ -1,0 +1,273 @@
+"""Pages of the blog that are written to: posts, comments, the name of who writes, samples.
+
+Who writes is an id that nobody can choose and a display name, in the signed cookie of the session.
+They are taken with the first form that a visitor sends. There is no password: the demo has no
+secrets. Somebody else's post or comment is as good as none: 404.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+
+from handlers.blog.routes import (
+    address_of,
+    anchor_of,
+    author,
+    comments_topic,
+    page_tokens,
+    post_or_404,
+    post_page,
+)
+from handlers.shared.formatting import clean_html
+from handlers.shared.forms import id_in_form
+from models.blog import Post
+from pipelines.blog import comments, posts, samples
+from pipelines.blog.comments import UnknownCommentError
+from pipelines.blog.cost import costs
+from pipelines.blog.drafts import Author, BadDraftError, Draft, comment_of, draft_of, name_of
+from pipelines.blog.front import NEWEST, newest
+from pipelines.blog.markdown import html_of
+from pipelines.blog.posts import DEMO, UnknownPostError
+from pipelines.blog.samples import BlogNotEmptyError
+from rollforward.flask.context import clients, settings
+from rollforward.flask.fields import limits
+from rollforward.query_cache import invalidate
+
+bp = Blueprint("blog_writing", __name__, url_prefix="/blog")
+
+FIELDS = ("title", "body", "tags")
+# A text that is somewhat too long comes back with its form, and a browser sends line breaks as two.
+POST_LIMITS = {"title": 1_000, "body": 100_000, "tags": 1_000, "name": 1_000}
+
+
+# Posts
+
+
+@bp.get("/new")
+def new() -> ResponseReturnValue:
+    """Show an empty form for a post."""
+    return _form({}, {}, 200)
+
+
+@bp.post("/posts")
+@limits(**POST_LIMITS)
+def create() -> ResponseReturnValue:
+    """Publish a post, once for each form; or show how it will look."""
+    form_id = id_in_form()
+    form = _fields()
+    try:
+        draft, who = draft_of(**{field: form[field] for field in FIELDS}), _author_in_form(form_id)
+    except BadDraftError as error:
+        return _form(form, dict(error.errors), 400)
+    if "preview" in request.form:
+        return _form(form, {}, 200, preview=draft)
+    try:
+        number = posts.create_post(clients(), DEMO, form_id, who, draft)
+    finally:  # It may be there although its commit was not answered.
+        invalidate(clients(), NEWEST)
+    _sign_in(who, form_id, posts.author_id_of(DEMO, number))
+    return redirect(address_of(number), 303)
+
+
+@bp.get("/<number>/edit")
+def edit(number: str) -> ResponseReturnValue:
+    """Show the form of a post, to its author."""
+    post = _own_or_404(number)
+    form = {"title": post.title, "body": post.body, "tags": ", ".join(post.tags)}
+    return _form(form, {}, 200, post=post)
+
+
+@bp.post("/<number>/edit")
+@limits(**POST_LIMITS)
+def save(number: str) -> ResponseReturnValue:
+    """Save what the author has changed; or show how it will look."""
+    post, form = _own_or_404(number), _fields()
+    try:
+        draft = draft_of(**{field: form[field] for field in FIELDS})
+    except BadDraftError as error:
+        return _form(form, dict(error.errors), 400, post=post)
+    if "preview" in request.form:
+        return _form(form, {}, 200, post=post, preview=draft)
+    try:
+        posts.change_post(clients(), DEMO, post.number, _author_or_404(), draft)
+    except UnknownPostError:
+        abort(404)
+    finally:  # It may be changed although its commit was not answered.
+        invalidate(clients(), NEWEST)
+    return redirect(address_of(post.number), 303)
+
+
+@bp.post("/<number>/delete")
+def delete(number: str) -> ResponseReturnValue:
+    """Delete a post, for its author."""
+    post = _own_or_404(number)
+    try:
+        posts.delete_post(clients(), DEMO, post.number, _author_or_404())
+    except UnknownPostError:
+        abort(404)
+    finally:  # It may be deleted although its commit was not answered.
+        invalidate(clients(), NEWEST)
+    flash("The post is deleted. Its comments go in the background.")
+    return redirect(url_for("blog.front"), 303)
+
+
+def _form(
+    form: dict[str, str],
+    errors: dict[str, str],
+    status: int,
+    *,
+    post: Post | None = None,
+    preview: Draft | None = None,
+) -> ResponseReturnValue:
+    html = render_template(
+        "blog/edit.html",
+        form=form,
+        errors=errors,
+        post=post,
+        preview=preview,
+        preview_html=clean_html(html_of(preview.body)) if preview else None,
+        author=author(),
+        new_id=request.form.get("id") if form and not post else clients().new_id(),
+    )
+    return html, status
+
+
+# Comments
+
+
+@bp.post("/<number>/comments")
+@limits(text=20_000, name=1_000)
+def comment(number: str) -> ResponseReturnValue:
+    """Add a comment, once for each form."""
+    form_id = id_in_form()
+    form = {name: request.form.get(name, "") for name in ("text", "name", "reply_to")}
+    post = post_or_404(number)
+    try:
+        text, who = comment_of(form["text"]), _author_in_form(form_id)
+    except BadDraftError as error:
+        return post_page(number, form, dict(error.errors), 400)
+    try:
+        name = comments.add_comment(
+            clients(), post.key, form_id, who, text, reply_to=form["reply_to"]
+        )
+    except (UnknownPostError, UnknownCommentError):
+        abort(404)
+    clients().publish(comments_topic(post.number))
+    _sign_in(who, form_id, comments.author_id_of(name))
+    order = name.rpartition("|")[2]
+    return redirect(url_for(".permalink", number=number, order=order), 303)
+
+
+@bp.get("/<number>/comments/<order>")
+def permalink(number: str, order: str) -> ResponseReturnValue:
+    """Lead to the page of comments that begins with this one."""
+    post = post_or_404(number)
+    try:
+        found = comments.comment_by_order(post.key.id(), order)
+    except UnknownCommentError:
+        abort(404)
+    token = comments.token_of(page_tokens(), found)
+    address = url_for("blog.post", number=number, page_token=token, _anchor=anchor_of(found))
+    return redirect(address, 302)
+
+
+@bp.post("/<number>/comments/delete")
+def delete_comment(number: str) -> ResponseReturnValue:
+    """Delete a comment, for its author: its place stays for the replies."""
+    post, who = post_or_404(number), _author_or_404()
+    name = request.form.get("comment", "")
+    try:
+        comments.delete_comment(clients(), post.key.id(), name, who)
+    except UnknownCommentError:
+        abort(404)
+    flash("The comment is deleted.")
+    return redirect(address_of(post.number, "comments"), 303)
+
+
+# Who writes
+
+
+@bp.post("/sign-out")
+def sign_out() -> ResponseReturnValue:
+    """Forget who writes: the next form asks for a name."""
+    session.clear()
+    return redirect(url_for("blog.front"), 303)
+
+
+def _author_in_form(form_id: str) -> Author:
+    """Return who writes, by the cookie, or by the name in the form.
+
+    Raises:
+        BadDraftError: the name is none.
+    """
+    return author() or Author(_new_ids(form_id)[0], name_of(request.form.get("name", "")))
+
+
+def _new_ids(form_id: str) -> list[str]:
+    """Return the id of whoever sent a form, and those that it had by the keys before ours.
+
+    It is the same when the form is sent again before its cookie came. Visitors choose what they
+    send, and the ids of authors are public: they are in the addresses of comments. So a key of ours
+    makes the id, and nobody can send the form that has a given one.
+    """
+    text = f"blog.author|{form_id}".encode()
+    return [hmac.digest(key.encode(), text, "sha256").hex()[:16] for key in settings().secret_keys]
+
+
+def _sign_in(who: Author, form_id: str, made_by: str) -> None:
+    """Remember who writes, in a session of its own: nothing of the one before is left.
+
+    Args:
+        made_by: The author of what the form has made: by an earlier key, if it was sent before.
+    """
+    if author() is None:
+        session.clear()
+        author_id = made_by if made_by in _new_ids(form_id) else who.id
+        session["blog"] = {"id": author_id, "name": who.name}
+
+
+def _author_or_404() -> Author:
+    return author() or abort(404)
+
+
+def _own_or_404(number: str) -> Post:
+    post = post_or_404(number)
+    try:
+        return posts.own_post(DEMO, post.number, author())
+    except UnknownPostError:
+        abort(404)
+
+
+def _fields() -> dict[str, str]:
+    return {field: request.form.get(field, "") for field in (*FIELDS, "name")}
+
+
+# Samples
+
+
+@bp.post("/samples")
+def fill() -> ResponseReturnValue:
+    """Start to fill an empty blog."""
+    try:
+        samples.fill(clients(), DEMO)
+        invalidate(clients(), NEWEST)  # While they come in, the page is read anew each time.
+        costs.invalidate(clients())
+    except BlogNotEmptyError:
+        flash("The blog has posts already; samples are for an empty one.")
+    return redirect(url_for("blog.front"), 303)
+
+
+# What is kept of the front page
+
+
+@bp.post("/kept/empty")
+def empty() -> ResponseReturnValue:
+    """Delete the cached front page, and the count of how often it was served."""
+    if newest(page_tokens()).empty(clients()):
+        flash("The cached front page was deleted: the next visitor waits for Datastore.")
+    else:
+        flash("memcached does not answer, so there is no cached page to delete.")
+    return redirect(url_for("blog.front"), 303)

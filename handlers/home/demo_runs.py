@@ -1,0 +1,253 @@
+"""One press that runs a demo with what it needs, and leads to its stage; and the tour of them all.
+
+A form brings an id along: sent twice, it runs the demo once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, Flask, flash, redirect, request, url_for
+from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import MultiDict
+
+from handlers.invitations.forms import made_up_guests, read_details, sample_form
+from handlers.numbers.routes import stack_in_words
+from handlers.quilt.routes import FILLED_IN, design_for
+from handlers.shared.faults import strike_once_each
+from handlers.shared.forms import id_in_form
+from handlers.shared.quotas import (
+    SAMPLE_BYTES,
+    let_in_guests,
+    let_in_load,
+    let_in_quilt,
+    let_in_upload,
+)
+from pipelines.counters import load as click_load
+from pipelines.counters.counters import apply_switch
+from pipelines.counters.load import ClickLoad
+from pipelines.grades import imports as students
+from pipelines.grades.imports import ListGoingOnError
+from pipelines.grades.students import DEMO
+from pipelines.invitations import parties
+from pipelines.invitations.imports import import_guests
+from pipelines.invitations.sending import Pace
+from pipelines.loads import LoadGoesOnError
+from pipelines.numbers import runs as number_runs
+from pipelines.numbers.runs import RunGoesOnError
+from pipelines.quilt import quilts
+from pipelines.sums import load, sums
+from pipelines.sums.load import Load
+from pipelines.sums.sums import TooManySumsError
+from pipelines.weblog.loads import TooManyLogsError, add_sample
+from pipelines.zeitgeist import playbacks, player
+from rollforward.continuations.errors import OtherJobError
+from rollforward.flask.context import clients, settings
+
+bp = Blueprint("demo_runs", __name__)
+
+GUESTS = STUDENTS = 1000
+SUM = "visitors"
+RATE, WRITERS, SECONDS = 100, 10, 10
+CLICK_WAYS, CLICK_RATE, CLICK_SECONDS = ["one-row", "sharded"], 60, 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stop of the tour: what to look at or to press, and the demo that it is about."""
+
+    demo: str
+    title: str
+    text: str
+
+
+# Each takes about fifteen seconds.
+TOUR = (
+    Step(
+        "invitations",
+        "It answered at once",
+        "A thousand mails go out behind the page. A dot is a guest, a box is a task.",
+    ),
+    Step(
+        "invitations",
+        "Break it",
+        "Switch Errors on: one delivery in ten fails now. Its box breaks, and comes back.",
+    ),
+    Step(
+        "invitations",
+        "Kill a worker",
+        "What was under way in it is delivered again. The axis has a flag for it.",
+    ),
+    Step(
+        "invitations",
+        "Nothing is lost",
+        "The line below the axis says it all: mails, faults, workers killed, lost, twice.",
+    ),
+    Step(
+        "grades",
+        "A chart that nobody counts",
+        "A thousand students come in, and every bar follows. Then press Verify: drift 0.",
+    ),
+    Step(
+        "sums",
+        "Many writers, few writes",
+        "A hundred items a second for one row. Press Flush memcached: the sum is exact.",
+    ),
+    Step(
+        "counters",
+        "One row becomes many",
+        "Sixty clicks a second, in one row and in shards that come as conflicts ask for them.",
+    ),
+    Step(
+        "weblog",
+        "When is it final?",
+        "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",
+    ),
+    Step(
+        "zeitgeist",
+        "Odd, or only late",
+        "A spike is told at once. Press Delay tokyo: the watermark waits, and nobody cries dip.",
+    ),
+    Step(
+        "numbers",
+        "What it all costs",
+        "A read, a write, a busy row and a task, measured on this stack within half a minute.",
+    ),
+)
+
+
+@bp.post("/demo/<any(invitations, grades, sums, counters, quilt, weblog, zeitgeist, numbers):name>")
+def run(name: str) -> ResponseReturnValue:
+    """Run a demo, and lead to its stage."""
+    form_id = id_in_form()
+    strike_once_each("/streams/weblog" if name == "weblog" else f"/{name}")
+    return redirect(_RUNS[name](form_id, _tour_step(request.form)), 303)
+
+
+def _invitations(form_id: str, tour: int | None) -> str:
+    _, _, details = read_details(sample_form(clients().clock.now()))
+    if details is None:
+        raise AssertionError("the form of a new party is filled in well")
+    parties.create_party(clients(), form_id, details)
+    let_in_guests(form_id, GUESTS)
+    list_id = hashlib.sha256(f"{form_id}.guests".encode()).hexdigest()[:32]
+    content = made_up_guests(GUESTS).encode()
+    name = f"{GUESTS} made-up guests.csv"
+    # Of a deployed app mails leave by a real relay: there a visitor presses Send.
+    pace: Pace | None = "watch" if settings().is_local else None
+    import_guests(clients(), form_id, list_id, content, name, then_send=pace)
+    return url_for("invitations.party", party_id=form_id, tour=tour)
+
+
+def _grades(form_id: str, tour: int | None) -> str:
+    try:
+        students.add_many(clients(), DEMO, form_id, STUDENTS)
+    except (ListGoingOnError, OtherJobError):
+        flash("A list is being added already: here it is.")
+    return url_for("grades.page", tour=tour)
+
+
+def _sums(form_id: str, tour: int | None) -> str:
+    started_ms = round(clients().clock.now().timestamp() * 1000)
+    try:
+        sums.create(SUM)
+        wanted = Load(form_id, SUM, RATE, WRITERS, SECONDS, started_ms)
+        let_in_load(wanted)
+        load.start(clients(), wanted)
+    except LoadGoesOnError:
+        flash("This sum is under load already: here it is.")
+    except TooManySumsError:
+        return url_for("sums.all_sums")
+    return url_for("sums.page", name=SUM, tour=tour)
+
+
+def _quilt(form_id: str, tour: int | None) -> str:
+    design = design_for(FILLED_IN)
+    let_in_quilt(form_id, design)
+    quilts.make(clients(), form_id, design)
+    return url_for("quilt.quilt", quilt_id=form_id, tour=tour)
+
+
+def _counters(form_id: str, tour: int | None) -> str:
+    started_ms = round(clients().clock.now().timestamp() * 1000)
+    is_limited = bool(apply_switch(clients()))
+    wanted = ClickLoad(form_id, CLICK_WAYS, CLICK_RATE, CLICK_SECONDS, started_ms, is_limited)
+    try:
+        click_load.start(clients(), wanted)
+    except LoadGoesOnError:
+        flash("It is being clicked already: here it is.")
+    return url_for("counters.page", tour=tour)
+
+
+def _weblog(form_id: str, tour: int | None) -> str:
+    let_in_upload(form_id, SAMPLE_BYTES)
+    try:
+        add_sample(clients(), form_id, "watch")
+    except TooManyLogsError:
+        flash("Many logs are being read already: here they are.")
+    return url_for("weblog.page", tour=tour)
+
+
+def _zeitgeist(form_id: str, tour: int | None) -> str:
+    try:
+        player.start_sample(clients(), form_id, playbacks.SAMPLE_SPEED)
+    except playbacks.PlaybackGoesOnError:
+        flash("A playback goes on already: here it is.")
+    return url_for("zeitgeist.page", tour=tour)
+
+
+def _numbers(form_id: str, tour: int | None) -> str:
+    run_id = form_id
+    try:
+        number_runs.start(clients(), run_id, stack=stack_in_words())
+    except RunGoesOnError as error:
+        flash("A run is measuring already: two would measure each other. Here it is.")
+        run_id = error.run_id
+    return url_for("numbers.run", run_id=run_id, tour=tour)
+
+
+_RUNS: Mapping[str, Callable[[str, int | None], str]] = {
+    "invitations": _invitations,
+    "grades": _grades,
+    "sums": _sums,
+    "counters": _counters,
+    "quilt": _quilt,
+    "weblog": _weblog,
+    "zeitgeist": _zeitgeist,
+    "numbers": _numbers,
+}
+
+
+# The tour
+
+
+def _tour_step(values: MultiDict[str, str]) -> int | None:
+    """Return the step of the tour that a page or a form is part of, from 1; None: of none."""
+    step = values.get("tour", 0, type=int)
+    return step if 1 <= step <= len(TOUR) else None
+
+
+def _tour() -> dict[str, Any]:
+    # Not the form's: a page that says what is wrong with a form must not read it again.
+    step = _tour_step(request.args)
+    if step is None:
+        return {"tour": None}
+    following = TOUR[step] if step < len(TOUR) else None
+    stays = following is not None and following.demo == TOUR[step - 1].demo
+    return {
+        "tour": TOUR[step - 1],
+        "tour_step": step,
+        "tour_length": len(TOUR),
+        "tour_next": following,
+        "tour_stays": stays,
+        "tour_id": clients().new_id(),
+    }
+
+
+def register(app: Flask) -> None:
+    """Mount the routes, and tell templates where the tour is."""
+    app.register_blueprint(bp)
+    app.context_processor(_tour)

@@ -1,0 +1,79 @@
+"""The front page: what this is, what runs just now, and one press to run each of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, render_template
+from flask.typing import ResponseReturnValue
+
+from handlers.grades.charts import bars, is_catching_up
+from handlers.invitations.stage import as_data, canvas_of, waiting_canvas
+from handlers.shared.charts import page_bars
+from handlers.shared.incidents import Incidents
+from handlers.shared.live import live_part
+from handlers.sums.charts import sizes
+from models.invitations import newest_parties
+from pipelines.grades.students import DEMO
+from pipelines.grades.views import GRADES, StudentsByGrade
+from pipelines.invitations.send_progress import latest_send
+from pipelines.sums import sums
+from rollforward.continuations.entities import RUNNING
+from rollforward.flask.context import clients
+from rollforward.flask.health import service_states
+from rollforward.tasks import count_open
+
+bp = Blueprint("home", __name__)
+
+LATEST = 5
+BATCHES_SHOWN = 16
+
+
+@bp.get("/")
+def home() -> ResponseReturnValue:
+    """Say what this is, what works, and where to start."""
+    parties = newest_parties().fetch(LATEST)
+    return render_template(
+        "home.html",
+        states=service_states(),
+        parties=parties,
+        dead=count_open(),
+        **_pictures(parties),
+    )
+
+
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the pictures of what runs just now."""
+    return live_part("_home_live.html", **_pictures(newest_parties().fetch(1)))
+
+
+def _busiest_sum() -> tuple[str, Any]:
+    """Return the sum that was written last, and its row; None: there is none."""
+    rows: list[tuple[str, Any]] = [
+        (name, row) for name, row in sums.listed() if row is not None and row.recent
+    ]
+    return max(rows, key=lambda each: str(each[1].recent[0]["folded"]), default=("", None))
+
+
+def _pictures(parties: list[Any]) -> dict[str, Any]:
+    """Return what the demos look like just now: the newest party, the chart, the busiest sum."""
+    party = parties[0] if parties else None
+    send = latest_send(clients(), party) if party else None
+    reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
+    name, busiest = _busiest_sum()
+    canvas = canvas_of(send.latest, Incidents()) if send else waiting_canvas(1000, 100)
+    is_sending = send is not None and send.latest.state == RUNNING
+    return {
+        "new_id": clients().new_id(),
+        "party": party,
+        "send": send,
+        "picture": as_data(canvas),
+        "still": page_bars(canvas),
+        "bars": bars(reading, []),
+        "count": sum(row.count for row in reading.rows),
+        "sum_name": name,
+        "sum": busiest,
+        "sizes": sizes(busiest.recent[:BATCHES_SHOWN], 0) if busiest else [],
+        "is_moving": is_sending or is_catching_up(reading),
+    }

@@ -1,0 +1,308 @@
+"""Pages of invitations: parties, their guests, and the mails going out."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from flask import Blueprint, abort, flash, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+
+from handlers.invitations.forms import form_of, made_up_guests, read_details, sample_form
+from handlers.invitations.stage import as_data, party_stage, time_left, waiting_canvas
+from handlers.settings import demo_settings
+from handlers.shared.charts import page_bars
+from handlers.shared.faults import strike_once_each
+from handlers.shared.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
+from handlers.shared.live import live_part
+from handlers.shared.quotas import let_in_guests, let_in_mails
+from handlers.shared.source_excerpts import Excerpt, excerpt
+from models.invitations import Guest, GuestImport, Party, newest_parties
+from pipelines.invitations import imports, parties, sending
+from pipelines.invitations.imports import ForeignImportError, ImportGoingOnError
+from pipelines.invitations.parties import UnknownPartyError
+from pipelines.invitations.send_progress import latest_send, lineage, run_ids
+from pipelines.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
+from rollforward import continuations
+from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
+from rollforward.continuations.entities import CANCELLED, RUNNING
+from rollforward.continuations.errors import NotEndedError, PagesGoneError
+from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.flask.context import clients, registry
+from rollforward.flask.fields import limits
+
+bp = Blueprint("invitations", __name__, url_prefix="/invitations")
+
+PARTIES_SHOWN = 50
+GUESTS_SHOWN = 20
+ISSUES_SHOWN = 200
+TABS = ("how", "code", "guests", "table", "told")
+# A text that is somewhat too long comes back with its form.
+DETAILS_LIMITS = {"title": 1_000, "host": 1_000, "place": 1_000, "note": 10_000}
+SAMPLE_SIZES = (10, 100, 1000, 10_000)
+
+
+@bp.get("")
+def all_parties() -> ResponseReturnValue:
+    """List the parties, and offer to make one."""
+    return _parties_page(sample_form(clients().clock.now()), {}, 200)
+
+
+def _parties_page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
+    html = render_template(
+        "invitations/parties.html",
+        parties=newest_parties().fetch(PARTIES_SHOWN),
+        form=form,
+        errors=errors,
+        new_id=clients().new_id(),
+    )
+    return html, status
+
+
+@bp.post("")
+@limits(**DETAILS_LIMITS)
+def create() -> ResponseReturnValue:
+    """Create a party, once for each form."""
+    party_id = id_in_form()
+    form, errors, details = read_details(request.form)
+    if details is None:
+        return _parties_page(form, errors, 400)
+    parties.create_party(clients(), party_id, details)
+    return redirect(url_for(".party", party_id=party_id), 303)
+
+
+@bp.get("/<party_id>")
+def party(party_id: str) -> ResponseReturnValue:
+    """Show a party: its details, its guests, its mails."""
+    found = _party_or_404(party_id)
+    return _party_page(found, form_of(found), {}, 200)
+
+
+@bp.get("/<party_id>/live")
+def live(party_id: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    found = _party_or_404(party_id)
+    return live_part("invitations/_live.html", **_live(found))
+
+
+@bp.post("/<party_id>/details")
+@limits(**DETAILS_LIMITS)
+def change(party_id: str) -> ResponseReturnValue:
+    """Save new details."""
+    found = _party_or_404(party_id)
+    form, errors, details = read_details(request.form)
+    if details is None:
+        return _party_page(found, form, errors, 400)
+    if parties.change_party(party_id, details):
+        flash("Saved. Press send to tell the guests.")
+    else:
+        flash("Nothing was different.")
+    return _to_party(party_id)
+
+
+@bp.post("/<party_id>/guests")
+@limits(pasted=MAX_PASTED_CHARS)
+def upload(party_id: str) -> ResponseReturnValue:
+    """Take a file of guests, or text pasted into the form, and start to read it."""
+    return _import(_party_or_404(party_id), *uploaded_list())
+
+
+@bp.post("/<party_id>/sample-guests")
+def sample_guests(party_id: str) -> ResponseReturnValue:
+    """Invite made-up guests, through the same import as a file."""
+    found = _party_or_404(party_id)
+    count = request.form.get("count", 0, type=int)
+    if count not in SAMPLE_SIZES:
+        abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
+    return _import(found, made_up_guests(count).encode(), f"{count} made-up guests.csv")
+
+
+def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
+    party_id, import_id = party.key.id(), id_in_form()
+    let_in_guests(import_id, content.count(b"\n") + 1)
+    try:
+        imports.import_guests(clients(), party_id, import_id, content, name)
+    except BadFileError as error:
+        return _party_page(party, form_of(party), {"guests": str(error)}, 400)
+    except ImportGoingOnError:
+        message = "another file of this party is still being read; try again when it is done"
+        return _party_page(party, form_of(party), {"guests": message}, 409)
+    except ForeignImportError:
+        abort(400, "This form belongs to another party. Reload the page and try again.")
+    return _to_party(party_id)
+
+
+@bp.post("/<party_id>/send")
+def send(party_id: str) -> ResponseReturnValue:
+    """Start telling the guests; the mails go out in the background."""
+    started = time.perf_counter()
+    party = _party_or_404(party_id)
+    if guests := sending.count_guests(party.imports):
+        let_in_mails(party_id, party.change, guests)
+    strike_once_each(request.path)
+    pace: Pace = "watch" if request.form.get("pace") == "watch" else "fast"
+    try:
+        result = sending.send(clients(), party_id, page_size=demo_settings().page_size, pace=pace)
+    except NobodyInvitedError:
+        flash("No guest is invited yet: add guests first.")
+        return _to_party(party_id)
+    if result.is_new:
+        session["responded"] = [result.run_id, round(time.perf_counter() - started, 4)]
+    else:
+        flash(f"0 new mails: {_why_no_mail(result.run_id)}")
+    return _to_party(party_id)
+
+
+def _why_no_mail(run_id: str) -> str:
+    """Say why pressing send sent no mail."""
+    last = progress(lineage(run_id)[-1], dots=False)
+    if last.state == RUNNING:
+        return "this change is being sent already."
+    if last.state == CANCELLED:
+        return "the send of this change was cancelled. Resume it below."
+    if last.totals.failed:
+        return "all others know; the failed ones can be sent again below."
+    return "all guests on the list know about this change already."
+
+
+@bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
+def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
+    """Cancel a run, go on with it, or run its failed items again."""
+    found = _party_or_404(party_id)
+    if run_id not in run_ids(found):
+        abort(404)
+    try:
+        if verb == "cancel":
+            continuations.cancel(run_id)
+        elif verb == "resume":
+            continuations.resume(clients(), registry().jobs, run_id)
+        else:
+            continuations.retry_failed(clients(), registry().jobs, run_id)
+    except NotEndedError:
+        flash("It has not finished: failed mails can be sent again when it has.")
+    except PagesGoneError:
+        flash("It finished over 30 days ago: which mails failed is no longer known.")
+    return _to_party(party_id)
+
+
+# What the pages are made of
+
+
+def _party_page(
+    party: Party, form: dict[str, str], errors: dict[str, str], status: int
+) -> ResponseReturnValue:
+    tab = _tab()
+    # Only the tab that is open reads the list: the page costs the same however many guests it has.
+    guests, more = _guests(party) if tab == "guests" else ([], None)
+    shown = _live(party)
+    html = render_template(
+        "invitations/party.html",
+        form=form,
+        errors=errors,
+        tab=tab,
+        guests=guests,
+        more_guests=more,
+        excerpts=_code() if tab == "code" else [],
+        page_rows=page_bars(shown["canvas"]) if tab == "table" else [],
+        still=page_bars(shown["canvas"]),
+        sample_sizes=SAMPLE_SIZES,
+        max_mib=MAX_BYTES // 2**20,
+        **shown,
+    )
+    return html, status
+
+
+def _tab() -> str:
+    """Return the tab that is open; a place in the list of guests is in theirs."""
+    if request.method != "GET":
+        return TABS[0]
+    tab = request.args.get("tab", "guests" if "after" in request.args else TABS[0])
+    return tab if tab in TABS else abort(404)
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("pipelines.invitations.sending", "_mail_each", "What a task does with each guest"),
+        excerpt("pipelines.invitations.sending", "TELL_GUESTS", "The job: what it walks over"),
+    ]
+
+
+def _guests(party: Party) -> tuple[list[Guest], str | None]:
+    after = request.args.get("after", "")
+    prefix = f"{party.key.id()}:"
+    # A place is a hash in hex under this party's prefix; anything else is not ours.
+    if after and not re.fullmatch(r"[0-9a-f]{24}", after):
+        abort(400, "This page of guests does not exist.")
+    guests, more = parties.guests_page(
+        party.key.id(), after=prefix + after if after else "", size=GUESTS_SHOWN
+    )
+    return guests, more.removeprefix(prefix) if more else None
+
+
+def _live(party: Party) -> dict[str, Any]:
+    files, now = _imports(party), clients().clock.now()
+    send = latest_send(clients(), party)
+    guest_count = sum(run.totals.done for _, run, _ in files)
+    page_size = demo_settings().page_size or TELL_GUESTS.page_size
+    stage, canvas = party_stage(party, send, now)
+    canvas = canvas or waiting_canvas(guest_count or 1000, page_size)
+    is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (
+        send is not None and send.latest.state == RUNNING
+    )
+    return {
+        "party": party,
+        "party_id": party.key.id(),
+        "imports": files,
+        "guest_count": guest_count,
+        "new_id": clients().new_id(),
+        "send": send,
+        "stage": stage,
+        "canvas": canvas,
+        "picture": as_data(canvas),
+        "left_s": time_left(send.latest, stage) if send else None,
+        "watched_s": sending.WATCHED_S,
+        "sends_then": bool(files) and imports.sends_then(files[0][0].key.id()),
+        "responded_s": _responded_s(party),
+        "send_issues": _issues(send.latest) if send else [],
+        "is_moving": is_moving,
+    }
+
+
+def _responded_s(party: Party) -> float | None:
+    """Return how long this visitor's press of send took; None: the last send is not theirs."""
+    run_id, took_s = session.get("responded", (None, None))
+    return took_s if party.sends and run_id == party.sends[-1]["run_id"] else None
+
+
+def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]]:
+    """Return the party's imports, newest first, and what was wrong in the newest."""
+    now = clients().clock.now()
+    listed = []
+    for place, import_id in enumerate(reversed(party.imports)):
+        run = progress(import_id, now=now, dots=False, clients=clients())
+        rows = _issues(run) if place == 0 else []
+        listed.append((GuestImport.get_by_id(import_id), run, rows))
+    return listed
+
+
+def _issues(run: Progress) -> list[ItemIssue]:
+    """Return what was refused or is retried; looks at pages only when there is some."""
+    if not run.totals.failed + run.totals.retrying:
+        return []
+    found = item_issues(run.run_id, limit=run.totals.known, clients=clients())
+    return [issue for issue in found if issue.outcome != "skipped"][:ISSUES_SHOWN]
+
+
+def _party_or_404(party_id: str) -> Party:
+    if not ID_PATTERN.fullmatch(party_id):
+        abort(404)
+    try:
+        return parties.party_of(party_id)
+    except UnknownPartyError:
+        abort(404)
+
+
+def _to_party(party_id: str) -> ResponseReturnValue:
+    return redirect(url_for(".party", party_id=party_id, _anchor="now"), 303)

@@ -1,0 +1,200 @@
+"""The stage of a party: its last send, guest by guest, and what its deliveries suffered."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+from handlers.shared.faults import switches_of
+from handlers.shared.formatting import number, plural
+from handlers.shared.incidents import Delivery, Incidents, incidents, mails_sent_again
+from handlers.shared.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
+from models.invitations import Party
+from pipelines.invitations.send_progress import SendProgress
+from rollforward.continuations.entities import RUNNING, WAITING
+from rollforward.continuations.progress import Progress
+from rollforward.runtime import Cost
+
+TASKS = "/tasks/continuations/tell-guests"
+# A struck page comes back within a lease of 6 s and a retry's wait, mostly much sooner.
+STRUCK_S = 4.0
+# The first mails say nothing of the rate: workers still open their connections.
+EARLY_S, EARLY_SHARE = 5.0, 0.05
+# Of the first few mails, an average would say nothing.
+ENOUGH = 50
+
+
+def party_stage(
+    party: Party, send: SendProgress | None, now: datetime.datetime
+) -> tuple[Stage, dict[str, Any] | None]:
+    """Return the stage of a party's last send, and what its canvas draws."""
+    if send is None or send.latest.started is None:
+        found = incidents(now - datetime.timedelta(seconds=30), path=TASKS, text=party.key.id())
+        switches = switches_of(found.rules)
+        return stage_of(None, found, switches, now=seconds(now), name=page_name), None
+    run = send.latest
+    found = incidents(run.started, path=TASKS, text=run.run_id)  # type: ignore[arg-type]
+    time = Timeline(
+        seconds(run.started),  # type: ignore[arg-type]
+        run.elapsed_s,
+        is_over=run.state != RUNNING,
+        end="cancelled" if run.state == "cancelled" else "sent",
+        is_complete=run.state != "cancelled",
+    )
+    again = _sent_again(party, send, now)
+    stage = stage_of(
+        time,
+        found,
+        switches_of(found.rules),
+        now=seconds(now),
+        name=page_name,
+        closing=lambda stage: _closing(send, stage, again),
+        cost=_cost(send, again),
+    )
+    return stage, canvas_of(run, found)
+
+
+def waiting_canvas(guests: int, page_size: int) -> dict[str, Any]:
+    """Return what is drawn before the first send: a dot for each guest, or what it would be."""
+    return {"run": "", "chains": 1, "size": page_size, "waiting": guests, "boxes": [], "hits": {}}
+
+
+def time_left(run: Progress, stage: Stage) -> float | None:
+    """Return about how long a run takes to its end, in seconds; None when that cannot be told.
+
+    While something strikes, a page may always have to wait for a lease and a retry.
+    """
+    is_early = run.elapsed_s < EARLY_S and run.totals.ended < EARLY_SHARE * run.expected
+    if run.left_s is None or is_early:
+        return None
+    is_struck = bool(stage.switches or stage.kills or stage.repaired < stage.hit)
+    return max(run.left_s, STRUCK_S) if is_struck else run.left_s
+
+
+def page_name(delivery: Delivery) -> str:
+    """Return what the page of a delivery is called: its chain and its number in it, from 1."""
+    body = delivery.body or {}
+    try:
+        return f"page {int(body['chain']) + 1}.{int(body['number']) + 1}"
+    except (KeyError, TypeError, ValueError):
+        return delivery.task[:12]
+
+
+def canvas_of(run: Progress, found: Incidents) -> dict[str, Any]:
+    """Return what is drawn: a box for each page with a letter for each mail, and where it was hit.
+
+    A run whose pages are gone, or not there yet, is drawn by its counts.
+    """
+    hits: Counter[str] = Counter()
+    for each in found.deliveries:
+        body = each.body or {}
+        if each.is_hit and "chain" in body and "number" in body:
+            hits[f"{body['chain']}:{body['number']}"] += 1
+    boxes = [[page.chain, page.number, packed(page.letters), page.done] for page in run.pages]
+    if not boxes and run.totals.ended:
+        boxes = [[0, 0, _letters_of(run), True]]
+    size = max([len(page.letters) for page in run.pages], default=0)
+    return {
+        "run": run.run_id,
+        "chains": run.chains,
+        "size": size or min(100, run.expected),
+        "waiting": max(0, run.expected - run.totals.known),
+        "boxes": boxes,
+        "hits": dict(hits),
+    }
+
+
+@functools.lru_cache(maxsize=256)  # Most pages have the same.
+def packed(letters: str) -> str:
+    """Return letters with their counts in place of repeats.
+
+    >>> packed("ddd..r")
+    '3d2.1r'
+    """
+    return "".join(f"{len(list(same))}{letter}" for letter, same in itertools.groupby(letters))
+
+
+def _letters_of(run: Progress) -> str:
+    totals = run.totals
+    counts = ((totals.done, "d"), (totals.skipped, "s"), (totals.failed, "f"))
+    return "".join(f"{count}{letter}" for count, letter in counts if count) or f"1{WAITING}"
+
+
+def as_data(canvas: dict[str, Any]) -> str:
+    """Return what a canvas draws as its script reads it."""
+    return json.dumps(canvas, separators=(",", ":"))
+
+
+def _sent_again(party: Party, send: SendProgress, now: datetime.datetime) -> int | None:
+    """Return how many mails of a send the local mail server got twice; None: nobody knows."""
+    if not send.in_doubt:
+        return 0
+    first, last = send.runs[0], send.latest
+    if first.started is None or last.started is None:
+        return None
+    until = last.started + datetime.timedelta(seconds=last.elapsed_s + 1)
+    return mails_sent_again(f"{party.title}:", first.started, until)
+
+
+def _closing(send: SendProgress, stage: Stage, again: int | None) -> str:
+    """Return a send in one line."""
+    latest = send.latest
+    parts = [f"{plural(send.sent, 'mail')} sent"]
+    parts += suffered(stage)
+    if latest.state == RUNNING:
+        parts.append(f"{number(latest.waiting + latest.totals.retrying)} to go")
+        return ", ".join(parts)
+    if latest.state == "cancelled":
+        parts.append(f"{number(latest.waiting + latest.totals.retrying)} not sent")
+    else:
+        parts.append(f"{number(stage.lost)} lost")
+    if latest.totals.failed:
+        parts.append(f"{number(latest.totals.failed)} refused")
+    parts.append(_twice(send.in_doubt, again))
+    return ", ".join(parts)
+
+
+def _twice(in_doubt: int, again: int | None) -> str:
+    if not in_doubt:
+        return "0 twice"
+    return f"at most {number(in_doubt)} twice" if again is None else f"{number(again)} twice"
+
+
+def _cost(send: SendProgress, again: int | None) -> list[Cell]:
+    cost, mails, is_over = send.cost, send.sent, send.latest.state != RUNNING
+    really = f"at most {number(send.in_doubt)}" if send.in_doubt else "none in doubt"
+    return [
+        Cell(
+            "Tasks",
+            number(cost.tasks),
+            f"{plural(round(mails / cost.tasks), 'mail')} each"
+            if is_over and cost.tasks
+            else "so far",
+        ),
+        *(_each(label, name, cost, mails, is_over) for label, name in _COUNTED),
+        Cell(
+            "Twice",
+            number(send.in_doubt) if again is None else number(again),
+            really if again is not None else "at most",
+            is_doubtful=bool(send.in_doubt),
+        ),
+    ]
+
+
+_COUNTED = (
+    ("Reads", "reads"),
+    ("Writes", "writes"),
+    ("Calls", "round_trips"),
+)
+
+
+def _each(label: str, name: str, cost: Cost, mails: int, is_over: bool) -> Cell:
+    count = getattr(cost, name)
+    is_enough = mails >= ENOUGH or (mails and is_over)
+    return Cell(
+        label, number(count), f"{number(count / mails, 2)} per mail" if is_enough else "so far"
+    )

@@ -1,0 +1,154 @@
+"""Pages of numbers: measure this stack, and look at what was measured, now and before."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, abort, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+
+from handlers.numbers.charts import strip, ticks, timed, times
+from handlers.numbers.stage import number_stage
+from handlers.shared.faults import strike_once_each
+from handlers.shared.forms import id_in_form
+from handlers.shared.live import live_part
+from handlers.shared.source_excerpts import Excerpt, excerpt
+from models.numbers import NumbersRun, newest_runs, numbers_run_key
+from pipelines.numbers import runs
+from pipelines.numbers.probes import NOT_MEASURED, PROBES
+from pipelines.numbers.results import Finding, findings
+from pipelines.numbers.runs import RunGoesOnError
+from rollforward.flask.context import clients, settings
+
+bp = Blueprint("numbers", __name__, url_prefix="/numbers")
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+LISTED = 10
+TABS = ("table", "how", "code", "limits")
+# "long": as if a nanosecond were a second.
+SCALES = ("real", "long")
+
+bp.add_app_template_filter(timed)
+bp.add_app_template_filter(times)
+bp.add_app_template_filter(strip)
+
+
+@bp.get("")
+def page() -> ResponseReturnValue:
+    """Show the last run, or what the talk says when there is none."""
+    return _page(runs.newest())
+
+
+@bp.get("/<run_id>")
+def run(run_id: str) -> ResponseReturnValue:
+    """Show a run, under an address that stays."""
+    return _page(_known(run_id))
+
+
+@bp.get("/<run_id>/live")
+def live(run_id: str) -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return live_part("numbers/_live.html", **_live(_known(run_id)))
+
+
+@bp.get("/<run_id>.csv")
+def samples(run_id: str) -> ResponseReturnValue:
+    """Return all samples of a run, a line each."""
+    found = _known(run_id)
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["probe", "title", "sample", "ms"])
+    for each in findings(found):
+        for number, ms in enumerate(each.samples_ms, start=1):
+            lines.writerow([each.probe.name, each.probe.title, number, f"{ms:.4f}"])
+    response = Response(text.getvalue(), content_type="text/csv; charset=utf-8")
+    response.headers["Content-Disposition"] = f'attachment; filename="numbers-{run_id[:8]}.csv"'
+    return response
+
+
+@bp.post("")
+def measure() -> ResponseReturnValue:
+    """Begin a run, once for each form."""
+    run_id = id_in_form()
+    strike_once_each(request.path)
+    try:
+        runs.start(clients(), run_id, stack=stack_in_words())
+    except RunGoesOnError as error:
+        flash("A run is measuring already: two would measure each other. Here it is.")
+        run_id = error.run_id
+    return redirect(url_for(".run", run_id=run_id, _anchor="now"), 303)
+
+
+# What the page is made of
+
+
+def _page(found: NumbersRun | None) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0])
+    if tab not in TABS:
+        abort(404)
+    return render_template(
+        "numbers/page.html",
+        recent=newest_runs().fetch(LISTED),
+        stack=stack_in_words(),
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        not_measured=NOT_MEASURED,
+        **_live(found),
+    )
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("pipelines.numbers.probes", "_timed", "How a sample is taken"),
+        excerpt("pipelines.numbers.runs", "_measure_each", "What the task does with each"),
+        excerpt("pipelines.numbers.echo", "echo", "A task that says how long it was on its way"),
+    ]
+
+
+def _live(found: NumbersRun | None) -> dict[str, Any]:
+    scale = request.args.get("scale", SCALES[0])
+    if scale not in SCALES:
+        abort(404)
+    spent = clients().meter.cost()
+    before = runs.before(found) if found else None
+    rows: list[Finding] = findings(found, before)
+    reads = (clients().meter.cost() - spent).reads + (found is not None)
+    is_complete = found is not None and runs.is_complete(found)
+    is_moving = found is not None and runs.is_moving(clients(), found)
+    now = clients().clock.now()
+    return {
+        "run": found,
+        "rows": rows,
+        "is_long": scale == "long",
+        "scale": scale if scale != SCALES[0] else None,
+        "ticks": ticks(is_long=scale == "long"),
+        "taken": sum(bool(each.samples_ms or each.note) for each in rows),
+        "count": len(PROBES),
+        "is_complete": is_complete,
+        "is_moving": is_moving,
+        "stage": number_stage(
+            found, rows, reads, now, is_moving=is_moving, is_complete=is_complete
+        ),
+        "new_id": clients().new_id(),
+    }
+
+
+def stack_in_words() -> str:
+    """Return in words what the numbers are of."""
+    if settings().datastore_emulator:
+        words = "the Datastore emulator and the Cloud Tasks emulator, on this machine"
+        profile = settings().cloud_profile
+        return f"{words}, as slow as {Path(profile).stem} says" if profile else words
+    return "Datastore and Cloud Tasks"
+
+
+def _known(run_id: str) -> NumbersRun:
+    found = numbers_run_key(run_id).get() if RUN_ID.fullmatch(run_id) else None
+    if found is None:
+        abort(404)
+    return found  # type: ignore[no-any-return]

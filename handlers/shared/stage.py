@@ -1,0 +1,339 @@
+"""The stage of a demo: what happened to a run, on one axis of time, whatever it is that moves.
+
+A demo fills a `Stage`; templates/_stage.html draws it: the fault switches in a bar, the axis with
+its flags, what was hit and came back, the closing line, the cost. What moves stays the demo's own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from handlers.shared.formatting import duration, plural
+from handlers.shared.incidents import Delivery, Incidents, Mark
+
+FAULTS_IN_WORDS = {
+    "error": "was answered with an error",
+    "lose_response": "lost its response",
+    "overlap": "came twice at the same time",
+    "duplicate": "came again after its end",
+    "delay": "was held back",
+    "kill_worker": "lost its worker",
+}
+DIED = "lost its worker"
+MARKS_IN_WORDS: Mapping[str, Callable[[str], str]] = {
+    "kill": lambda pid: f"worker {pid} killed",
+    "flush": lambda _: "memcached flushed",
+    "resize": lambda count: plural(int(count), "worker"),
+}
+# Of an axis: faults that are closer together share a flag.
+SAME_FLAG = 0.02
+# An axis grows in steps, so that its flags do not creep all the time.
+LENGTHS_S = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 3600, 7200)
+STRUCK_SHOWN = 60
+NAMED = 4
+# What was done while no run went on is told for so long.
+TOLD_FOR_S = 30.0
+# A worker's deliveries fail as soon as it is gone.
+DIES_WITHIN_S = 3.0
+# The label of a flag, in percent of the axis for each character.
+CHARACTER = 0.74
+LABEL_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Something that happened at one moment; `x` in percent of the axis, `row` of its label."""
+
+    kind: str  # "start", "fault", "kill", "flush", "resize", "healed" or "end".
+    at_s: float
+    text: str
+    count: int = 1
+    x: float = 0.0
+    row: int | None = None
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A delivery that was hit, and after how long its task was done all the same."""
+
+    what: str
+    how: str
+    at_s: float
+    healed_s: float | None
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """A queue that is slowed: to how much, why, and for how long."""
+
+    queue: str
+    percent: float
+    reason: str
+    left_s: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the cost, with what it is for one of what moves."""
+
+    label: str
+    value: str
+    each: str
+    is_doubtful: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What happened to a run.
+
+    Attributes:
+        hit, repaired, lost: Deliveries that were struck; whose tasks are done; that are given up.
+        kills: How many workers were killed while the run lasted.
+        said: What the last kill or flush led to; `said_of` are the deliveries it means.
+        switches: The names of the switches that are on.
+        closing: All of it in one line.
+        now: Where the run is on its axis, in percent; None when it is over.
+    """
+
+    flags: Sequence[Flag] = ()
+    ticks: Sequence[tuple[float, str]] = ()
+    now: float | None = None
+    hit: int = 0
+    repaired: int = 0
+    lost: int = 0
+    kills: int = 0
+    struck: Sequence[Struck] = ()
+    said: str = ""
+    said_of: str = ""
+    slowed: Sequence[Slowed] = ()
+    switches: frozenset[str] = field(default_factory=frozenset)
+    closing: str = ""
+    cost: Sequence[Cell] = ()
+
+    @property
+    def hits_in_words(self) -> str:
+        """What was hit and what became of it."""
+        return f"{plural(self.hit, 'fault')} hit, {self.repaired} repaired, {self.lost} lost"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When a run began, and when it ended or how long it has lasted, in seconds since 1970.
+
+    `is_complete`: whether a run that is over has done all that it was to do.
+    """
+
+    started: float
+    elapsed_s: float
+    is_over: bool
+    begin: str = "sent"
+    end: str = "done"
+    is_complete: bool = True
+
+    @property
+    def length_s(self) -> float:
+        if self.is_over:
+            return max(self.elapsed_s, 0.1)
+        return next((s for s in LENGTHS_S if s >= self.elapsed_s * 1.02), self.elapsed_s * 1.1)
+
+    def of(self, at: float) -> float:
+        """Return a moment as seconds since the run began, within its axis."""
+        return min(max(0.0, at - self.started), self.length_s)
+
+    def has(self, at: float) -> bool:
+        """Return whether the run was going on at a moment, or its last second was."""
+        return self.started <= at and (not self.is_over or at <= self.started + self.elapsed_s)
+
+
+def seconds(at: datetime.datetime) -> float:
+    """Return a moment, of UTC if it does not say, in seconds since 1970."""
+    aware = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+    return aware.timestamp()
+
+
+def stage_of(
+    time: Timeline | None,
+    found: Incidents,
+    switches: frozenset[str],
+    *,
+    now: float,
+    name: Callable[[Delivery], str],
+    closing: Callable[[Stage], str] = lambda stage: "",
+    cost: Sequence[Cell] = (),
+) -> Stage:
+    """Return the stage of a run; without a run it has its switches alone.
+
+    Args:
+        name: What a delivery is called, for one of a run's pages.
+        closing: The line that says it all, of a stage without one.
+    """
+    slowed = _slowed(found, now)
+    if time is None:
+        said, said_of = _said(found, None, name, now)
+        own = {each.queue for each in found.deliveries}
+        slowed = [each for each in slowed if each.queue in own]
+        return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of)
+    hits = [each for each in found.deliveries if each.is_hit]
+    said, said_of = _said(found, time, name, now)
+    stage = Stage(
+        flags=_placed(_flags(time, hits, found), time.length_s),
+        ticks=_ticks(time.length_s),
+        now=None if time.is_over else round(100 * time.elapsed_s / time.length_s, 1),
+        hit=len(hits),
+        repaired=sum(each.is_repaired for each in hits),
+        lost=sum(each.task_state == "failed" for each in hits),
+        kills=sum(mark.kind == "kill" and time.has(mark.at) for mark in found.marks),
+        struck=[_struck(time, each, name) for each in reversed(hits)][:STRUCK_SHOWN],
+        said=said,
+        said_of=said_of,
+        slowed=[] if time.is_over else slowed,
+        switches=switches,
+        cost=cost,
+    )
+    return replace(stage, closing=closing(stage))
+
+
+def _struck(time: Timeline, delivery: Delivery, name: Callable[[Delivery], str]) -> Struck:
+    healed_at = delivery.task_ended_at if delivery.is_repaired else None
+    return Struck(
+        name(delivery),
+        " and ".join(FAULTS_IN_WORDS.get(fault, fault) for fault in delivery.faults) or DIED,
+        time.of(delivery.at),
+        None if healed_at is None else max(0.0, healed_at - delivery.at),
+    )
+
+
+def victims(mark: Mark, found: Incidents) -> list[Delivery]:
+    """Return the deliveries that were under way in a worker when it was killed."""
+    return [
+        each
+        for each in found.deliveries
+        if each.is_lost_with_its_worker and abs(each.ended_at - mark.at) < DIES_WITHIN_S
+    ]
+
+
+def _said(
+    found: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
+) -> tuple[str, str]:
+    """Return what the last kill or flush led to, and which deliveries that was about."""
+    told = [
+        mark
+        for mark in found.marks
+        if now - mark.at < TOLD_FOR_S or (time is not None and time.has(mark.at))
+    ]
+    if not told:
+        return "", ""
+    mark = told[-1]
+    when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
+    if mark.kind == "flush":
+        return f"memcached was flushed{when}.", ""
+    if mark.kind == "resize":
+        return f"The app was given {MARKS_IN_WORDS['resize'](mark.text)}{when}.", ""
+    lost = victims(mark, found)
+    if not lost:
+        return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
+    again = sum(each.is_repaired for each in lost)
+    state = "all are done" if again == len(lost) else f"{again} of them are done"
+    came = plural(len(lost), "delivery", "deliveries")
+    names = list(dict.fromkeys(name(each) for each in lost))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        f"Worker {mark.text} was killed{when}. {came} came again, {state}.",
+        f"{', '.join(names[:NAMED])}{more}",
+    )
+
+
+def suffered(stage: Stage) -> list[str]:
+    """Return what was done to a run, as parts of its closing line; [] when nothing was tried."""
+    if not (stage.hit or stage.switches or stage.kills):
+        return []
+    faults = plural(stage.hit, "fault")
+    return [faults, f"{plural(stage.kills, 'worker')} killed"] if stage.kills else [faults]
+
+
+def flushed(stage: Stage) -> list[str]:
+    """Return how often memcached was flushed, as a part of the closing line; [] when never."""
+    flushes = sum(flag.kind == "flush" for flag in stage.flags)
+    return [f"memcached flushed {plural(flushes, 'time')}"] if flushes else []
+
+
+def _slowed(found: Incidents, now: float) -> list[Slowed]:
+    return [
+        Slowed(
+            each.queue,
+            100 * each.speed_factor,
+            _why_slowed(each.queue, found.deliveries),
+            max(0.0, each.full_speed_at - now),
+        )
+        for each in found.slowed
+    ]
+
+
+def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
+    """Return the last answer that slowed a queue, in the app's own words."""
+    for each in reversed(deliveries):
+        if each.queue == queue and each.status in (429, 503):
+            return f"{each.status}, {each.reason or 'no reason given'}"
+    return "429 or 503"
+
+
+# The axis
+
+
+def _flags(time: Timeline, hits: Sequence[Delivery], found: Incidents) -> list[Flag]:
+    flags = [Flag("start", 0.0, time.begin)]
+    for each in hits:
+        at_s = time.of(each.at)
+        last = flags[-1]
+        if last.kind == "fault" and at_s - last.at_s < SAME_FLAG * time.length_s:
+            count = last.count + 1
+            flags[-1] = Flag("fault", last.at_s, plural(count, "fault"), count)
+        else:
+            flags.append(Flag("fault", at_s, "1 fault"))
+    for mark in found.marks:
+        if time.has(mark.at):
+            flags.append(Flag(mark.kind, time.of(mark.at), MARKS_IN_WORDS[mark.kind](mark.text)))
+            flags += _healed(time, mark, found) if mark.kind == "kill" else []
+    ends = [each.task_ended_at for each in hits if each.is_repaired and each.task_ended_at]
+    if hits and len(ends) == len(hits):
+        flags.append(Flag("healed", time.of(max(ends)), "all repaired", len(hits)))
+    if time.is_over:
+        kind = "end" if time.is_complete else "cut"
+        flags.append(Flag(kind, time.elapsed_s, f"{time.end} after {duration(time.elapsed_s)}"))
+    return sorted(flags, key=lambda flag: flag.at_s)
+
+
+def _healed(time: Timeline, mark: Mark, found: Incidents) -> list[Flag]:
+    lost = victims(mark, found)
+    ends = [each.task_ended_at for each in lost if each.task_ended_at and each.is_repaired]
+    if not lost or len(ends) < len(lost):
+        return []
+    return [Flag("healed", time.of(max(ends)), f"{len(lost)} came again", len(lost))]
+
+
+def _placed(flags: Sequence[Flag], length_s: float) -> list[Flag]:
+    """Give each flag its place, and a row to the labels that fit; faults stand for themselves."""
+    free_from = [0.0] * LABEL_ROWS
+    placed = []
+    for flag in flags:
+        x = round(100 * flag.at_s / length_s, 2)
+        row = None
+        if flag.kind != "fault":
+            width = CHARACTER * len(flag.text) + 1.5
+            start = max(0.0, min(x - width / 2, 100 - width))
+            row = next((i for i, free in enumerate(free_from) if free <= start), None)
+            if row is not None:
+                free_from[row] = start + width
+        placed.append(Flag(flag.kind, flag.at_s, flag.text, flag.count, x, row))
+    return placed
+
+
+def _ticks(length_s: float) -> list[tuple[float, str]]:
+    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 300, 600, 3600) if length_s / s <= 8), 7200)
+    is_long = length_s > 90
+    return [
+        (round(100 * s / length_s, 2), f"{s // 60}:{s % 60:02d}" if is_long else f"{s} s")
+        for s in range(0, int(length_s) + 1, step)
+    ]

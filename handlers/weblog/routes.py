@@ -1,0 +1,228 @@
+"""The page of the web log: give it a log, and watch its windows fill while the watermark moves."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from typing import Any
+from urllib.parse import unquote
+
+from flask import (
+    Blueprint,
+    Response,
+    abort,
+    flash,
+    make_response,
+    redirect,
+    render_template,
+    request,
+    url_for,
+)
+from flask.typing import ResponseReturnValue
+
+from handlers.shared.faults import strike_once_each
+from handlers.shared.forms import id_in_form
+from handlers.shared.live import live_part
+from handlers.shared.quotas import SAMPLE_BYTES, let_in_upload
+from handlers.shared.source_excerpts import Excerpt, excerpt
+from handlers.weblog.charts import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    SECONDS_HIGH,
+    log_chart,
+    picture_of,
+)
+from handlers.weblog.stage import weblog_stage
+from pipelines.weblog.loads import (
+    MAX_LOG_BYTES,
+    PACES,
+    BadLogError,
+    TooManyLogsError,
+    add_log,
+    add_sample,
+    check_log,
+)
+from pipelines.weblog.pipeline import WEBLOG
+from pipelines.weblog.progress import Dates, progress
+from rollforward.flask.context import clients
+
+bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
+
+
+TABS = ("table", "results", "state", "how", "code")
+PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as it goes"}
+RESULTS_SHOWN = 12
+KEYS_SHOWN = 20
+MAX_KEY_CHARS = 200
+RETRY_AFTER_S = 10
+
+
+@bp.get("")
+def page() -> ResponseReturnValue:
+    """Show the pipeline, and a form for a log."""
+    return _page({}, 200)
+
+
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return live_part("weblog/_live.html", **_live())
+
+
+@bp.post("/logs")
+def give() -> ResponseReturnValue:
+    """Give the pipeline a log, once for each form: an upload, or the sample."""
+    log_id, pace = id_in_form(), request.form.get("pace", "fast")
+    if pace not in PACES:
+        return _page({"pace": f"one of {', '.join(PACES)}"}, 400)
+    try:
+        is_new = _give(log_id, pace)
+    except BadLogError as error:
+        return _page({"log": str(error)}, 400)
+    except TooManyLogsError as error:
+        abort(_too_many(f"{error}; try again when some of them are"))
+    if not is_new:
+        flash("This form was sent before: its log is read once.")
+    return redirect(url_for(".page", _anchor="now"), 303)
+
+
+def _too_many(error: str) -> Response:
+    response = make_response(_page({"log": error}, 429))
+    response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def _give(log_id: str, pace: str) -> bool:
+    """Give the pipeline what a form holds; return whether it is new.
+
+    Raises:
+        BadLogError: it is no log.
+        TooManyLogsError: too many wait.
+    """
+    file = request.files.get("file")
+    if request.form.get("sample"):
+        let_in_upload(log_id, SAMPLE_BYTES)
+        strike_once_each(request.path)
+        return add_sample(clients(), log_id, pace)
+    if file is None or not file.filename:
+        raise BadLogError("choose a file, or press “Sample”")
+    content = file.read(MAX_LOG_BYTES + 1)
+    check_log(content)
+    let_in_upload(log_id, len(content))
+    strike_once_each(request.path)
+    return add_log(clients(), log_id, file.filename, content, pace)
+
+
+# What the page is made of
+
+
+def _page(errors: dict[str, str], status: int) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
+    if tab not in TABS:
+        abort(404)
+    html = render_template(
+        "weblog/page.html",
+        errors=errors,
+        max_mib=MAX_LOG_BYTES // 1024**2,
+        paces=PACE_NAMES,
+        # Another one: who presses “Sample” first may send this form all the same.
+        upload_id=clients().new_id(),
+        tab=tab,
+        excerpts=_code() if tab == "code" else [],
+        looked_up=_looked_up() if tab == "state" else None,
+        results_shown=RESULTS_SHOWN,
+        **_live(),
+    )
+    return html, status
+
+
+def _live() -> dict[str, Any]:
+    before, now = clients().meter.cost(), clients().clock.now()
+    found = progress(clients())
+    reads = (clients().meter.cost() - before).reads
+    stage, seconds, hits = weblog_stage(found, reads, now)
+    return {
+        "found": found,
+        "parts": {each.name: each for each in found.parts},
+        "picture": picture_of(WEBLOG),
+        "box": (BOX_WIDTH, BOX_HEIGHT),
+        "chart": log_chart(found),
+        "seconds": seconds,
+        "seconds_high": SECONDS_HIGH,
+        "hits": hits,
+        "stage": stage,
+        "new_id": clients().new_id(),
+    }
+
+
+def _looked_up() -> dict[str, Any]:
+    """Return the state of the key that is asked for, or the keys that there are."""
+    name = request.args.get("computation", "hits")
+    if name not in WEBLOG.computations:
+        abort(404)
+    key = request.args.get("key", "")[:MAX_KEY_CHARS]
+    if key:
+        found = [(key, WEBLOG.state(clients(), name, key))]
+    else:
+        found = list(itertools.islice(WEBLOG.states(clients(), name), KEYS_SHOWN + 1))
+    return {
+        "computation": name,
+        "computations": list(WEBLOG.graph.order),
+        "key": key,
+        "states": [(each, _windows(state), _as_text(state)) for each, state in found[:KEYS_SHOWN]],
+        "is_truncated": len(found) > KEYS_SHOWN,
+    }
+
+
+def _windows(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the open windows of a state, the one that began first before the others."""
+    return sorted(state.get("windows", {}).values(), key=lambda window: window["start"])
+
+
+def _as_text(state: dict[str, Any]) -> str:
+    return json.dumps(state, ensure_ascii=False, indent=1) if state else ""
+
+
+def _code() -> list[Excerpt]:
+    """Return the lines that matter, as they run."""
+    return [
+        excerpt("pipelines.weblog.pipeline", "HITS", "A window for each path and minute"),
+        excerpt("pipelines.weblog.pipeline", "SESSIONS", "A visit lasts until nothing comes"),
+        excerpt("pipelines.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
+        excerpt("pipelines.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
+        excerpt("pipelines.weblog.board", "Board.record", "A computation of one’s own"),
+        excerpt("pipelines.weblog.source", "read_logs", "A source: a position, and what is there"),
+    ]
+
+
+@bp.app_template_filter("log_time")
+def log_time(at: int, dates: Dates) -> str:
+    """Return a time of the stream as the log had it.
+
+    >>> log_time(86_400_000 + 3_600_000, Dates([(86_400_000, 0)]))
+    '1970-01-01 01:00'
+    """
+    found = dates.of(at)
+    return "–" if found is None else f"{found:%Y-%m-%d %H:%M}"
+
+
+@bp.app_template_filter("readable_path")
+def readable_path(path: str) -> str:
+    """Return a path as people write it, if all of it can be shown.
+
+    >>> readable_path("/%E3%83%91%E3%83%B3"), readable_path("/%0A"), readable_path("/%FF")
+    ('/パン', '/%0A', '/%FF')
+    """
+    text = unquote(path, errors="surrogateescape")
+    return text if text.isprintable() else path
+
+
+@bp.app_template_filter("time_tag")
+def time_tag(at: datetime.datetime) -> str:
+    """Return a time of day, with its day.
+
+    >>> time_tag(datetime.datetime(2015, 5, 17, 8, 5))
+    '17 May 2015, 08:05'
+    """
+    return f"{at.day} {at:%b %Y, %H:%M}"

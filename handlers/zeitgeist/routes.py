@@ -1,0 +1,347 @@
+"""The page of zeitgeist: play queries, watch their bands, and hold back a feed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+
+from handlers.shared.faults import strike_once_each, workers
+from handlers.shared.formatting import plural
+from handlers.shared.forms import id_in_form
+from handlers.shared.live import live_part
+from handlers.shared.quotas import let_in_upload
+from handlers.shared.source_excerpts import Excerpt, excerpt
+from handlers.weblog.charts import BOX_HEIGHT, BOX_WIDTH, picture_of
+from handlers.zeitgeist.charts import Chart, Spark, chart_of, clock, spark_of
+from handlers.zeitgeist.stage import rows_of, sums_of, zeitgeist_stage
+from pipelines.zeitgeist import intervals, playbacks, player
+from pipelines.zeitgeist.check import MAX_BUCKETS, Check, check
+from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
+from pipelines.zeitgeist.playbacks import (
+    MAX_SERIES,
+    MAX_UPLOAD_BYTES,
+    SAMPLE_SPEED,
+    SPEEDS,
+    Playback,
+)
+from pipelines.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
+from pipelines.zeitgeist.series import (
+    BUCKET_MS,
+    DAY_MS,
+    MAX_NAME_CHARS,
+    BadSeriesError,
+    Series,
+    read_series,
+)
+from rollforward.flask.context import clients, settings
+from rollforward.streams import FOREVER, StreamError
+from rollforward.streams.limits import SLOTS
+
+bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
+
+TABS = ("how", "compare", "code")
+SHOWN_MS = 2 * DAY_MS
+SHOWN_BUCKETS = 24
+SHOWN_ALERTS = 12
+STEERED = {"rumour": playbacks.RUMOUR, "quiet": playbacks.SILENCE}
+
+
+# Looking
+
+
+@bp.get("")
+def page() -> ResponseReturnValue:
+    """Show the playback that goes on, or the last one."""
+    return _page("", 200)
+
+
+@bp.get("/live")
+def live() -> ResponseReturnValue:
+    """Return the part of the page that changes by itself, for the script to put in place."""
+    return live_part("zeitgeist/_live.html", **_live())
+
+
+# Playbacks
+
+
+@bp.post("/playbacks")
+def start() -> ResponseReturnValue:
+    """Play the sample, or series of uploaded files, once for each form."""
+    playback_id, speed = id_in_form(), _speed()
+    files = [each for each in request.files.getlist("files") if each.filename]
+    try:
+        if files:
+            _check_none_goes_on(playback_id)
+            many = _series(files)
+            let_in_upload(playback_id, sum(8 * len(each.buckets) for each in many))
+            parts = playbacks.upload_parts(clients(), playback_id, many)
+            title = ", ".join(part.name for part in parts)
+            wanted = playbacks.new_playback(clients(), playback_id, title, parts, speed)
+            is_new = player.start(clients(), wanted)
+        elif request.form.get("sample"):
+            is_new = player.start_sample(clients(), playback_id, speed)
+        else:
+            return _page("choose files, or press “Play the sample”", 400)
+        if not is_new:
+            flash("This form was sent before: its playback was started once.")
+    except BadSeriesError as error:
+        return _page(str(error), 400)
+    except playbacks.PlaybackGoesOnError:
+        flash("A playback goes on already. Stop it first.")
+    strike_once_each("/zeitgeist")
+    return redirect(url_for(".page", _anchor="now"), 303)
+
+
+def _check_none_goes_on(playback_id: str) -> None:
+    """Check that before a file is read or stored; `start` checks it again.
+
+    Raises:
+        PlaybackGoesOnError: another playback goes on.
+    """
+    old = playbacks.current()
+    if old is not None and old.id != playback_id and not old.is_over:
+        raise playbacks.PlaybackGoesOnError(f"{old.title} is being played")
+
+
+def _series(files: list[Any]) -> list[Series]:
+    if len(files) > MAX_SERIES:
+        raise BadSeriesError(f"one playback has at most {MAX_SERIES} series")
+    many = []
+    for file in files:
+        content = file.read(MAX_UPLOAD_BYTES + 1)
+        if len(content) > MAX_UPLOAD_BYTES:
+            raise BadSeriesError(f"a file has at most {MAX_UPLOAD_BYTES // 1024**2} MiB")
+        name = file.filename.rpartition("/")[2].removesuffix(".csv")[:MAX_NAME_CHARS]
+        try:
+            many.append(read_series(name, content))
+        except BadSeriesError as error:
+            raise BadSeriesError(f"{name}: {error}") from error
+        if sum(len(each.buckets) for each in many) > playbacks.MAX_BUCKETS:
+            raise BadSeriesError(f"one playback has at most {playbacks.MAX_BUCKETS:,} buckets")
+    return many
+
+
+@bp.post("/playbacks/<playback_id>/<any(rumour, quiet, hold, release, speed, stop):verb>")
+def steer(playback_id: str, verb: str) -> ResponseReturnValue:
+    """Change a playback while it goes on."""
+    query, feed = request.form.get("query", ""), request.form.get("feed", "")
+    playback = playbacks.current()
+    if playback is None or playback.id != playback_id:
+        abort(404, "There is no such playback. Another one may have begun: open the page again.")
+    if verb in STEERED and playback.part(query) is None:
+        abort(400, "This playback has no such query.")
+    if verb in STEERED:
+        done = playbacks.ask_for(clients(), playback_id, query, STEERED[verb])
+    elif verb == "speed":
+        done = playbacks.change_speed(clients(), playback_id, _speed())
+    elif verb == "stop":
+        done = playbacks.stop(clients(), playback_id)
+    else:
+        if feed not in FEEDS:
+            abort(400, "There is no such feed.")
+        done = playbacks.hold(playback_id, feed, is_held=verb == "hold")
+    if not done:
+        flash(f"Nothing changed: it is over, or has had {playbacks.MAX_CHANGES} changes.")
+    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+@bp.post("/intervals/<any(split, merge):verb>")
+def reshape(verb: str) -> ResponseReturnValue:
+    """Split the interval that has most to do, or merge what was split. Local only."""
+    playback = playbacks.current()
+    if not settings().is_local:
+        abort(404)
+    try:
+        if verb == "merge":
+            flash(f"Undone: {plural(intervals.merge_all(clients()), 'split')}.")
+        elif playback is None:
+            flash("Nothing was played yet: there is nothing to split.")
+        else:
+            flash(_split_in_words(intervals.split_busiest(clients(), playback)))
+    except StreamError as error:
+        flash(f"{error}.")
+    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+@bp.post("/detector/<int:version>")
+def replace_detector(version: int) -> ResponseReturnValue:
+    """Have another version of the detector take over, while all goes on. Local only."""
+    if not settings().is_local:
+        abort(404)
+    try:
+        ZEITGEIST.replace(clients(), "detector", version=version)
+        flash(f"Version {version} of the detector takes over, interval by interval.")
+    except StreamError as error:
+        flash(f"{error}.")
+    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+
+
+def _split_in_words(found: intervals.Split | None) -> str:
+    if found is None:
+        return "Each query has an interval of its own already."
+    share = 100 * found.slot // SLOTS
+    return (
+        f"The keys of {found.computation} were cut at {share} %: {found.intervals - 1} intervals "
+        f"before, {found.intervals} now. “Compare” below shows that the results are the same."
+    )
+
+
+def _speed() -> int:
+    speed = request.form.get("speed", 0, type=int)
+    if speed not in SPEEDS:
+        abort(400, f"A speed is one of {', '.join(map(str, SPEEDS))}.")
+    return speed
+
+
+# What the page is made of
+
+
+def _page(error: str, status: int) -> ResponseReturnValue:
+    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
+    if tab not in TABS:
+        abort(404)
+    live = _live()
+    html = render_template(
+        "zeitgeist/page.html",
+        error=error,
+        tab=tab,
+        check=_check(live) if tab == "compare" else None,
+        excerpts=_code() if tab == "code" else [],
+        max_mib=MAX_UPLOAD_BYTES // 1024**2,
+        max_series=MAX_SERIES,
+        **live,
+    )
+    return html, status
+
+
+def _check(live: dict[str, Any]) -> Check | None:
+    """Return whether the pipeline has what a plain run has of the chosen query.
+
+    None: there is none, or it is too long.
+    """
+    if live["playback"] is None or live["part"].buckets > MAX_BUCKETS:
+        return None
+    found = live["status"].computations
+    # Of those that keep what is compared.
+    final = min(found["history"].watermark, found["board"].watermark)
+    return check(clients(), live["playback"], live["part"], final)
+
+
+def _live() -> dict[str, Any]:
+    playback, found = playbacks.current(), ZEITGEIST.status(clients())
+    topology = ZEITGEIST.topology(clients(), seen=found)
+    rows = rows_of(found, topology, playback.front if playback else 0)
+    goes_on = playback is not None and not playback.is_over
+    is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
+    sums, now = sums_of(found), clients().clock.now()
+    stage, hits = zeitgeist_stage(playback, sums, now, is_moving=is_moving)
+    return {
+        "status": found,
+        "rows": rows,
+        "hits": hits,
+        "came": sums.came,
+        "picture": picture_of(ZEITGEIST),
+        "box": (BOX_WIDTH, BOX_HEIGHT),
+        "playback": playback,
+        "goes_on": goes_on,
+        "is_moving": is_moving,
+        "held_back": found.sources["queries"].held,
+        "feeds": FEEDS,
+        "speeds": SPEEDS,
+        "sample_speed": SAMPLE_SPEED,
+        "speed": playback.speed if playback else SAMPLE_SPEED,
+        "stage": stage,
+        "workers": workers(),
+        "usual_intervals": ZEITGEIST.intervals,
+        "versions": _versions(topology),
+        "replaced": topology.changes[:1],
+        "new_id": clients().new_id(),
+        **(_of_playback(playback, found) if playback else {}),
+    }
+
+
+def _versions(topology: Any) -> tuple[int, int]:
+    """Return which version of the detector runs, and the other one that this code has."""
+    part = topology.parts["detector"]
+    return part.version, next(each for each in part.versions if each != part.version)
+
+
+def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
+    """Return what is shown of the queries of a playback, and of the chosen one."""
+    board = board_of(clients(), playback, status)
+    part = playback.part(request.args.get("q", "")) or playback.parts[0]
+    days = max(1, -(-(playback.end - playback.begin) // DAY_MS))
+    day = request.args.get("day", 0, type=int)
+    span = _span(playback, day if 1 <= day <= days else None)
+    points = points_of(clients(), [each.query for each in playback.parts], *span, status)
+    own = points[part.query]
+    # They were read after the status, and what is complete lies before the watermark.
+    ends = [found[-1].start + BUCKET_MS for found in points.values() if found]
+    watermark = max([status.computations["counter"].watermark, *ends])
+    so_far = [] if 1 <= day <= days else open_counts(clients(), part.query, status)
+    return {
+        "part": part,
+        "board": board,
+        "told": board.told[:SHOWN_ALERTS],
+        "watermark": min(watermark, playback.last),
+        "chart": _chart(playback, board.of(part.query), own, so_far, span, watermark),
+        "sparks": _sparks(playback, board, points, span, watermark),
+        "points": [*own, *so_far][-SHOWN_BUCKETS:],
+        "open_from": so_far[0].start if so_far else FOREVER,
+        "day": day if 1 <= day <= days else None,
+        "days": days,
+        "today": min(days, max(1, (playback.front - playback.begin) // DAY_MS + 1)),
+    }
+
+
+def _sparks(
+    playback: Playback, board: Board, points: dict[str, list[Point]], span: tuple[int, int],
+    watermark: int,
+) -> dict[str, Spark]:  # fmt: skip
+    return {
+        query: spark_of(
+            found, board.of(query), span=span, watermark=watermark, shift=playback.shift
+        )
+        for query, found in points.items()
+    }
+
+
+def _span(playback: Playback, day: int | None) -> tuple[int, int]:
+    """Return from when to when a chart is: two days up to the front, or to the end of a day."""
+    if day is not None:
+        end = playback.begin + day * DAY_MS
+    else:
+        # A little ahead, so that the front can be seen to move.
+        end = max(playback.begin + SHOWN_MS, min(playback.last, playback.front) + SHOWN_MS // 20)
+    return end - SHOWN_MS, end
+
+
+def _chart(
+    playback: Playback, alerts: Any, points: list[Point], so_far: list[Point],
+    span: tuple[int, int], watermark: int,
+) -> Chart:  # fmt: skip
+    return chart_of(
+        points, [each for each in so_far if each.start < span[1]], alerts,
+        span=span, watermark=watermark, front=playback.front, shift=playback.shift,
+    )  # fmt: skip
+
+
+def _code() -> list[Excerpt]:
+    return [
+        excerpt("pipelines.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
+        excerpt("pipelines.zeitgeist.pipeline", "Usual", "What is usual goes with each count"),
+        excerpt("pipelines.zeitgeist.pipeline", "Watcher", "What is odd"),
+        excerpt("pipelines.zeitgeist.model", "Model.expected", "Mean and spread by hour of week"),
+        excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
+        excerpt("pipelines.zeitgeist.detector", "Detector.complete", "Evidence over some buckets"),
+        excerpt("pipelines.zeitgeist.detector", "Side.bar", "How much evidence is enough"),
+        excerpt("pipelines.zeitgeist.player", "play", "A step of a playback"),
+    ]
+
+
+@bp.app_template_filter("series_time")
+def series_time(at: int, playback: Playback) -> str:
+    """Return a time of the stream as the series has it."""
+    return clock(at - playback.shift)

@@ -1,0 +1,214 @@
+"""The pages of quilts: what their form does once, what they refuse, and what they show."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+
+from handlers.quilt.stage import Hits, hits_of
+from handlers.shared.incidents import Delivery, Incidents
+from models.quilt import QuiltSquare, newest_quilts, quilt_key
+from pipelines.quilt import quilts
+from pipelines.quilt.design import Design
+from tests.handlers.conftest import Browser
+from tests.handlers.looking import look_only
+from tests.rollforward.batches.harness import deliver_all
+from tests.world import Services, World
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+FORM, OTHER = "a" * 32, "b" * 32
+CHOSEN = {"size": "8", "palette": "dusk", "pattern": "rings", "pace": "fast"}
+
+
+@pytest.fixture
+def quilt(browser: Browser) -> str:
+    """A quilt of which no square is painted, and where its page is."""
+    response = browser.post("/quilt", {"id": FORM, **CHOSEN})
+    assert response.status_code == 303, response.text
+    return response.headers["Location"].partition("#")[0]
+
+
+def picture(text: str) -> Any:
+    """Return what the script would draw."""
+    found = re.search(r"data-squares='?\"?([^>]*?)\"?>", text)
+    assert found is not None
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.parametrize("path", ["/quilt", f"/quilt/{FORM}", f"/quilt/{FORM}/live"])
+def test_what_is_read_changes_nothing(
+    browser: Browser, quilt: str, snapshot: Callable[[], Any], path: str
+) -> None:
+    """S19, S18: looking leaves the store as it was, and every response has its headers."""
+    look_only(browser, snapshot, path)
+
+
+def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
+    """A card and an entry; before the first quilt the page says what to press."""
+    assert browser.get("/").text.count('href="/quilt"') == 2
+    assert "Press “Make a quilt”" in browser.get("/quilt").text
+
+
+def test_a_quilt_is_painted_and_then_finished(browser: Browser, world: World, quilt: str) -> None:
+    """F1: blank and busy first; in the end each square has its row, and one completion has run."""
+    before = browser.get(quilt).text
+    assert "0 <span" in before
+    assert "data-spinner" in before
+    assert picture(before) == {"finished": False, "squares": [0] * 64, "hits": {}}
+
+    world.settle()
+
+    after = browser.get(f"{quilt}?tab=table").text
+    assert "data-spinner" not in after
+    assert "64 of 64 squares painted, 0 blank, one completion" in after
+    assert all(picture(after)["squares"])
+    assert after.count("<td>Painted</td>") == 64
+    with world.context():
+        assert len(QuiltSquare.query().fetch(keys_only=True)) == 64
+        assert quilt_key(FORM).get().outcome == "succeeded"
+
+
+def test_a_quilt_of_quilts_shows_its_pieces(browser: Browser, world: World) -> None:
+    """F1: four nested batches of 64; the whole is complete when all of them are."""
+    browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "4x8"})
+    assert "Piece 4: 0 of 64" in browser.get(f"/quilt/{FORM}").text
+
+    world.settle()
+
+    text = browser.get(f"/quilt/{FORM}").text
+    assert [f"Piece {number}: 64 of 64" in text for number in (1, 2, 3, 4)] == [True] * 4
+    assert "256 of 256 squares painted, 0 blank, one completion" in text
+
+
+def test_the_spinner_waits_for_the_completion_task(
+    browser: Browser, world: World, quilt: str
+) -> None:
+    """All squares are painted, and the quilt is not finished before that task has run."""
+    deliver_all(world, "default")
+    deliver_all(world, "quilt")
+    world.clock.sleep(1)
+    deliver_all(world, "fork-join")
+
+    text = browser.get(quilt).text
+    assert all(picture(text)["squares"])
+    assert "data-spinner" in text
+    assert "All painted, its completion is to come" in text
+
+
+def test_a_form_that_is_sent_twice_makes_one_quilt(
+    browser: Browser, world: World, quilt: str
+) -> None:
+    """The second one leads to the same page."""
+    again = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "16"})
+
+    assert again.headers["Location"].partition("#")[0] == quilt
+    with world.context():
+        assert len(newest_quilts().fetch(2)) == 1
+        assert quilt_key(FORM).get().edge == 8
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("size", "9"), ("size", ""), ("palette", "<b>"), ("pattern", "none"), ("pace", "-1")],
+)
+def test_what_cannot_be_made_is_refused(
+    browser: Browser, snapshot: Callable[[], Any], field: str, value: str
+) -> None:
+    """A clear 400, and nothing changed."""
+    before = snapshot()
+
+    response = browser.post("/quilt", {"id": FORM, **CHOSEN, field: value})
+
+    assert response.status_code == 400
+    assert f'id="{field}-error"' in response.text or field == "palette"
+    assert "One of " in response.text
+    assert "<b>" not in response.text.partition('class="stage"')[0].partition("problem")[0]
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("name", ["x", FORM, "A" * 32, "a" * 33, "..%2f", f"{FORM}.svg"])
+def test_a_quilt_that_is_not_there_is_404(browser: Browser, name: str) -> None:
+    assert browser.get(f"/quilt/{name}").status_code == 404
+
+
+def test_the_picture_shows_what_is_painted(browser: Browser, world: World, quilt: str) -> None:
+    """As a file of its own; blank squares have no colour. Once finished it may be kept."""
+    blank = browser.get(f"{quilt}.svg")
+    assert blank.headers["Content-Type"] == "image/svg+xml"
+    assert blank.text.count('fill="none"') == 64
+
+    world.settle()
+
+    whole = browser.get(f"{quilt}.svg")
+    assert whole.text.count('fill="#') == 64
+    assert "max-age" in whole.headers["Cache-Control"]
+
+
+def test_deliveries_that_were_hit_belong_to_their_squares(services: Services) -> None:
+    """A hit is open until the task is done; one without a square is of a piece."""
+
+    def delivery(number: object, state: str) -> Delivery:
+        body = {"args": json.dumps({"number": number})} if number is not None else {}
+        return Delivery(
+            "t", "quilt", "/tasks/batches/quilt/paint", "normal", ("error",), 1.0, 1.1, 500, None,
+            "", state, None, body,
+        )  # fmt: skip
+
+    seen = Incidents([delivery(3, "done"), delivery(3, "live"), delivery(5, "done"),
+                      delivery(None, "live"), delivery("x", "live")])  # fmt: skip
+
+    assert hits_of(seen) == {3: Hits(2, is_open=True), 5: Hits(1, is_open=False)}
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_form_whose_quilt_is_deleted_makes_no_other(
+    world: World, browser: Browser, monkeypatch: pytest.MonkeyPatch, pieces: int, days: int
+) -> None:
+    """F1: its batch has painted and would not again; also when its rows are removed."""
+    monkeypatch.setattr(quilts, "MAX_QUILTS", 1)
+    design = Design(2, pieces, "indigo", "rings", 0)
+    for form_id in (FORM, OTHER, "c" * 32):
+        with world.context():
+            assert quilts.make(world.clients, form_id, design)
+        world.settle()
+        world.clock.sleep(1)
+    world.clock.sleep(days * 24 * 3600)
+    world.sweep()
+    world.settle()
+
+    size = {1: "8", 4: "4x8"}[pieces]
+    again = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": size})
+
+    assert again.status_code == 410
+    assert "is deleted by now" in again.text
+    assert "This is gone" in again.text
+    assert browser.get(f"/quilt/{FORM}").status_code == 404
+    assert world.engine.due() == []
+
+
+def test_a_quilt_whose_tasks_were_lost_is_not_given_up(world: World, browser: Browser) -> None:
+    """F3: its page says so for as long as the sweep takes, and then who creates them again."""
+    with world.context():
+        quilts.make(world.clients, FORM, Design(2, 1, "indigo", "rings", 0))
+    world.engine.reset("")
+    world.clock.sleep(29 * 60)
+    waits = browser.get(f"/quilt/{FORM}").text
+    world.clock.sleep(17 * 60)
+    late = browser.get(f"/quilt/{FORM}").text
+
+    world.sweep()
+    world.settle()
+
+    assert "Being painted" in waits
+    assert "waits for a sweep" in late
+    assert "given up" not in late
+    done = browser.get(f"/quilt/{FORM}").text
+    assert "Finished" in done
+    assert "a sweep" not in done

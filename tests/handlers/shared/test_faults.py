@@ -1,0 +1,159 @@
+"""Faults at the press of a button: on a laptop alone, and back to a page of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from handlers.shared import faults
+from tests.handlers.conftest import Browser, app_with, on_app_engine, on_cloud_run
+from tests.handlers.invitations.party import ID, PAGE
+from tests.world import World
+
+NOBODY = "http://127.0.0.1:1"  # Nothing listens there.
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"),
+        *("/break-it/workers", "/zeitgeist/intervals/split", "/zeitgeist/intervals/merge"),
+        "/zeitgeist/detector/2",
+    ],
+)
+@pytest.mark.parametrize("deployed", [on_app_engine, on_cloud_run])
+def test_nothing_is_broken_in_a_deployed_app(
+    world: World, path: str, deployed: Callable[[World], Any]
+) -> None:
+    """These routes are 404 there, even with a platform to ask set by mistake."""
+    settings = replace(deployed(world), devserver_url=world.services.cloud_tasks.control_url)
+    browser = Browser(app_with(world, settings=settings))
+    secure = {"base_url": "https://x.example"}
+    page = browser.get("/invitations", **secure).text
+    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert found is not None
+    referred = {"Referer": "https://x.example/"}
+
+    response = browser.post(path, token=found[1], headers=referred, **secure)
+
+    assert response.status_code == 404
+    assert world.engine.faults.all() == []
+
+
+@pytest.fixture
+def breaker(world: World) -> Browser:
+    """A browser of an app that has a local platform to ask."""
+    url = world.services.cloud_tasks.control_url
+    return Browser(app_with(world, settings=replace(world.settings, devserver_url=url)))
+
+
+BACKS = {
+    "": "/",
+    PAGE: PAGE,
+    "//evil.example": "/",
+    "//evil.example/invitations/x": "/",
+    "/\\evil.example": "/",
+    "\\\\evil.example": "/",
+    "https://evil.example/invitations/" + ID: "/",
+    "https:evil.example": "/",
+    "javascript:alert(1)": "/",
+    "http://[": "/",
+    "//[/invitations/": "/",
+    "/\t/evil.example": "/",
+    " //evil.example": "/",
+    "/invitations//evil.example": "/",
+    "/invitations/../..//evil.example": "/",
+    f"{PAGE}\n//evil.example": "/",
+    f"{PAGE}\r\nX: y": "/",
+    f"{PAGE}?x=//evil.example": "/",
+    f"{PAGE}/": "/",
+    "\x00//evil.example": "/",
+    "/" * 200: "/",
+}
+
+
+@pytest.mark.parametrize("back", BACKS, ids=lambda text: repr(text[:24]))
+def test_a_switch_leads_back_to_a_page_of_ours(breaker: Browser, back: str) -> None:
+    """S20: whatever `back` says, the response leads to a party's page or to the front page."""
+    response = breaker.post("/break-it/errors/off", {"back": back})
+
+    assert response.status_code == 303
+    assert response.headers["Location"] == BACKS[back]
+
+
+def test_a_switch_is_on_once_and_off_again(breaker: Browser, party_page: str) -> None:
+    """Switching on twice is on; the page says so; off is off."""
+    for _ in range(2):
+        assert breaker.post("/break-it/lost/on", {"back": party_page}).status_code == 303
+    assert switched_on(breaker, party_page) == ["Lost responses"]
+
+    for _ in range(2):
+        assert breaker.post("/break-it/lost/off").status_code == 303
+    assert switched_on(breaker, party_page) == []
+    assert breaker.post("/break-it/nothing/on").status_code == 404
+
+
+def switched_on(browser: Browser, page: str) -> list[str]:
+    """Return the names of the switches that a page shows as on."""
+    return re.findall(r'aria-checked="true"[^>]*><span[^>]*></span>([^<]+)', browser.get(page).text)
+
+
+@pytest.fixture
+def party_page(breaker: Browser) -> str:
+    return breaker.create_party(ID)
+
+
+@pytest.fixture
+def alone(world: World) -> Browser:
+    """A browser of an app whose local platform does not answer."""
+    return Browser(app_with(world, settings=replace(world.settings, devserver_url=NOBODY)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/break-it/errors/on", "/break-it/lost/off", "/break-it/worker/kill"),
+        "/break-it/workers",
+    ],
+)
+def test_a_silent_platform_is_said_to_be_silent(alone: Browser, path: str) -> None:
+    """The response leads back to the page, which says what to do: it is no error of ours."""
+    assert alone.post(path).status_code == 303
+    assert "The local platform did not answer" in alone.get("/").text
+
+
+@pytest.mark.parametrize("count", ["", "0", "-1", "33", "two", "1" * 40])
+def test_a_bad_count_of_workers_is_refused(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, count: str
+) -> None:
+    """The page says which counts there are, instead of blaming a platform that answers."""
+    asked = []
+
+    def platform(method: str, path: str, body: Any) -> Any:
+        asked.append(method)
+        return {"count": 2, "max": 32}
+
+    monkeypatch.setattr(faults, "ask_platform", platform)
+
+    refused = browser.post("/break-it/workers", {"count": count})
+
+    assert refused.status_code == 400
+    assert "count must be a whole number from 1 to 32." in refused.text
+    assert asked == ["GET"]
+
+
+def test_a_flush_that_worked_is_not_called_a_failure(world: World, alone: Browser) -> None:
+    """memcached was emptied; what failed is the mark of it, and the page says so."""
+    if world.services.memcached is None:
+        pytest.skip("needs memcached")
+    alone.post("/break-it/memcached/flush")
+    page = alone.get("/").text
+
+    assert "memcached is empty" in page
+    assert "memcached does not answer" not in page

@@ -1,0 +1,56 @@
+"""The API against its own description, with requests that nobody wrote down. S29."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, assume, given, settings
+from schemathesis.generation import GenerationMode
+
+from handlers.sums.openapi import DESCRIPTION
+from pipelines.sums import sums
+from tests.world import World
+
+pytestmark = [
+    pytest.mark.parametrize("services", ["datastore"], indirect=True),
+    # Threads of the app draw numbers while it makes up requests.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
+
+EXAMPLES = 15
+OPERATIONS = [
+    (path, method, mode)
+    for path, item in DESCRIPTION["paths"].items()
+    for method in item.keys() - {"parameters"}
+    for mode in GenerationMode
+    # What takes no input cannot be asked wrongly.
+    if mode is GenerationMode.POSITIVE or "parameters" in item
+]
+
+
+@pytest.mark.parametrize(("path", "method", "mode"), sorted(OPERATIONS))
+def test_whatever_is_asked_the_answer_is_one_that_is_described(
+    world: World, path: str, method: str, mode: GenerationMode
+) -> None:
+    """No error of ours, no status or shape that is not described, nothing odd that is accepted."""
+    with world.context():
+        sums.create("visitors")
+    numbers = itertools.count()
+    schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", world.app)
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(case=schema[path][method].as_strategy(generation_mode=mode))
+    def ask(case: schemathesis.Case) -> None:
+        if mode is GenerationMode.POSITIVE and "name" in case.path_parameters:
+            case.path_parameters["name"] = "visitors"  # A name that was drawn is hardly a sum's.
+        if mode is GenerationMode.POSITIVE and "Idempotency-Key" in (case.headers or {}):
+            # The same key with another body is refused, and rightly.
+            case.headers["Idempotency-Key"] = f"{next(numbers)}"
+        # 5.0 is an integer to JSON Schema, and none to us: beyond 2**53 a reader would round it.
+        is_object = mode is GenerationMode.POSITIVE and isinstance(case.body, dict)
+        assume(not is_object or type(case.body["amount"]) is int)
+        case.call_and_validate()
+
+    ask()
