@@ -1,23 +1,17 @@
-"""Pictures of the web log: its pipeline, the log over its own time, results over the run's time.
+"""Pictures of the web log: the log over its own time, and results over the run's time.
 
-Lengths across are in percent of the picture, heights in pixels; the pipeline is all in pixels.
+Lengths across are in percent of the picture, heights in pixels.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.weblog.progress import Progress
 from pipelines.weblog.results import Results
-from rollforward.streams import Pipeline
 
-BOX_WIDTH, BOX_HEIGHT = 150, 70
-COLUMN, ROW = 194, 78
-MARGIN = 9
-# How far a line goes from a box before it turns.
-TURN = 21
 BARS_HIGH, SECONDS_HIGH = 54, 20
 MAX_BARS = 96
 # Steps between the dates below a chart, in minutes, and how many there may be.
@@ -28,108 +22,6 @@ WINDOW_MS = 300_000
 DRAWN = "error-rates"
 # A bar of anything can be seen.
 MIN_HIGH = 1.5
-
-
-@dataclass(frozen=True)
-class Box:
-    """A source or a computation, by the place of its upper left corner."""
-
-    name: str
-    x: int
-    y: int
-    is_source: bool
-
-
-@dataclass(frozen=True)
-class Line:
-    """A stream from one box to another: where it begins and ends, and the height at which it goes.
-
-    `path` is what SVG draws.
-    """
-
-    stream: str
-    x1: int
-    y1: int
-    x2: int
-    y2: int
-    lane: int
-
-    @property
-    def path(self) -> str:
-        out, back = self.x1 + TURN, self.x2 - TURN
-        return (
-            f"M{self.x1} {self.y1}C{out - 8} {self.y1} {self.x1 + 8} {self.lane} {out} {self.lane}"
-            f"H{back}C{self.x2 - 8} {self.lane} {back + 8} {self.y2} {self.x2} {self.y2}"
-        )
-
-
-@dataclass(frozen=True)
-class Picture:
-    """The boxes and lines of a pipeline, and the size of all."""
-
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
-    width: int
-    height: int
-
-
-def picture_of(pipeline: Pipeline) -> Picture:
-    """Return the picture: each computation right of those that write for it, and about as high."""
-    columns = _columns(pipeline)
-    rows = _rows(pipeline, columns)
-    boxes = {
-        name: Box(name, MARGIN + x * COLUMN, MARGIN + rows[name] * ROW, name in pipeline.sources)
-        for name, x in columns.items()
-    }
-    return Picture(
-        tuple(boxes.values()),
-        _lines(pipeline, boxes),
-        2 * MARGIN + max(columns.values()) * COLUMN + BOX_WIDTH,
-        2 * MARGIN + max(rows.values()) * ROW + BOX_HEIGHT,
-    )
-
-
-def _columns(pipeline: Pipeline) -> dict[str, int]:
-    """Return for each source and computation how far to the right it stands."""
-    graph = pipeline.graph
-    columns = dict.fromkeys(pipeline.sources, 0)
-    for name in graph.order:
-        columns[name] = 1 + max((columns[each] for each in graph.upstream[name]), default=0)
-    return columns
-
-
-def _rows(pipeline: Pipeline, columns: Mapping[str, int]) -> dict[str, int]:
-    """Return how far down each stands: as near as it can to the middle of what it reads."""
-    rows: dict[str, int] = {}
-    for name, column in columns.items():
-        above = [rows[each] for each in pipeline.graph.upstream.get(name, ())]
-        wanted = round(sum(above) / len(above)) if above else 0
-        taken = {row for each, row in rows.items() if columns[each] == column}
-        rows[name] = min(set(range(len(columns))) - taken, key=lambda row: abs(row - wanted))
-    return rows
-
-
-def _lines(pipeline: Pipeline, boxes: Mapping[str, Box]) -> tuple[Line, ...]:
-    return tuple(
-        _line(stream, boxes[writer], boxes[reader], boxes)
-        for stream, readers in pipeline.graph.readers.items()
-        for writer in _writers(pipeline, stream)
-        for reader, _ in readers
-    )
-
-
-def _writers(pipeline: Pipeline, stream: str) -> list[str]:
-    """Return who writes a stream; its source has its name."""
-    found = [each.name for each in pipeline.computations.values() if stream in each.written]
-    return found or [stream]
-
-
-def _line(stream: str, start: Box, end: Box, boxes: Mapping[str, Box]) -> Line:
-    """Return a line; it goes below the boxes that stand between."""
-    y = start.y + BOX_HEIGHT // 2
-    is_blocked = any(each.y == start.y and start.x < each.x < end.x for each in boxes.values())
-    lane = start.y + (BOX_HEIGHT + ROW) // 2 if is_blocked else y
-    return Line(stream, start.x + BOX_WIDTH, y, end.x, end.y + BOX_HEIGHT // 2, lane)
 
 
 # The log over its own time

@@ -24,15 +24,10 @@ from flask.typing import ResponseReturnValue
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import id_in_form
 from handlers.shared.live import live_part
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.shared.quotas import SAMPLE_BYTES, let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
-from handlers.weblog.charts import (
-    BOX_HEIGHT,
-    BOX_WIDTH,
-    SECONDS_HIGH,
-    log_chart,
-    picture_of,
-)
+from handlers.weblog.charts import SECONDS_HIGH, log_chart
 from handlers.weblog.stage import weblog_stage
 from pipelines.weblog.loads import (
     MAX_LOG_BYTES,

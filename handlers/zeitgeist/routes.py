@@ -11,9 +11,9 @@ from handlers.shared.faults import strike_once_each, workers
 from handlers.shared.formatting import plural
 from handlers.shared.forms import id_in_form
 from handlers.shared.live import live_part
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.shared.quotas import let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
-from handlers.weblog.charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.zeitgeist.charts import Chart, Spark, chart_of, clock, spark_of
 from handlers.zeitgeist.stage import rows_of, sums_of, zeitgeist_stage
 from pipelines.zeitgeist import intervals, playbacks, player

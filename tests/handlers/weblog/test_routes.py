@@ -13,8 +13,8 @@ import pytest
 
 from handlers.shared.formatting import lag_text, short
 from handlers.shared.incidents import Delivery, Incidents
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.shared.stream_stage import Hits, hits_of
-from handlers.weblog.charts import BOX_HEIGHT, BOX_WIDTH, picture_of
 from models.weblog import access_logs
 from pipelines.weblog import loads, progress, source
 from pipelines.weblog.lines import read_log
