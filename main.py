@@ -10,11 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from flask import Flask, render_template
-from flask.typing import ResponseReturnValue
+from flask import Flask
 
 import handlers
-from handlers import limits
 from handlers.settings import DemoSettings
 from pipelines.counters.counters import WAYS, is_row_of
 from pipelines.invitations.mail import Mailer, SmtpMailer
@@ -23,9 +21,6 @@ from rollforward import flask as endpoints
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, open_cache
 from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
-
-# Takes nothing but JSON, and no cookies: handlers/sums/api.py says why.
-API_PREFIX = "/api/"
 
 
 def serve() -> Flask:
@@ -67,11 +62,5 @@ def open_clients(
 def create_app(settings: DemoSettings, clients: Clients, registry: Registry = APP) -> Flask:
     """Return the app, on clients that are open, for the parts of a registry."""
     app = Flask(__name__)
-    limits.register(app, settings.requests_per_minute, settings.platform)
-    endpoints.mount(app, settings, clients, registry, error_page=_error_page, api_prefix=API_PREFIX)
-    handlers.register(app)
+    handlers.mount(app, settings, clients, registry)
     return app
-
-
-def _error_page(status: int, message: str) -> ResponseReturnValue:
-    return render_template("error.html", status=status, message=message), status

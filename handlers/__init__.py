@@ -1,75 +1,64 @@
-"""The HTTP of the demo app: one folder a demo, and in `shared` what several of them need."""
+"""The HTTP of the demo app: one folder a demo, and in `shared` what several of them need.
+
+Cloud Tasks calls /tasks/, the scheduler of cron.yaml /cron/, a load balancer /health/; operators
+call /control/ and /metrics. The library answers all of these. The other routes are the demos'.
+"""
 
 from __future__ import annotations
 
-from flask import Flask
+from flask import Flask, render_template
+from flask.typing import ResponseReturnValue
 
-from handlers.blog import routes as blog_routes
-from handlers.blog import writing as blog_writing
-from handlers.counters import routes as counters_routes
-from handlers.grades import routes as grades_routes
-from handlers.home import demo_runs
-from handlers.home import routes as home_routes
-from handlers.invitations import routes as invitations_routes
-from handlers.numbers import routes as numbers_routes
-from handlers.quilt import routes as quilt_routes
+from handlers import (
+    blog,
+    counters,
+    grades,
+    home,
+    invitations,
+    limits,
+    numbers,
+    quilt,
+    sums,
+    weblog,
+    zeitgeist,
+)
+from handlers.settings import DemoSettings
 from handlers.shared import faults, formatting
-from handlers.sums import api as sums_api
-from handlers.sums import routes as sums_routes
-from handlers.weblog import routes as weblog_routes
-from handlers.zeitgeist import routes as zeitgeist_routes
-from rollforward.flask.live import watch
+from rollforward import flask as endpoints
+from rollforward.flask import cron, health, live, metrics, pull_queues, runs, streams, tasks
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+
+# Takes nothing but JSON, and no cookies: handlers/sums/api.py says why.
+API_PREFIX = "/api/"
+DEMOS = (home, invitations, grades, sums, numbers, counters, blog, quilt, weblog, zeitgeist)
 
 
-def register(app: Flask) -> None:
-    """Mount every blueprint."""
-    app.register_blueprint(home_routes.bp)
-    app.register_blueprint(invitations_routes.bp)
-    app.register_blueprint(grades_routes.bp)
-    app.register_blueprint(sums_routes.bp)
-    app.register_blueprint(sums_api.bp)
-    app.register_blueprint(numbers_routes.bp)
-    app.register_blueprint(counters_routes.bp)
-    app.register_blueprint(blog_routes.bp)
-    app.register_blueprint(blog_writing.bp)
-    app.register_blueprint(quilt_routes.bp)
-    app.register_blueprint(weblog_routes.bp)
-    app.register_blueprint(zeitgeist_routes.bp)
+def mount(app: Flask, settings: DemoSettings, clients: Clients, registry: Registry) -> None:
+    """Mount the endpoints of the library and the pages of the demos, on clients that are open."""
+    limits.register(app, settings.requests_per_minute, settings.platform)
+    endpoints.configure(
+        app, settings, clients, registry, error_page=_error_page, api_prefix=API_PREFIX
+    )
+    _mount_library(app)
+    for demo in DEMOS:
+        demo.register(app)
     app.register_blueprint(faults.bp)
-    demo_runs.register(app)
-    _watch(app)
+    live.watch(app, "stages", "/break-it/")
     formatting.register(app)
 
 
-def _watch(app: Flask) -> None:
-    """Say which requests and tasks change what pages show. Some publish by themselves, too."""
-    watch(app, "stages", "/break-it/")
-    watch(
-        app,
-        "invitations",
-        "/invitations",
-        "/demo/invitations",
-        "/tasks/continuations/tell-guests",
-        "/tasks/continuations/import-guests",
-    )
-    watch(
-        app,
-        "grades",
-        "/grades",
-        "/demo/grades",
-        "/tasks/grades/",
-        "/tasks/materialized-views/grades/",
-        "/tasks/fork-join/views-grades/",
-        *(f"/tasks/continuations/{job}" for job in ("add-students", "import-students")),
-        *(f"/tasks/continuations/{job}" for job in ("fill-school", "views-grades-")),
-    )
-    watch(app, "sums", "/sums", "/api/v1/sums", "/demo/sums")
-    watch(app, "sums", "/tasks/sums/", "/tasks/fork-join/sums/")
-    watch(app, "counters", "/counters", "/demo/counters", "/tasks/counters-demo/")
-    watch(app, "counters", "/tasks/counters/", "/tasks/fork-join/counters-")
-    watch(app, "numbers", "/numbers", "/demo/numbers")
-    watch(app, "numbers", "/tasks/numbers/", "/tasks/continuations/measure-numbers")
-    watch(app, "blog", "/blog/samples", "/tasks/continuations/add-sample-")
-    watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")
-    watch(app, "zeitgeist", "/zeitgeist", "/demo/zeitgeist")
-    watch(app, "zeitgeist", "/tasks/zeitgeist/", "/tasks/streams/zeitgeist/")
+def _mount_library(app: Flask) -> None:
+    """Mount the endpoints that `rollforward.flask.mount` mounts for an app, one by one."""
+    app.register_blueprint(tasks.bp)  # /tasks/<path>: Cloud Tasks delivers tasks.
+    app.register_blueprint(cron.bp)  # /cron/[<pattern>/]sweep: the scheduler, by cron.yaml.
+    health.register(app)  # /health/live, /health/ready, /_ah/warmup: load balancer, App Engine.
+    app.register_blueprint(metrics.bp)  # /metrics: monitoring scrapes gauges.
+    app.register_blueprint(runs.bp)  # /control/runs: operators, by the CLI or the console.
+    pull_queues.register(app)  # /api/v1/pull: workers lease items.
+    streams.register(app)  # /api/v1/streams: programs push records.
+    live.register(app)  # /updates/<token>: a page waits for its next version.
+
+
+def _error_page(status: int, message: str) -> ResponseReturnValue:
+    return render_template("error.html", status=status, message=message), status

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Blueprint, Flask, flash, redirect, request, url_for
+from flask import Blueprint, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
@@ -230,7 +230,7 @@ def _tour_step(values: MultiDict[str, str]) -> int | None:
     return step if 1 <= step <= len(TOUR) else None
 
 
-def _tour() -> dict[str, Any]:
+def tour() -> dict[str, Any]:
     # Not the form's: a page that says what is wrong with a form must not read it again.
     step = _tour_step(request.args)
     if step is None:
@@ -245,9 +245,3 @@ def _tour() -> dict[str, Any]:
         "tour_stays": stays,
         "tour_id": clients().new_id(),
     }
-
-
-def register(app: Flask) -> None:
-    """Mount the routes, and tell templates where the tour is."""
-    app.register_blueprint(bp)
-    app.context_processor(_tour)

@@ -1,0 +1,1 @@
+"""Modules that several demos need; none of them imports a demo."""

@@ -12,7 +12,7 @@ Routes: POST /tasks/<path>; GET /cron/sweep, /cron/<pattern>/sweep, /metrics, /h
 template).
 """
 
-from rollforward.flask.app import mount, open_clients, serve, start
+from rollforward.flask.app import configure, mount, open_clients, serve, start
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.settings import BadSettingsError, Settings
 
@@ -20,6 +20,7 @@ __all__ = [
     "BadSettingsError",
     "Settings",
     "clients",
+    "configure",
     "mount",
     "open_clients",
     "registry",

@@ -39,13 +39,11 @@ from rollforward.flask import (
 from rollforward.flask.context import Wiring
 from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
-from rollforward.pull_queues.pattern import PullQueues
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from rollforward.runtime.limits import DatastoreLimits
 from rollforward.runtime.open_transactions import OpenTransactions
 from rollforward.runtime.processes import NoProcesses, open_processes
-from rollforward.streams.pattern import Streams
 from rollforward.tasks import CloudTaskQueue
 from rollforward.tasks.errors import UnknownQueueError
 
@@ -136,9 +134,31 @@ def mount(
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
 ) -> None:
-    """Mount tasks, cron, health, metrics, runs, live updates, and guard all requests of the app.
+    """Configure an app, and mount tasks, cron, health, metrics, runs, live updates and APIs.
 
     Args:
+        error_page, api_prefix: As of `configure`.
+    """
+    configure(app, settings, clients, registry, error_page=error_page, api_prefix=api_prefix)
+    for endpoints in (tasks, cron, metrics, runs):
+        app.register_blueprint(endpoints.bp)
+    for services in (health, live, pull_queues, streams):
+        services.register(app)
+
+
+def configure(
+    app: Flask,
+    settings: Settings,
+    clients: Clients,
+    registry: Registry,
+    *,
+    error_page: errors.ErrorPage = errors.plain_page,
+    api_prefix: str | None = None,
+) -> None:
+    """Wire an app to its clients and guard all its requests; its endpoints are mounted after it.
+
+    Args:
+        error_page: Shows a person a status and a sentence.
         api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
             CSRF token, and their errors are problem details.
     """
@@ -157,14 +177,6 @@ def mount(
     if settings.reports_folder:
         costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
     security.register(app, settings)
-    for endpoints in (tasks, cron, metrics, runs):
-        app.register_blueprint(endpoints.bp)
-    health.register(app)
-    live.register(app)
-    if registry.parts(PullQueues.name):
-        app.register_blueprint(pull_queues.bp)
-    if registry.parts(Streams.name):
-        app.register_blueprint(streams.bp)
     errors.register(app, error_page)
     app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
 

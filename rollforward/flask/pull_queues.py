@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
-from flask import Blueprint, jsonify
+from flask import Blueprint, Flask, jsonify
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from rollforward.flask.auth import workers_only
-from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.context import Wiring, clients, registry, settings
 from rollforward.flask.json_requests import idempotency_key, refuse, typed_body
 from rollforward.pull_queues import (
     OLDEST,
@@ -29,6 +29,7 @@ from rollforward.pull_queues import (
     PullQueue,
 )
 from rollforward.pull_queues.items import MAX_PAYLOAD_BYTES, MAX_TAG_CHARS
+from rollforward.pull_queues.pattern import PullQueues
 from rollforward.pull_queues.queue import MAX_LEASE_S
 
 bp = Blueprint("rollforward_pull_queues", __name__, url_prefix="/api/v1/pull")
@@ -77,6 +78,13 @@ class Renewal(Held):
 @dataclass(frozen=True)
 class Release(Held):
     delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
+
+
+def register(app: Flask) -> None:
+    """Mount the API, if the registry of the app has pull queues."""
+    wiring: Wiring = app.extensions["wiring"]
+    if wiring.registry.parts(PullQueues.name):
+        app.register_blueprint(bp)
 
 
 @bp.post("/<name>/items")

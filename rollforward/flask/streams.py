@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import pydantic
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Flask, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from rollforward.flask.auth import workers_only
-from rollforward.flask.context import clients, registry
+from rollforward.flask.context import Wiring, clients, registry
 from rollforward.flask.json_requests import refuse, typed_body
 from rollforward.streams import Pipeline, Pushed
 from rollforward.streams.errors import (
@@ -26,6 +26,7 @@ from rollforward.streams.errors import (
     TopologyError,
     UnknownStreamError,
 )
+from rollforward.streams.pattern import Streams
 from rollforward.tasks import Retry, Unavailable
 
 bp = Blueprint("rollforward_streams", __name__, url_prefix="/api/v1/streams")
@@ -57,6 +58,13 @@ class NewRecords:
 class WantedVersion:
     __pydantic_config__ = _STRICT
     version: Annotated[int, pydantic.Field(ge=1)] | None = None
+
+
+def register(app: Flask) -> None:
+    """Mount the API, if the registry of the app has pipelines."""
+    wiring: Wiring = app.extensions["wiring"]
+    if wiring.registry.parts(Streams.name):
+        app.register_blueprint(bp)
 
 
 @bp.post("/<pipeline>/<stream>")
