@@ -12,6 +12,8 @@ from tests.documents import ROOT, named, sources
 from tests.planted import PACKAGES
 from tests.planted import named as planted_in
 
+pytestmark = pytest.mark.fast
+
 MAX_NAMES = 12
 MAX_LINES = 450
 MAX_METHODS = 20

@@ -10,6 +10,8 @@ import pytest
 from tests.documents import text_of
 from tests.pictures import IMAGES, PICTURES, Forms, main, missing_font
 
+pytestmark = pytest.mark.fast
+
 PAGE = """
 <form action="/search"><input name="q"></form>
 <form action="/send?x=1">

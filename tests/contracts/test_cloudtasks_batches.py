@@ -12,6 +12,8 @@ from google.longrunning import operations_pb2
 
 from tests.contracts.conftest import PARENT, Cloud
 
+pytestmark = pytest.mark.fast
+
 CreateState = tasks_v2.BatchCreateTasksMetadata.State
 ALREADY_EXISTS, INVALID_ARGUMENT, NOT_FOUND = 6, 3, 5
 

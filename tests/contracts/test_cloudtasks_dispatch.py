@@ -10,6 +10,8 @@ from tests.contracts.conftest import Cloud, serving
 from tests.contracts.received import ACCOUNT
 from tests.stack import until
 
+pytestmark = pytest.mark.fast
+
 
 def statuses_of(cloud: Cloud, task: tasks_v2.Task) -> list[int | None]:
     """Return the answers to a task's attempts."""

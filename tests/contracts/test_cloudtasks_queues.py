@@ -9,6 +9,8 @@ from google.cloud import tasks_v2
 
 from tests.contracts.conftest import PARENT, Cloud
 
+pytestmark = pytest.mark.fast
+
 State = tasks_v2.Queue.State
 
 

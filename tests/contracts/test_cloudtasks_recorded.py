@@ -16,6 +16,8 @@ from google.rpc import error_details_pb2
 from rollforward.local.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT, Cloud
 
+pytestmark = pytest.mark.fast
+
 QUEUE_UNKNOWN = (
     "Queue does not exist. If you just created the queue, "
     "wait at least a minute for the queue to initialize."

@@ -4,6 +4,8 @@ import pytest
 
 from tests.contracts.conftest import Cloud, Handler
 
+pytestmark = pytest.mark.fast
+
 # --- headers at the handler, over six attempts -----------------------------
 
 

@@ -10,6 +10,8 @@ from rollforward.local.cloudtasks.emulator import running
 from tests.contracts.conftest import PARENT
 from tests.contracts.received import received
 
+pytestmark = pytest.mark.fast
+
 # --- requests --------------------------------------------------------------
 
 

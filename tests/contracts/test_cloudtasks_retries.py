@@ -9,6 +9,8 @@ from google.cloud import tasks_v2
 
 from tests.contracts.conftest import NOW, PARENT, Cloud
 
+pytestmark = pytest.mark.fast
+
 DAY_S = 86400
 
 

@@ -11,6 +11,8 @@ from google.cloud import tasks_v2
 
 from tests.contracts.conftest import PARENT, Cloud
 
+pytestmark = pytest.mark.fast
+
 HttpMethod = tasks_v2.HttpMethod
 DAY_S = 86400
 

@@ -8,6 +8,8 @@ from rollforward.local.cloudtasks.tokens import TokenIssuer, new_key
 from tests.contracts.conftest import Received
 from tests.contracts.received import ACCOUNT, get_json, received
 
+pytestmark = pytest.mark.fast
+
 
 def bearer(request: Received) -> str:
     """Return the token of a request."""

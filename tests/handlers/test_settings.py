@@ -22,6 +22,8 @@ from rollforward.flask.settings import (
 )
 from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
+pytestmark = pytest.mark.fast
+
 # The same in every process, for test ids hold parts of it; and it stands in no file.
 KEY = hashlib.sha384(b"the key of these tests").hexdigest()
 LAPTOP = {

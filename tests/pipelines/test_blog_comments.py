@@ -24,6 +24,8 @@ from tests.faults import REPLY_LOST
 from tests.pipelines.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
 from tests.world import World, in_threads
 
+pytestmark = pytest.mark.fast
+
 POST = post_id(DEMO, 1)
 
 

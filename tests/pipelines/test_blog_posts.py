@@ -17,6 +17,8 @@ from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, lis
 from tests.short_answers import whole
 from tests.world import World, in_threads
 
+pytestmark = pytest.mark.fast
+
 
 def test_posts_take_the_next_number_and_are_read_by_it(world: World) -> None:
     """One after the other, per blog; the number is the key."""

@@ -20,6 +20,8 @@ from pipelines.invitations.guest_lists import GuestColumns, row_of
 from pipelines.invitations.message import TellArgs, message_for
 from tests.pipelines.host import DETAILS, Host
 
+pytestmark = pytest.mark.fast
+
 # Entities can be made without a store behind them.
 NOWHERE = ndb.Client("demo-tests", credentials=AnonymousCredentials())
 

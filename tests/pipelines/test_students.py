@@ -20,6 +20,8 @@ from tests.pipelines.schools import ADA, BOB, LIST, bars, joined, settled
 from tests.short_answers import whole
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_student_is_added_moved_and_deleted_with_their_bar(world: World) -> None:
     """Each save has a token, and when what it stands for is applied the bar is right."""

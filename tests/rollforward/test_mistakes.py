@@ -24,6 +24,8 @@ from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
 from tests.rollforward.tasks.reminders import one_emulator, queued
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 class Lamp(ndb.Model):
     cents = ndb.IntegerProperty(indexed=False)

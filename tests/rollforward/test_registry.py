@@ -18,6 +18,8 @@ from rollforward.tasks.pattern import Gauge, Pattern
 from tests.rollforward.orders import TASKS
 from tests.rollforward.tallies import TALLIES
 
+pytestmark = pytest.mark.fast
+
 
 @dataclass(frozen=True)
 class Chore:

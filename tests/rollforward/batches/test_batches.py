@@ -30,6 +30,8 @@ from tests.rollforward.batches.harness import (
 )
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 def run(world: World, batches: TaskBatch, *labels: str, batch_id: str = "b", **how: Any) -> int:
     """Populate a batch and deliver everything."""

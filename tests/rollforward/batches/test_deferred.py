@@ -14,6 +14,8 @@ from rollforward.runtime import Clients
 from rollforward.tasks import BadArgumentsError
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 GREETED: Counter[str] = Counter()
 
 

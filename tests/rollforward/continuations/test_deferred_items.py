@@ -19,6 +19,8 @@ from rollforward.tasks import dead_tasks
 from tests.rollforward.jobs import Item, Walk, items_of, put_items, run_to_end
 from tests.world import QueueClock, Services, World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
     """Deferring ends: after `max_attempts` attempts over its page the item has failed."""

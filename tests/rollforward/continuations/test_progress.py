@@ -28,6 +28,8 @@ from tests.rollforward.datastore.counters import break_call
 from tests.rollforward.jobs import APPLY, Item, Walk, deliver_job, items_of, put_items, run_to_end
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_run_says_what_its_effects_cost(world: World) -> None:
     """M8: what `apply` reads and writes is on the bill, in the very commit that it is part of."""

@@ -43,7 +43,7 @@ from tests.rollforward.counters.counts import (
 from tests.stack import until
 from tests.world import World, in_threads
 
-pytestmark = WAYS
+pytestmark = [WAYS, pytest.mark.fast]
 
 
 def test_increments_and_decrements_add_up(world: World) -> None:

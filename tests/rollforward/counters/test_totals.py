@@ -27,7 +27,7 @@ from tests.rollforward.counters.counts import (
 from tests.short_answers import whole
 from tests.world import World, in_threads
 
-pytestmark = WAYS
+pytestmark = [WAYS, pytest.mark.fast]
 
 
 def cached_at(world: World) -> str:

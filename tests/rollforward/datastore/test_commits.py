@@ -11,6 +11,8 @@ from tests.faults import REPLY_LOST
 from tests.rollforward.datastore.counters import Tally, break_call, counted
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 def _insert(here: World, count: int = 1) -> tuple[Tally, int]:
     tally = Tally(id="t", count=count)

@@ -8,6 +8,8 @@ from google.cloud.ndb import tasklets
 
 from rollforward.datastore import transactions
 
+pytestmark = pytest.mark.fast
+
 
 def test_the_error_of_a_failed_rollback_does_not_hide_the_first() -> None:
     """The earliest retried error counts, however deep it lies."""

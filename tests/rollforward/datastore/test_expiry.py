@@ -8,7 +8,7 @@ from google.cloud import ndb
 from rollforward.datastore.expiry import MAX_KEYS, delete_due, delete_expired
 from tests.world import World
 
-pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 
 
 class ExpiringRow(ndb.Model):

@@ -23,6 +23,8 @@ from tests.documents import entity_modules
 from tests.rollforward.memory import offline
 from tests.world import DEPLOYED_REPLICAS
 
+pytestmark = pytest.mark.fast
+
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
     "BatchState": {"due", "member", "parent", "remove_at", "state"},

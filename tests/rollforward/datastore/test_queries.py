@@ -55,6 +55,8 @@ from rollforward.tasks.attempt_entities import TaskAttempts, expired_attempts
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
 SECOND = datetime.timedelta(seconds=1)
 

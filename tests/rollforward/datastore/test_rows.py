@@ -14,6 +14,8 @@ from rollforward.streams.entities import StreamSlab
 from tests.short_answers import whole
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 A, B, C = (Name("StreamSlab", name) for name in ("p:a", "p:b", "p:c"))
 
 

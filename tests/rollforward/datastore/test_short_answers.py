@@ -20,6 +20,8 @@ from tests.rollforward.datastore.counters import Tally
 from tests.short_answers import shortened, whole
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 NAMES = [f"p:{number:03d}" for number in range(40)]
 
 

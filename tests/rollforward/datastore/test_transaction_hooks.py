@@ -22,6 +22,8 @@ from tests.rollforward.datastore.counters import (
 )
 from tests.world import World, in_threads
 
+pytestmark = pytest.mark.fast
+
 
 class Recorder:
     """A hook that writes down how it is called, and may fail at it."""

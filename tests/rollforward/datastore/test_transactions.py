@@ -21,6 +21,8 @@ from tests.rollforward.datastore.counters import (
 )
 from tests.world import PROJECT, World, in_threads
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:
     """Without a fault there is one run, one commit and no more."""

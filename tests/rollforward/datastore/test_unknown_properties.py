@@ -13,6 +13,8 @@ from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.transactions import transact
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 KIND = "TwoVersions"
 LONG = "x" * 2_000  # Longer than an indexed text may be.
 

@@ -18,7 +18,7 @@ from rollforward.continuations.upload_entities import (
 from rollforward.runtime import naive_utc
 from tests.world import World
 
-pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 
 
 @pytest.mark.parametrize(

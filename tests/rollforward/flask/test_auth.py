@@ -19,7 +19,7 @@ from rollforward.flask.fields import MAX_HEADER_CHARS
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
 from tests.world import ACCOUNT, BASE_URL, World
 
-pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 
 KNOWN = "/tasks/continuations/tell-guests"
 LET_IN = 429  # To a task that no version knows yet: it waits. A stranger gets 403.

@@ -14,6 +14,8 @@ from tests.handlers.conftest import Queue
 from tests.rollforward.flask.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 @one_emulator
 def test_work_that_is_done_is_answered_204(queue: Queue, work: Work) -> None:

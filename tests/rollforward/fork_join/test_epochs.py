@@ -30,6 +30,8 @@ from tests.clocks import ahead
 from tests.rollforward.tallies import TALLIES, Mark, batches, packs, put, tallied, tasks
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 class Hooked(NoCache):
     """memcached, with something done right after a batch is closed."""

@@ -28,6 +28,8 @@ from tests.rollforward.tallies import (
 )
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_period_of_items_is_folded_together(world: World) -> None:
     """D1, D5: everything accepted is folded once, by one task, and nothing is left."""

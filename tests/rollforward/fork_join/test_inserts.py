@@ -18,6 +18,8 @@ from tests.rollforward.commits import fail_first, lost_replies
 from tests.rollforward.tallies import TALLIES, Mark, packs, put, tallied, tally, tasks
 from tests.world import World, in_threads
 
+pytestmark = pytest.mark.fast
+
 
 def test_inserts_of_one_process_share_commits(world: World) -> None:
     """Group commit: concurrent inserts are packed; each gets an answer of its own."""

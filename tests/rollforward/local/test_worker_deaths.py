@@ -1,7 +1,11 @@
 """What gunicorn prints when workers end, cut to what is new in it."""
 
+import pytest
+
 from rollforward.local.worker_deaths import WorkerDeaths
 from rollforward.local.wsgi import LOADED
+
+pytestmark = pytest.mark.fast
 
 DEATH = "[2030-01-01 00:00:00 +0000] [1] [ERROR] Worker (pid:{pid}) exited with code 1."
 OF_GUNICORN = [

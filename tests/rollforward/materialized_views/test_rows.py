@@ -24,6 +24,8 @@ from tests.rollforward.materialized_views.harness import (
 from tests.rollforward.school import SCHOOL, ByGrade, Pupil, Tutor, pupil
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_row_says_count_sum_mean_and_variance(services: Services) -> None:
     """C1: exactly, over the sources that have the measure."""

@@ -25,6 +25,8 @@ from tests.rollforward.materialized_views.harness import (
 from tests.rollforward.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_save_sends_a_task_only_for_rows_whose_contribution_changed(here: World) -> None:
     """C1, M8: a new measure changes one row, a new house two, and an unchanged save none."""

@@ -27,6 +27,8 @@ from tests.rollforward.outbox.gates import Gate, Later, finish
 from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
 from tests.world import World, in_threads
 
+pytestmark = pytest.mark.fast
+
 
 def test_the_answer_does_not_wait_for_cloud_tasks(
     world: World, gate: Gate, behind: Clients

@@ -35,6 +35,8 @@ from tests.rollforward.outbox.rows import enqueue, sent, steps_sent
 from tests.sampling import one_emulator
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 # Enqueue
 
 

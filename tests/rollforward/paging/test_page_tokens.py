@@ -21,6 +21,8 @@ from rollforward.paging import (
 from tests.rollforward.memory import offline
 from tests.rollforward.paging.model import KEY, TOKENS, Unread, filled
 
+pytestmark = pytest.mark.fast
+
 OTHER_KEY = "another-key-of-some-length-for-tests-9876543210"
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 

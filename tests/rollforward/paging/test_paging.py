@@ -25,6 +25,8 @@ from tests.rollforward.memory import offline
 from tests.rollforward.paging.model import TOKENS, MemoryStore, Unread, filled
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 
 

@@ -17,6 +17,8 @@ from tests.rollforward.paging.model import NAMES, TOKENS, History, MemoryStore, 
 from tests.soak import IS_SOAK
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 HISTORIES = 10_000
 STORED_HISTORIES = 2_000 if IS_SOAK else 60
 

@@ -12,6 +12,8 @@ from rollforward.runtime import NoCache
 from rollforward.runtime.advisory_lock import WAIT_S, advisory_lock
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def clients(world: World) -> Any:

@@ -13,6 +13,8 @@ import pytest
 from rollforward.runtime import NoCache, open_cache
 from rollforward.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def cache(memcached_address: str | None) -> Iterator[MemcachedCache]:

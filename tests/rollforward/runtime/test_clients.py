@@ -24,6 +24,8 @@ from google.cloud.tasks_v2 import ListQueuesResponse, Queue
 from rollforward.runtime import open_cloud_tasks, open_datastore
 from tests.world import PROJECT
 
+pytestmark = pytest.mark.fast
+
 # gRPC takes up to 4 MB unless it is told otherwise.
 LARGE_BYTES = 6_000_000
 

@@ -9,6 +9,8 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.each import run_each
 
+pytestmark = pytest.mark.fast
+
 AWAY = rpc_errors.ServiceUnavailable("away")
 BUG = KeyError("a bug")
 

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime import Clients, PeriodicFlusher
 from rollforward.runtime.process_state import ProcessState
+
+pytestmark = pytest.mark.fast
 
 
 class Letters:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from rollforward.runtime.heartbeats import ThreadedHeart
+
+pytestmark = pytest.mark.fast
 
 # A test that would hang fails instead.
 PATIENCE_S = 30

@@ -29,6 +29,8 @@ from rollforward.runtime.limits import DatastoreLimits, Limit, TooLargeError
 from tests.rollforward.datastore.counters import Tally
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 LIMITS_PAGE = Path(__file__).parents[3] / "docs/reference/limits.md"
 
 

@@ -19,6 +19,8 @@ from rollforward.runtime import Clients, Cost, rpc
 from rollforward.tasks import Retry, task
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 
 class Coin(ndb.Model):
     """Something to count."""

@@ -20,6 +20,8 @@ from rollforward.runtime import open_transactions
 from rollforward.runtime.open_transactions import OpenTransactions
 from rollforward.runtime.processes import ProcessFile, open_processes
 
+pytestmark = pytest.mark.fast
+
 BEGIN, COMMIT, ROLLBACK = "BeginTransaction", "Commit", "Rollback"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 # By which the store may never have heard of a call.

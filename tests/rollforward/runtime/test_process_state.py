@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from rollforward.runtime.process_state import ProcessState
 from tests.world import in_threads
+
+pytestmark = pytest.mark.fast
 
 TIMEOUT_S = 5
 

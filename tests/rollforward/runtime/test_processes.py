@@ -14,6 +14,8 @@ from google.cloud.datastore_v1.types import RollbackRequest
 from rollforward.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
 from tests.stack import ROOT
 
+pytestmark = pytest.mark.fast
+
 OTHER = """
 import sys
 from google.cloud.datastore_v1.types import RollbackRequest

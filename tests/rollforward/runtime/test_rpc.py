@@ -14,6 +14,8 @@ from rollforward.datastore.transactions import transact
 from rollforward.runtime import Cost
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 class Note(ndb.Model):
     """Something to read and write."""

@@ -12,6 +12,8 @@ import pytest
 
 from rollforward.runtime.siblings import FOLDER, Siblings, open_siblings
 
+pytestmark = pytest.mark.fast
+
 LISTENER = """
 import sys
 from rollforward.runtime.siblings import open_siblings

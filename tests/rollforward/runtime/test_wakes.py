@@ -10,6 +10,8 @@ from rollforward.runtime.sweep_entities import SweepMark, mark_key
 from rollforward.runtime.wakes import Round
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  As Datastore's are: naive_utc, in UTC.
 STALE_S = 15.0
 MINUTE_S = 60.0

@@ -16,6 +16,8 @@ from pipelines.counters import counters
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.write_limit import Contended, EntityWriteLimit, Tickets
 
+pytestmark = pytest.mark.fast
+
 
 class CountedTickets(NoCache):
     """memcached, as far as tickets need it."""

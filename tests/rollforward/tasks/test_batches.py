@@ -18,6 +18,8 @@ from rollforward.tasks.errors import NotAttemptedError, NotConfirmedError, Unava
 from tests.rollforward.tasks.reminders import message
 from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
 
+pytestmark = pytest.mark.fast
+
 State = tasks_v2.BatchCreateTasksMetadata.State
 
 SEVERAL = [message("default", str(i)) for i in range(5)]

@@ -18,6 +18,8 @@ from tests.faults import ERROR, REPLY_LOST
 from tests.rollforward.tasks.reminders import Remind, message, one_emulator, queued, remind
 from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT, World
 
+pytestmark = pytest.mark.fast
+
 # What is sent
 
 

@@ -20,6 +20,8 @@ from tests.explorer import Explorer
 from tests.faults import KINDS
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 PATH = "/tasks/tests/act"
 
 

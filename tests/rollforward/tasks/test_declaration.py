@@ -20,6 +20,8 @@ from rollforward.tasks.errors import BadArgumentsError, TooLargeError
 from tests.rollforward.tasks.reminders import Remind, one_emulator, queued, remind
 from tests.world import World
 
+pytestmark = pytest.mark.fast
+
 
 class Worker:
     """Work that is no function."""

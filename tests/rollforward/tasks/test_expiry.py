@@ -11,6 +11,8 @@ from rollforward.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
 from tests.rollforward.tasks.reminders import one_emulator
 from tests.world import Services, World
 
+pytestmark = pytest.mark.fast
+
 PAGE = 3
 
 

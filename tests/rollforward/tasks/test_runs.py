@@ -15,6 +15,8 @@ from rollforward.runtime import Clients
 from rollforward.tasks.pattern import Pattern
 from rollforward.tasks.runs import Run, RunList, RunQuery, UnknownRunError, merged
 
+pytestmark = pytest.mark.fast
+
 CLIENTS: Any = None
 
 
