@@ -106,7 +106,7 @@ $(INSTALLED): requirements-dev.txt
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV) ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	-@$(PYTHON) -m rollforward.local.class_training
+	-@$(PYTHON) -m rollforward.local.services.class_training
 	@touch $@
 
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)

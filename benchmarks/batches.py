@@ -28,9 +28,9 @@ from benchmarks import leasing
 from benchmarks.batches_app import BenchDone
 from benchmarks.results import Result, quartiles
 from benchmarks.testbed import Bench, open_testbed
-from rollforward.local import debian
-from rollforward.local.app import THREADS, WORKERS
-from rollforward.local.ports import free_port
+from rollforward.local.app.server import THREADS, WORKERS
+from rollforward.local.system import debian
+from rollforward.local.system.ports import free_port
 
 COUNT, WARM_UP = 1_000, 200
 LEAVES = 10_000

@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from rollforward.local import ports
+from rollforward.local.system import ports
 
 ROOT = Path(__file__).parent.parent
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")

@@ -28,7 +28,7 @@ from google.cloud.datastore_v1.types import (
 )
 
 from benchmarks.testbed import PROJECT
-from rollforward.local.datastore import DatastoreEmulator
+from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.runtime import open_datastore
 
 KINDS = ("datastore", "firestore")

@@ -24,7 +24,7 @@ from google.cloud import datastore
 
 from benchmarks.books import Books, Writers, until
 from benchmarks.dev_server import Stack, running
-from rollforward.local.autosave import SAVE_EVERY_S
+from rollforward.local.saves.autosave import SAVE_EVERY_S
 
 WRITERS = Writers(amounts=10, forms=2, students=6, pause_s=0.1)
 REBUILD_EVERY_S, KILL_EVERY_S = 60.0, 90.0

@@ -36,8 +36,8 @@ from benchmarks.proxies import (
     wire_before,
 )
 from benchmarks.results import Result
-from rollforward.local import ports
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
+from rollforward.local.system import ports
 
 # The emulators are Java: in their first seconds each call takes several times as long as later.
 WRITE_S, TROUBLE_S, STOPPED_S = 12.0, 8.0, 5.0

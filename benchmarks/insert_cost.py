@@ -22,7 +22,7 @@ from rollforward.fork_join import insert
 from rollforward.fork_join.items import ItemCodec
 from rollforward.fork_join.joiners import Joiners
 from rollforward.local.cloudtasks.emulator import running
-from rollforward.local.services import datastore_emulator, memcached
+from rollforward.local.services.standalone import datastore_emulator, memcached
 from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from rollforward.tasks import CloudTaskQueue, UrlTarget

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from rollforward.local import ports
+from rollforward.local.system import ports
 
 COMMIT = "/google.datastore.v1.Datastore/Commit"
 CUT_EVERY_S = 0.1

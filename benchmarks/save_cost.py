@@ -27,7 +27,7 @@ from google.cloud.datastore_v1.types import (
 from benchmarks.testbed import PROJECT
 from benchmarks.views_app import GROUPS, Bare, source
 from rollforward.datastore.transactions import transact
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.materialized_views.entities import catalog_key, marker_key
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients, Meter, NoCache, open_datastore

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.results import Result, quartiles
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 
 ROOT = Path(__file__).parent.parent
 STARTS = 15

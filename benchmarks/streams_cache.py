@@ -16,7 +16,7 @@ from benchmarks.results import Result
 from benchmarks.streams_load import WrongError
 from benchmarks.streams_workload import FIRST_MS
 from benchmarks.testbed import PROJECT
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 from rollforward.runtime.messages import Message

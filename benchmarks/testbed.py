@@ -30,11 +30,11 @@ from handlers.settings import DemoSettings
 from pipelines.invitations.mail import Mailer, SmtpMailer
 from rollforward.cloud_profile import load as load_profile
 from rollforward.cloud_profile.slowdown import slowed
-from rollforward.local import ports
-from rollforward.local.app import THREADS, WORKERS, AppServer
+from rollforward.local.app.server import THREADS, WORKERS, AppServer
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.mail import MailServer
-from rollforward.local.services import datastore_emulator, mail_server, memcached
+from rollforward.local.services.mail import MailServer
+from rollforward.local.services.standalone import datastore_emulator, mail_server, memcached
+from rollforward.local.system import ports
 from rollforward.outbox import InlineRelay
 from rollforward.registry import Registry
 from rollforward.runtime import (

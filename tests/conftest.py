@@ -20,9 +20,9 @@ import pytest
 from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
-from rollforward.local import class_training
-from rollforward.local import services as backing
 from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.services import class_training
+from rollforward.local.services import standalone as backing
 from tests import distribution, keys, sampling, soak, summary
 from tests.distribution import Distribution
 from tests.faults import Crash

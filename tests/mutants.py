@@ -123,7 +123,7 @@ def _emulators() -> Iterator[None]:
 @contextlib.contextmanager
 def _emulator(kind: str) -> Iterator[str]:
     run = (
-        "from rollforward.local.services import datastore_emulator as emulator\n"
+        "from rollforward.local.services.standalone import datastore_emulator as emulator\n"
         f"with emulator({kind!r}) as address: print(address, flush=True), input()"
     )
     with subprocess.Popen(

@@ -22,7 +22,7 @@ class Package:
 
 TESTS = "tests/rollforward"
 DEEP = ("under_faults", "exhaustively", "schedules")
-EMULATOR_TESTS = ["tests/rollforward/local/test_cloudtasks_*.py", "tests/contracts"]
+EMULATOR_TESTS = ["tests/rollforward/local/cloudtasks/test_*.py", "tests/contracts"]
 
 
 def named(tree: Path, patterns: Sequence[str]) -> list[str]:
@@ -116,31 +116,15 @@ PACKAGES = {
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
         ],
     ),
-    "engine": Package(
-        _in(
-            "rollforward/local/cloudtasks",
-            *("engine", "engine_state", "queues", "tasks", "attempts", "outcomes"),
-        ),
-        EMULATOR_TESTS,
-    ),
+    "engine": Package(["rollforward/local/cloudtasks/engine/*.py"], EMULATOR_TESTS),
     "emulator": Package(
-        _in(
-            "rollforward/local/cloudtasks",
+        [
+            "rollforward/local/cloudtasks/*.py",
             *(
-                "batches",
-                "behaviour",
-                "clock",
-                "control",
-                "database",
-                "dispatcher",
-                "emulator",
-                "errors",
+                f"rollforward/local/cloudtasks/{room}/*.py"
+                for room in ("delivery", "protocol", "server", "store")
             ),
-            *("faults", "grpc_server", "history", "incidents", "listing", "messages", "names"),
-            *("operations", "outgoing", "paging", "queue_state", "queue_yaml", "rates", "reasons"),
-            *("records", "retries", "statuses", "store", "tables", "task_messages", "tokens"),
-            *("validation", "views"),
-        ),
+        ],
         EMULATOR_TESTS,
     ),
 }

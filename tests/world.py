@@ -34,7 +34,7 @@ from rollforward.counters import Counter
 from rollforward.flask import recovery
 from rollforward.flask.settings import LOCAL
 from rollforward.fork_join import ForkJoin
-from rollforward.local.mail import MailServer
+from rollforward.local.services.mail import MailServer
 from rollforward.materialized_views import ViewMaintenance, catalog
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.outbox import InlineRelay

@@ -15,7 +15,7 @@ from google.cloud import ndb
 from docs.examples.raise_prices import ROOT, open_clients
 from rollforward.datastore import transact
 from rollforward.local.cloudtasks.emulator import running
-from rollforward.local.services import datastore_emulator, memcached
+from rollforward.local.services.standalone import datastore_emulator, memcached
 from rollforward.query_cache import cached
 from rollforward.runtime import Clients, open_cache
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from docs.examples.raise_prices import ROOT, open_clients
 from rollforward.counters import Counter
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.runtime import Clients
 
 # howto: from here

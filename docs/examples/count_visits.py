@@ -16,7 +16,7 @@ from google.cloud import ndb
 from docs.examples.raise_prices import ROOT, open_clients
 from rollforward.fork_join import Batch, fork_join
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.runtime import Clients
 
 

@@ -15,7 +15,7 @@ import json
 
 from docs.examples.raise_prices import ROOT, open_clients
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.pull_queues import OLDEST, Lease, PullQueue
 from rollforward.runtime import Clients
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.paging import Listing, PageTokens, QueryRange, order_key
 from rollforward.runtime import Meter, open_datastore
 

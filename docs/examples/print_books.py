@@ -17,7 +17,7 @@ from google.cloud import ndb
 from docs.examples.raise_prices import ROOT, open_clients
 from rollforward.batches import Completed, TaskBatch
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.tasks import Reject, task

@@ -19,7 +19,7 @@ from rollforward.continuations import EntitySource, ItemError, Job
 from rollforward.continuations.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
 from rollforward.tasks import AppEngineTarget, CloudTaskQueue

@@ -19,7 +19,7 @@ from docs.examples.raise_prices import ROOT, open_clients
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.services import datastore_emulator
+from rollforward.local.services.standalone import datastore_emulator
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients, SystemClock
 from rollforward.tasks import task

@@ -2,14 +2,13 @@
 
 `python -m rollforward.local` (or `make run`) starts it all, on this machine only:
 
-- stack: everything in order, up and down (shutdown, draining, dev_lock); settings, target: what
-  can be chosen; environment, service_table: where everything is, and how it is.
-- datastore, memcached, mail: the backing services; autosave, exports, saves: what Datastore keeps;
-  services: the same for tests.
-- app: gunicorn; keeper: reloaded on save; wsgi: runs in its workers, load_reports reads what
-  fails there. cron, schedules: cron.yaml.
-- cloudtasks: Cloud Tasks; console: what is going on, on port 8000.
-- watch, probes: who answers; processes, guard: children that never outlive us.
+- stack: everything in order, up and down; settings, target: what can be chosen; environment,
+  service_table: where everything is, and how it is; watch, probes: who answers.
+- services: Datastore, memcached and mail; backing starts them, standalone does so for tests.
+- saves: the folders that Datastore is saved to.
+- app: gunicorn, kept running, reloaded on save and drained; wsgi runs in its workers.
+- cron: cron.yaml. cloudtasks: Cloud Tasks. console: a look at it all, on port 8000.
+- logs: the terminal and the page Logs. system: ports, and children that never outlive us.
 
 The app meets it over the network alone and never imports it.
 """

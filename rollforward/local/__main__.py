@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from rollforward.local import settings, target
 from rollforward.local.errors import DevserverError
-from rollforward.local.logs import Terminal, TerminalHandler
+from rollforward.local.logs.terminal import Terminal, TerminalHandler
 from rollforward.local.service_table import OFF
 from rollforward.local.settings import Settings
 from rollforward.local.stack import Stack

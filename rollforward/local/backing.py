@@ -7,13 +7,13 @@ not started. What is started listens on the loopback interface only.
 import asyncio
 from pathlib import Path
 
-from rollforward.local.datastore import DatastoreEmulator
 from rollforward.local.errors import DevserverError, ServiceMissingError
-from rollforward.local.logs import Terminal
-from rollforward.local.mail import MailServer, MailStore
-from rollforward.local.memcached import Memcached
+from rollforward.local.logs.terminal import Terminal
+from rollforward.local.services.datastore import DatastoreEmulator
+from rollforward.local.services.mail import MailServer, MailStore
+from rollforward.local.services.memcached import Memcached
 from rollforward.local.settings import Settings
-from rollforward.local.shutdown import Shutdown, Stop
+from rollforward.local.system.shutdown import Shutdown, Stop
 
 
 class Backing:

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rollforward.local import debian, memcached, ports, sdk, settings
+from rollforward.local import settings
 from rollforward.local.errors import DevserverError
+from rollforward.local.services import memcached, sdk
+from rollforward.local.system import debian, ports
 
 PYTHON_OLDEST = (3, 11)
 _MARKS = {True: "✓", False: "✕", None: "–"}

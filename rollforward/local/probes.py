@@ -1,12 +1,12 @@
 """How each service of a run is asked whether it answers, and what a person does if not."""
 
 from rollforward.local import watch
-from rollforward.local.app import READY_PATH, AppServer
-from rollforward.local.autosave import SAVE_EVERY_S
+from rollforward.local.app.server import READY_PATH, AppServer
 from rollforward.local.backing import Backing
 from rollforward.local.cloudtasks.emulator import Emulator
-from rollforward.local.datastore import DatastoreEmulator
-from rollforward.local.datastore_command import PROGRAM
+from rollforward.local.saves.autosave import SAVE_EVERY_S
+from rollforward.local.services.datastore import DatastoreEmulator
+from rollforward.local.services.datastore_command import PROGRAM
 from rollforward.local.watch import Probe
 
 _HANGS = "Stop with Ctrl-C and start again"

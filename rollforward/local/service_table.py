@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from rollforward.cloud_profile import Profile
-from rollforward.local.app import AppServer
-from rollforward.local.autosave import clock_time
+from rollforward.local.app.server import AppServer
 from rollforward.local.backing import Backing
 from rollforward.local.cloudtasks.emulator import Emulator
 from rollforward.local.console.server import Console
-from rollforward.local.cron import Cron
+from rollforward.local.cron.cron import Cron
+from rollforward.local.saves.autosave import clock_time
 from rollforward.local.watch import Watch
 
 RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"

@@ -10,10 +10,11 @@ from typing import NoReturn
 
 from rollforward.cloud_profile import BUNDLED, Profile, ProfileError
 from rollforward.cloud_profile import load as load_profile
-from rollforward.local import ports, target
-from rollforward.local.datastore import KINDS
-from rollforward.local.datastore_command import usual_kind
+from rollforward.local import target
 from rollforward.local.errors import DevserverError, NotLocalError, UsageError
+from rollforward.local.services.datastore import KINDS
+from rollforward.local.services.datastore_command import usual_kind
+from rollforward.local.system import ports
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
 TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025

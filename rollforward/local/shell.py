@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollforward.local import settings, wsgi
+from rollforward.local import settings
+from rollforward.local.app import wsgi
 from rollforward.local.errors import BrokenAppError, DevserverError, NoAnswerError, UsageError
 
 ANSWER_S = 5.0

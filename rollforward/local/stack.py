@@ -22,27 +22,29 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rollforward.local import app, dev_lock, environment, ports, settings
-from rollforward.local.app import AppServer
-from rollforward.local.autosave import Autosave, clock_time
+from rollforward.local import environment, settings
+from rollforward.local.app import server
+from rollforward.local.app.draining import drain
+from rollforward.local.app.keeper import AppKeeper
+from rollforward.local.app.server import AppServer
 from rollforward.local.backing import Backing
-from rollforward.local.cloudtasks.database import StoreInUseError
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.records import Attempt
+from rollforward.local.cloudtasks.store.database import StoreInUseError
+from rollforward.local.cloudtasks.store.records import Attempt
 from rollforward.local.console.server import Console
-from rollforward.local.cron import Cron
-from rollforward.local.draining import drain
+from rollforward.local.cron.cron import Cron
 from rollforward.local.environment import Addresses
 from rollforward.local.errors import BrokenAppError, DevserverError, PortTakenError
-from rollforward.local.keeper import AppKeeper
-from rollforward.local.log_tail import LogTail
-from rollforward.local.logs import Terminal
-from rollforward.local.mail import MailServer
+from rollforward.local.logs.tail import LogTail
+from rollforward.local.logs.terminal import Terminal
 from rollforward.local.probes import probes_of
+from rollforward.local.saves.autosave import Autosave, clock_time
 from rollforward.local.service_table import ServiceState, ServiceTable
+from rollforward.local.services.mail import MailServer
 from rollforward.local.settings import Settings
-from rollforward.local.shutdown import Shutdown
+from rollforward.local.system import dev_lock, ports
+from rollforward.local.system.shutdown import Shutdown
 from rollforward.local.target import Target
 from rollforward.local.watch import Watch
 
@@ -73,7 +75,7 @@ class Stack:
             log_dir=self.logs,
             on_line=terminal.sink("app"),
             target=target.text,
-            grace_s=app.GRACE_S if chosen.dev_dir else _GRACE_IN_MEMORY_S,
+            grace_s=server.GRACE_S if chosen.dev_dir else _GRACE_IN_MEMORY_S,
             **_instances(chosen),
         )
         self.keeper = AppKeeper(

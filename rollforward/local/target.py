@@ -2,7 +2,7 @@
 
 The module is looked for where Python would: in the current folder first, then on PYTHONPATH. What
 it lacks on sight (the module itself, the name in it) is said before anything starts; the rest
-shows when a worker loads it (wsgi.py).
+shows when a worker loads it (app/wsgi.py).
 """
 
 import ast

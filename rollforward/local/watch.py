@@ -16,7 +16,7 @@ import grpc
 from google.cloud.tasks_v2 import GetQueueRequest
 from google.protobuf import empty_pb2
 
-from rollforward.local import ports
+from rollforward.local.system import ports
 
 SILENT_S = 10.0
 ASK_EVERY_S = 2.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from rollforward.local import debian
-from rollforward.local.debian import CHROMIUM_SHELL, CHROMIUMS
+from rollforward.local.system import debian
+from rollforward.local.system.debian import CHROMIUM_SHELL, CHROMIUMS
 from tests.stack import Stack, running_stack
 
 QUIET = [

@@ -15,7 +15,7 @@ from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpc
 from google.protobuf import timestamp_pb2
 
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
-from rollforward.local.cloudtasks.records import Attempt
+from rollforward.local.cloudtasks.store.records import Attempt
 
 PARENT = "projects/demo-local/locations/us-central1"
 NOW = 1_800_000_000.0

@@ -5,8 +5,8 @@ import pytest
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-from rollforward.local.cloudtasks import dispatcher
 from rollforward.local.cloudtasks.emulator import running
+from rollforward.local.cloudtasks.server import dispatcher
 from tests.contracts.conftest import PARENT
 from tests.contracts.received import received
 

@@ -4,7 +4,7 @@ import pytest
 from google.auth import exceptions as auth_exceptions
 from google.auth import jwt
 
-from rollforward.local.cloudtasks.tokens import TokenIssuer, new_key
+from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer, new_key
 from tests.contracts.conftest import Received
 from tests.contracts.received import ACCOUNT, get_json, received
 

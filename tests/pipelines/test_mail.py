@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pipelines.invitations.mail import SmtpMailer
-from rollforward.local.ports import free_port
+from rollforward.local.system.ports import free_port
 from rollforward.tasks.errors import Unavailable
 
 HOST, USER, PASSWORD = "127.0.0.1", "user", "only-for-the-relay"

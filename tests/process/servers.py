@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollforward.local.ports import free_port
+from rollforward.local.system.ports import free_port
 from tests.stack import ROOT, until
 
 THREADS = 4

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rollforward.local.ports import free_port
+from rollforward.local.system.ports import free_port
 from tests.documents import LOCAL_ENVIRONMENT
 from tests.process.servers import THREADS, Server, everything, gunicorn
 from tests.stack import ROOT, until

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from rollforward.local import ports
+from rollforward.local.system import ports
 from tests.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process

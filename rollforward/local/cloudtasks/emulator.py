@@ -30,17 +30,18 @@ from typing import Any
 from aiohttp import web
 
 from rollforward.cloud_profile import Profile
-from rollforward.local.cloudtasks import control, queue_yaml
-from rollforward.local.cloudtasks.behaviour import Behaviour
+from rollforward.local.cloudtasks import queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
-from rollforward.local.cloudtasks.dispatcher import Dispatcher, KillWorker
-from rollforward.local.cloudtasks.engine import Engine
-from rollforward.local.cloudtasks.engine_state import Retention
-from rollforward.local.cloudtasks.grpc_server import create_server
-from rollforward.local.cloudtasks.names import Place
-from rollforward.local.cloudtasks.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
+from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.engine.engine import Engine
+from rollforward.local.cloudtasks.engine.engine_state import Retention
+from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.store import Store
+from rollforward.local.cloudtasks.server import control
+from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
+from rollforward.local.cloudtasks.server.grpc_server import create_server
+from rollforward.local.cloudtasks.store.store import Store
 
 _WATCH_S = 1.0
 _START_TIMEOUT_S = 30.0

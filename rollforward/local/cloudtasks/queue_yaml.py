@@ -26,9 +26,9 @@ from typing import Any
 
 import yaml
 
-from rollforward.local.cloudtasks import messages
-from rollforward.local.cloudtasks.engine import Engine
-from rollforward.local.cloudtasks.names import Place, is_queue_id, short
+from rollforward.local.cloudtasks.engine.engine import Engine
+from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.protocol.names import Place, is_queue_id, short
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smhd])")

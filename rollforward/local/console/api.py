@@ -23,15 +23,15 @@ from typing import Any
 
 from aiohttp import web
 
-from rollforward.local.app import MAX_WORKERS
-from rollforward.local.console.pages.frame import whole
+from rollforward.local.app.server import MAX_WORKERS
+from rollforward.local.console.frame import whole
 from rollforward.local.console.pages.logs import filter_of
 from rollforward.local.console.platform import Platform
-from rollforward.local.cron import Job, Run, UnknownJobError
+from rollforward.local.cron.cron import Job, Run, UnknownJobError
 from rollforward.local.errors import DevserverError
-from rollforward.local.json_bodies import json_object
-from rollforward.local.log_tail import LogRecord
-from rollforward.local.mail import MailFaults, ReceivedMail
+from rollforward.local.logs.tail import LogRecord
+from rollforward.local.services.mail import MailFaults, ReceivedMail
+from rollforward.local.system.json_bodies import json_object
 
 MAX_KILL_AFTER_S = 10
 _PAGE_MAILS = 100

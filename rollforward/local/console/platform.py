@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rollforward.local.cloudtasks.emulator import Emulator
-from rollforward.local.cron import Cron
-from rollforward.local.log_tail import LogTail
-from rollforward.local.mail import MailServer
+from rollforward.local.cron.cron import Cron
+from rollforward.local.logs.tail import LogTail
+from rollforward.local.services.mail import MailServer
 from rollforward.local.settings import Settings
 
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import jinja2
 from aiohttp import web
 
-from rollforward.local import ports
 from rollforward.local.console import pages, words
 from rollforward.local.console.api import Api
-from rollforward.local.console.datastore_reader import DatastoreReader
-from rollforward.local.console.dead_tasks import DeadTasks
-from rollforward.local.console.entities import Entities
 from rollforward.local.console.fault_words import FAULTS
 from rollforward.local.console.guards import Guards, Handler
-from rollforward.local.console.outbox import Outbox
 from rollforward.local.console.platform import Context, Platform
-from rollforward.local.console.work import Samples
+from rollforward.local.console.reading.datastore_reader import DatastoreReader
+from rollforward.local.console.reading.dead_tasks import DeadTasks
+from rollforward.local.console.reading.entities import Entities
+from rollforward.local.console.reading.outbox import Outbox
+from rollforward.local.console.reading.work import Samples
 from rollforward.local.errors import PortTakenError
+from rollforward.local.system import ports
 
 _HERE = Path(__file__).parent
 _THEME_SCRIPT = _HERE.parents[2] / "static" / "theme.js"

@@ -18,8 +18,8 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
-from rollforward.local.cloudtasks import messages
-from tests.rollforward.local.engines import PLACE, QUEUE, make_engine
+from rollforward.local.cloudtasks.protocol import messages
+from tests.rollforward.local.cloudtasks.engines import PLACE, QUEUE, make_engine
 
 STANDIN = """
 import os

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from rollforward.local import doctor, sdk
+from rollforward.local import doctor
+from rollforward.local.services import sdk
 
 
 def findings(env):

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from google.cloud import datastore
 
-from rollforward.local import sdk
 from rollforward.local.__main__ import main
+from rollforward.local.services import sdk
 from tests.rollforward.local.conftest import (
     QUEUE_YAML,
     STANDIN,

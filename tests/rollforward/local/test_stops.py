@@ -11,7 +11,8 @@ import pytest
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-from rollforward.local import ports, sdk
+from rollforward.local.services import sdk
+from rollforward.local.system import ports
 from tests.rollforward.local.conftest import ask, eventually, write_app
 from tests.rollforward.local.test_run import descendants, host, names, put, run
 

@@ -7,12 +7,13 @@ import threading
 import grpc
 import pytest
 
-from rollforward.local import services, watch
+from rollforward.local import watch
 from rollforward.local.cloudtasks.emulator import running
-from rollforward.local.datastore import DatastoreEmulator
 from rollforward.local.errors import NoAnswerError
-from rollforward.local.mail import MailServer
-from rollforward.local.processes import suspended
+from rollforward.local.services import standalone
+from rollforward.local.services.datastore import DatastoreEmulator
+from rollforward.local.services.mail import MailServer
+from rollforward.local.system.processes import suspended
 from rollforward.local.watch import SILENT_S, Probe, Watch
 from tests.rollforward.local.conftest import recording_app
 
@@ -159,7 +160,7 @@ def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
     emulator.start()
     emulator.admin.ping()
 
-    monkeypatch.setattr("rollforward.local.exports.PING_S", 1.0)
+    monkeypatch.setattr("rollforward.local.saves.exports.PING_S", 1.0)
     try:
         with suspended([emulator.process.process()]), pytest.raises(NoAnswerError):
             emulator.admin.ping()
@@ -171,7 +172,7 @@ def test_each_kind_of_service_is_asked_in_its_language():
     """A call that it understands: a version, a greeting, a queue, a page."""
     mail = MailServer()
     mail.start()
-    with running() as tasks, recording_app() as app, services.memcached() as cache:
+    with running() as tasks, recording_app() as app, standalone.memcached() as cache:
         watch.ask_mail(mail.address)
         watch.ask_cloud_tasks(tasks.grpc_address, tasks.engine.place.queue_name("none"))
         watch.ask_app(int(app.url.rpartition(":")[2]), "/")

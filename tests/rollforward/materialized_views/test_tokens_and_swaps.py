@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward.datastore.transactions import transact
-from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.protocol import messages
 from rollforward.materialized_views import View, ViewMaintenance
 from rollforward.materialized_views import catalog_changes as changes
 from rollforward.materialized_views.catalog import Catalog

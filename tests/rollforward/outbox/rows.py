@@ -13,7 +13,7 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
-from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.outbox.sweep import sweep
 from rollforward.runtime import Clients, naive_utc, open_cloud_tasks

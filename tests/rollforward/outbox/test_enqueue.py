@@ -12,7 +12,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore.transactions import NoTransactionError, current_transaction, transact
-from rollforward.local.cloudtasks import messages
+from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.declaration import MAX_BODY_BYTES, hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollforward.datastore.transactions import transact
-from rollforward.local.cloudtasks.messages import FULL
+from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Pipeline, PushSource, injection
 from rollforward.streams.calls import Commit, Found, Key, Pause, Read, RepeatedError

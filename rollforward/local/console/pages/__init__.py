@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from rollforward.local.console.frame import Section
 from rollforward.local.console.pages.bulk import BulkActions
 from rollforward.local.console.pages.costs import Costs
 from rollforward.local.console.pages.cron import CronJobs
 from rollforward.local.console.pages.data import Data
 from rollforward.local.console.pages.dead_tasks import DeadTasks
 from rollforward.local.console.pages.faults import Faults
-from rollforward.local.console.pages.frame import Section
 from rollforward.local.console.pages.limits import Limits
 from rollforward.local.console.pages.logs import Logs
 from rollforward.local.console.pages.mail import Mail

@@ -7,12 +7,12 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.cloudtasks import views
-from rollforward.local.cloudtasks.records import DELETED, LIVE, TaskRecord
-from rollforward.local.console import task_rows, work
-from rollforward.local.console.pages.frame import Route, Section, back, whole
+from rollforward.local.cloudtasks.server import views
+from rollforward.local.cloudtasks.store.records import DELETED, LIVE, TaskRecord
+from rollforward.local.console.frame import Route, Section, back, whole
 from rollforward.local.console.pages.tasks import filter_of
-from rollforward.local.console.work import TaskFilter
+from rollforward.local.console.reading import task_rows, work
+from rollforward.local.console.reading.work import TaskFilter
 
 MAX_TASKS = work.MAX_SEARCHED
 _SHOWN = 5

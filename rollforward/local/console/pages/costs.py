@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from rollforward.local.console.pages.frame import Route, Section
-from rollforward.local.console.route_costs import MAX_ROWS, RouteCost, route_costs
+from rollforward.local.console.frame import Route, Section
+from rollforward.local.console.reading.route_costs import MAX_ROWS, RouteCost, route_costs
 from rollforward.local.prices import price_list
 
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from rollforward.local.console.pages.frame import Route, Section, back
+from rollforward.local.console.frame import Route, Section, back
 
 
 class CronJobs(Section):

@@ -7,9 +7,15 @@ from urllib.parse import urlencode
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
-from rollforward.local.console.dead_tasks import MAX_NAME_BYTES
-from rollforward.local.console.entities import BadKeyError, BadValueError, Page, Query, path_of
-from rollforward.local.console.pages.frame import Route, Section
+from rollforward.local.console.frame import Route, Section
+from rollforward.local.console.reading.dead_tasks import MAX_NAME_BYTES
+from rollforward.local.console.reading.entities import (
+    BadKeyError,
+    BadValueError,
+    Page,
+    Query,
+    path_of,
+)
 
 
 class Data(Section):

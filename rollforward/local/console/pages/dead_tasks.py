@@ -5,7 +5,8 @@ from urllib.parse import urlencode
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
-from rollforward.local.console.dead_tasks import (
+from rollforward.local.console.frame import Route, Section, back
+from rollforward.local.console.reading.dead_tasks import (
     MAX_NAME_BYTES,
     MAX_REPLAYED,
     PAGE_DEAD,
@@ -13,7 +14,6 @@ from rollforward.local.console.dead_tasks import (
     enqueue_replay,
     enqueue_replays,
 )
-from rollforward.local.console.pages.frame import Route, Section, back
 
 _SHOWN = 5
 _MAX_TEXT = 200

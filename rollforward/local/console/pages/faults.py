@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from rollforward.local.cloudtasks.faults import KINDS
-from rollforward.local.console import work
+from rollforward.local.cloudtasks.delivery.faults import KINDS
 from rollforward.local.console.fault_words import FAULTS
-from rollforward.local.console.pages.frame import Route, Section, back
+from rollforward.local.console.frame import Route, Section, back
+from rollforward.local.console.reading import work
 from rollforward.local.errors import DevserverError
-from rollforward.local.mail import MailFaults
+from rollforward.local.services.mail import MailFaults
 
 _SECONDS_OF = ("delay", "kill_worker")
 _NO_MAIL_FAULTS = MailFaults()

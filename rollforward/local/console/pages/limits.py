@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from rollforward.local.console.limit_uses import limit_uses
-from rollforward.local.console.pages.frame import Route, Section
+from rollforward.local.console.frame import Route, Section
+from rollforward.local.console.reading.limit_uses import limit_uses
 
 
 class Limits(Section):

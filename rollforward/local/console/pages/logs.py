@@ -4,8 +4,8 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.console.pages.frame import Route, Section, whole
-from rollforward.local.log_tail import LEVELS, SERVICES, LogFilter
+from rollforward.local.console.frame import Route, Section, whole
+from rollforward.local.logs.tail import LEVELS, SERVICES, LogFilter
 
 PAGE_RECORDS = 200
 

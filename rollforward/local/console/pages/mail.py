@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.console.pages.frame import Route, Section, back, whole
+from rollforward.local.console.frame import Route, Section, back, whole
 
 _PAGE_MAILS = 50
 

@@ -5,8 +5,8 @@ import asyncio
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
-from rollforward.local.console.outbox import METRICS_PATH, SWEEP_URL, Shown, relayed_per_s
-from rollforward.local.console.pages.frame import PATIENCE_S, Route, Section, back
+from rollforward.local.console.frame import PATIENCE_S, Route, Section, back
+from rollforward.local.console.reading.outbox import METRICS_PATH, SWEEP_URL, Shown, relayed_per_s
 
 
 class Outbox(Section):

@@ -6,12 +6,13 @@ from typing import Any
 
 from aiohttp import web
 
-from rollforward.local.console import words, work
-from rollforward.local.console.dead_tasks import DeadTask
-from rollforward.local.console.outbox import Waiting
-from rollforward.local.console.pages.frame import Route, Section, in_time
+from rollforward.local.console import words
+from rollforward.local.console.frame import Route, Section, in_time
+from rollforward.local.console.reading import work
+from rollforward.local.console.reading.dead_tasks import DeadTask
+from rollforward.local.console.reading.outbox import Waiting
+from rollforward.local.console.reading.work import Attention
 from rollforward.local.console.words import counted
-from rollforward.local.console.work import Attention
 
 _AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
 

@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from rollforward.local.console import work
-from rollforward.local.console.pages.frame import Route, Section, back
+from rollforward.local.console.frame import Route, Section, back
+from rollforward.local.console.reading import work
 
 
 class Queues(Section):

@@ -6,9 +6,10 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.console import run_pictures, runs, task_rows, words
-from rollforward.local.console.pages.frame import Route, Section, back
-from rollforward.local.console.runs import RunRefusedError, Runs, RunsUnavailableError
+from rollforward.local.console import words
+from rollforward.local.console.frame import Route, Section, back
+from rollforward.local.console.reading import run_pictures, runs, task_rows
+from rollforward.local.console.reading.runs import RunRefusedError, Runs, RunsUnavailableError
 
 _TASKS = 500
 _SHOWN_TASKS = 20

@@ -7,10 +7,11 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.cloudtasks import views
-from rollforward.local.console import task_rows, words, work
-from rollforward.local.console.pages.frame import Route, Section, back, whole
-from rollforward.local.console.work import PAGE_TASKS, TaskFilter
+from rollforward.local.cloudtasks.server import views
+from rollforward.local.console import words
+from rollforward.local.console.frame import Route, Section, back, whole
+from rollforward.local.console.reading import task_rows, work
+from rollforward.local.console.reading.work import PAGE_TASKS, TaskFilter
 
 
 class Tasks(Section):

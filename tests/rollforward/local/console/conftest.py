@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 import pytest
 
 from rollforward.local import settings
-from rollforward.local.app import MAX_WORKERS
-from rollforward.local.cloudtasks import messages
+from rollforward.local.app.server import MAX_WORKERS
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
+from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.console import guards
 from rollforward.local.console.server import Console
-from rollforward.local.cron import Cron
-from rollforward.local.log_tail import LogTail
-from rollforward.local.mail import MailServer
+from rollforward.local.cron.cron import Cron
+from rollforward.local.logs.tail import LogTail
 from rollforward.local.service_table import ServiceState
+from rollforward.local.services.mail import MailServer
 from tests.rollforward.local.conftest import QUEUE_YAML, ask
 
 CONSOLE = Path(guards.__file__).parent

@@ -1,0 +1,55 @@
+"""How the service behaves where its reference has no number: from a profile, or not at all.
+
+Without a profile the emulator dispatches at once and at a queue's full rate, as tests and most
+work on a laptop want it. With one it takes a moment to dispatch, lets a cold queue grow as the
+documents advise, and slows a queue down after any 5xx of an HTTP target.
+
+Source: docs.cloud.google.com/tasks/docs/common-pitfalls ("backoff errors and enforced rates") and
+docs.cloud.google.com/tasks/docs/manage-cloud-task-scaling, read 2026-11-24. How much 5xx slow a
+queue down is not published: the steps are those of rates.py.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from rollforward.cloud_profile import Profile
+from rollforward.local.cloudtasks.delivery import statuses
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What is done beyond the rules of the reference.
+
+    Attributes:
+        dispatch_s: How long a due task waits until it is dispatched.
+        allowed_per_s: The rate of a queue so many seconds after it was cold; None: its own.
+        cold_after_s: A queue that has dispatched nothing for so long is cold.
+        brakes_on_5xx: Any 5xx, or a connection that broke, slows a queue of HTTP targets down.
+    """
+
+    dispatch_s: Callable[[], float] = lambda: 0.0
+    allowed_per_s: Callable[[float], float] | None = None
+    cold_after_s: float = math.inf
+    brakes_on_5xx: bool = False
+
+    @classmethod
+    def like(cls, profile: Profile | None) -> Self:
+        """Return the behaviour of a profile; None: nothing beyond the rules."""
+        if profile is None:
+            return cls()
+        random = profile.random()
+        return cls(
+            lambda: profile.draw("dispatch", random),
+            lambda elapsed_s: profile.allowed_per_s("queues", elapsed_s),
+            profile["queues.idle_s"],
+            brakes_on_5xx=True,
+        )
+
+    def throttles(self, is_app_engine: bool, http_status: int | None) -> bool:
+        """Return whether an answer slows the whole queue down."""
+        if statuses.throttles(is_app_engine, http_status):
+            return True
+        is_5xx = http_status is None or 500 <= http_status <= 599
+        return self.brakes_on_5xx and not is_app_engine and is_5xx

@@ -1,0 +1,113 @@
+"""What the service hides: tasks of any state, with their attempts."""
+
+from collections import Counter
+from typing import Any
+
+from rollforward.local.cloudtasks.delivery.reasons import reason_of
+from rollforward.local.cloudtasks.engine import queue_state
+from rollforward.local.cloudtasks.engine.engine_state import EngineState
+from rollforward.local.cloudtasks.engine.queue_state import phase_of
+from rollforward.local.cloudtasks.protocol import errors
+from rollforward.local.cloudtasks.store.records import DELETED, DONE, FAILED, LIVE, TaskRecord
+
+_MAX_LOOKED_AT = 20_000
+_ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
+
+
+class History:
+    """The tasks of one engine, live and ended, as far as ended ones are kept."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+
+    def state_of(self, task: TaskRecord) -> str:
+        """Return a task's state in words for people."""
+        if task.state != LIVE:
+            return task.state
+        phase = phase_of(task)
+        if phase != queue_state.WAITING:
+            return phase
+        return "scheduled" if task.due_at > self._state.clock.now() else "queued"
+
+    def last_error(self, task: TaskRecord) -> str:
+        """Return why a task's last attempt failed, if it did, in the app's own words if it says.
+
+        The service's words are those of its status alone.
+        """
+        if not task.last_message:
+            return ""
+        with self._state.lock:
+            reason = reason_of(self._state.store.attempts.last_response(task.sequence))
+        return reason.detail if reason and reason.detail else task.last_message
+
+    def last_duration_ms(self, task: TaskRecord) -> float | None:
+        """Return how long a task's newest attempt took, None if none has ended."""
+        with self._state.lock:
+            return self._state.store.attempts.last_duration_ms(task.sequence)
+
+    def holding(self, text: str, limit: int) -> tuple[list[TaskRecord], list[Any]]:
+        """Return the newest tasks whose request holds a text, and the rows of their attempts.
+
+        Only the newest 20,000 tasks are looked at: nothing is dispatched meanwhile.
+        """
+        with self._state.lock:
+            newest = self._state.store.tasks.newest(_ABOVE_ALL, 1)
+            above = newest[0].sequence - _MAX_LOOKED_AT if newest else 0
+            stored = self._state.store.tasks.newest(
+                _ABOVE_ALL, limit, above=above, holding=text.encode()
+            )
+            tasks = [self._in_memory(task) for task in stored]
+            rows = self._state.store.attempts.of_tasks([task.sequence for task in tasks])
+            return tasks, rows
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Return how many tasks are in each state, by queue; ended ones as far as kept."""
+        with self._state.lock:
+            counts = {
+                name: Counter(self.state_of(task) for task in queue.tasks.values())
+                for name, queue in self._state.queues.items()
+            }
+            for (name, state), count in self._state.store.tasks.ended_counts().items():
+                if name in counts:
+                    counts[name][state] += count
+            return counts
+
+    def newest(
+        self, queue_name: str = "", state: str = "", before: int = 0, limit: int = 50
+    ) -> list[TaskRecord]:
+        """Return tasks, newest first.
+
+        Args:
+            queue_name: Only those of this queue.
+            state: Only those in this state; LIVE for all that have not ended, "" for any.
+            before: Only those with a sequence below this one; 0 for all.
+        """
+        below = before or _ABOVE_ALL
+        with self._state.lock:
+            if state in ("", DONE, FAILED, DELETED):
+                stored = self._state.store.tasks.newest(below, limit, queue_name, state)
+                return [self._in_memory(task) for task in stored]
+            found = [
+                task
+                for queue in self._state.chosen(queue_name)
+                for task in queue.tasks.values()
+                if task.sequence < below and state in (LIVE, self.state_of(task))
+            ]
+            return sorted(found, key=lambda task: -task.sequence)[:limit]
+
+    def _in_memory(self, task: TaskRecord) -> TaskRecord:
+        """Return the live object of a task, which also knows what is running."""
+        queue = self._state.queues.get(task.queue)
+        return queue.tasks.get(task.name, task) if queue else task
+
+    def of_task(self, name: str) -> tuple[TaskRecord, list[Any]]:
+        """Return a task of any state with the rows of its attempts.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        with self._state.lock:
+            task = self._state.store.tasks.by_name(name)
+            if task is None:
+                raise errors.entity_unknown()
+            return self._in_memory(task), self._state.store.attempts.of_task(task.sequence)

@@ -1,0 +1,181 @@
+"""A queue at work: its live tasks, and which of them may go next."""
+
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from rollforward.local.cloudtasks.delivery.rates import Ramp, Throttle, TokenBucket
+from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.store.records import LIVE, TaskRecord
+
+# Reordering looks this far down the queue: enough to mix any test's tasks,
+# and bounded for a queue of many thousands.
+_REORDER_DEPTH = 64
+
+WAITING, RETRYING, RUNNING = "waiting", "retrying", "running"
+
+
+class QueueState:
+    """One queue. Callers hold the engine's lock.
+
+    Attributes:
+        message: The Queue message, as the API shows it.
+        tasks: The live tasks by name, oldest first.
+        extras: Deliveries outside the order and the limits: (task, kind).
+        running: Deliveries under way, copies included.
+        phases: How many live tasks wait, retry or run.
+    """
+
+    def __init__(self, message: Any, from_yaml: bool, now: float, ramp: Ramp | None = None) -> None:
+        self.message = message
+        self.from_yaml = from_yaml
+        self.tasks: dict[str, TaskRecord] = {}
+        self.extras: deque[tuple[TaskRecord, str]] = deque()
+        self.running = 0
+        self.phases: Counter[str] = Counter()
+        self.throttle = Throttle()
+        self.ramp = ramp or Ramp()
+        self.bucket = TokenBucket(0.0, 0, 0.0, now)
+        self._heap: list[tuple[float, int, int, TaskRecord]] = []
+        self._pushes = itertools.count()
+        self.configure(message, from_yaml, now)
+        self.bucket.tokens = float(self.bucket.burst)
+
+    @property
+    def name(self) -> str:
+        """The queue's full name."""
+        return str(self.message.name)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the queue dispatches nothing until it is resumed."""
+        return bool(self.message.state != messages.RUNNING)
+
+    def configure(self, message: Any, from_yaml: bool, now: float) -> None:
+        """Take new settings; tokens that are already there stay."""
+        self._fill(now)
+        self.message = message
+        self.from_yaml = from_yaml
+        self.bucket.rate_per_s = message.rate_limits.max_dispatches_per_second
+        self.bucket.burst = message.rate_limits.max_burst_size
+
+    # --- the live tasks ---------------------------------------------------
+
+    def add(self, task: TaskRecord) -> None:
+        """Take a live task in and give it its place."""
+        self.tasks[task.name] = task
+        self.phases[phase_of(task)] += 1
+        self.push(task)
+
+    def remove(self, task: TaskRecord, phase: str) -> None:
+        """Let a task go that was in this phase."""
+        if self.tasks.get(task.name) is task:
+            del self.tasks[task.name]
+        self.phases[phase] -= 1
+        task.entry = None
+
+    def move(self, task: TaskRecord, before: str) -> None:
+        """Count a live task under its new phase."""
+        self.phases[before] -= 1
+        self.phases[phase_of(task)] += 1
+
+    def push(self, task: TaskRecord) -> None:
+        """Give a task its place by due time; a place it had before is void."""
+        task.entry = (task.due_at, task.sequence, next(self._pushes), task)
+        heapq.heappush(self._heap, task.entry)
+
+    # --- what may go next -------------------------------------------------
+
+    def has_slot(self) -> bool:
+        """Return whether one more delivery may run at the same time."""
+        return self.running < self.message.rate_limits.max_concurrent_dispatches
+
+    def is_open(self, now: float) -> bool:
+        """Return whether pause, concurrency and rate allow a dispatch now."""
+        if self.is_paused or not self.has_slot():
+            return False
+        self._fill(now)
+        return self.bucket.has_token()
+
+    def take_token(self, now: float) -> None:
+        """Spend the token of a dispatch."""
+        self.bucket.tokens -= 1.0
+        self.ramp.use(now)
+
+    def _fill(self, now: float) -> float:
+        """Add the tokens that came; return the factor on the queue's rate."""
+        self.throttle.recover(now)
+        factor = self.throttle.factor * self.ramp.factor(self.bucket.rate_per_s, now)
+        self.bucket.fill(now, factor)
+        return factor
+
+    def head(self) -> TaskRecord | None:
+        """Return the task with the earliest due time."""
+        while self._heap and not _is_valid(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][3] if self._heap else None
+
+    def pop_due(self, now: float, pick: Callable[[int], int] | None = None) -> TaskRecord | None:
+        """Take out the next due task, or one that pick chooses by index."""
+        if pick is None:
+            return self._pop(now)
+        due: list[TaskRecord] = []
+        while len(due) < _REORDER_DEPTH and (task := self._pop(now)):
+            due.append(task)
+        if not due:
+            return None
+        chosen = due.pop(pick(len(due)))
+        for task in due:
+            self.push(task)
+        return chosen
+
+    def _pop(self, now: float) -> TaskRecord | None:
+        task = self.head()
+        if task is None or task.due_at > now:
+            return None
+        heapq.heappop(self._heap)
+        task.entry = None
+        return task
+
+    def due_tasks(self, now: float) -> list[TaskRecord]:
+        """Return all tasks that are due, earliest first, without taking them out."""
+        due = [entry for entry in self._heap if entry[0] <= now and _is_valid(entry)]
+        return [entry[3] for entry in sorted(due, key=lambda entry: entry[:3])]
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when a dispatch may become possible without anything else happening."""
+        if self.extras:
+            return now
+        head = self.head()
+        if head is None or self.is_paused or not self.has_slot():
+            return None
+        token_at = self.bucket.next_token_at(self._fill(now))
+        return None if token_at is None else max(head.due_at, token_at)
+
+    def is_idle(self, now: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
+        """Return whether nothing runs and nothing will without somebody's doing."""
+        if self.running or self.extras:
+            return False
+        if self.is_paused:
+            return True
+        head = self.head()
+        if head is not None and (with_scheduled or head.due_at <= now or self._holds_back(now)):
+            return False
+        return not (with_retrying and self.phases[RETRYING])
+
+    def _holds_back(self, now: float) -> bool:
+        """Return whether a task whose time has come goes out a little later."""
+        return any(entry[3].schedule_at <= now and _is_valid(entry) for entry in self._heap)
+
+
+def phase_of(task: TaskRecord) -> str:
+    """Return what a live task is doing."""
+    if task.running:
+        return RUNNING
+    return RETRYING if task.dispatch_count else WAITING
+
+
+def _is_valid(entry: tuple[float, int, int, TaskRecord]) -> bool:
+    return entry[3].entry is entry and entry[3].state == LIVE

@@ -1,0 +1,184 @@
+"""The queues of the API: created, changed, paused, purged, deleted, listed."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rollforward.local.cloudtasks.engine.engine_state import EngineState
+from rollforward.local.cloudtasks.engine.queue_state import QueueState
+from rollforward.local.cloudtasks.protocol import errors, messages, validation
+from rollforward.local.cloudtasks.protocol.listing import QueueFilter
+from rollforward.local.cloudtasks.protocol.paging import PageTokens
+from rollforward.local.cloudtasks.store.records import DELETED
+from rollforward.local.cloudtasks.store.tables import StoredQueue
+
+MAX_QUEUES_PAGE = 9800
+
+_YAML_DIGEST = "queue_yaml_digest"
+
+
+class Queues:
+    """The queues of one engine; each public method is one transaction of the store."""
+
+    def __init__(self, state: EngineState, page_tokens: PageTokens) -> None:
+        self._state = state
+        self._page_tokens = page_tokens
+
+    def create(self, parent: str, request: Any) -> Any:
+        """Create a queue and return its message.
+
+        Raises:
+            Refused: its name is malformed, in use, or was so too recently.
+        """
+        state = self._state
+        with state.change():
+            state.place.check_parent(parent)
+            state.place.check_new_queue_name(request.name, parent)
+            if request.name in state.queues:
+                raise errors.queue_exists()
+            return self._new(request).message
+
+    def update(self, request: Any, paths: Iterable[str]) -> Any:
+        """Change a queue, or create it when it is missing.
+
+        Raises:
+            Refused: a name, path or value the service would not take.
+        """
+        state = self._state
+        with state.change():
+            state.place.check_new_queue_name(request.name)
+            queue = state.queues.get(request.name)
+            if queue is None:
+                return self._new(request).message
+            message = validation.updated_queue(queue.message, request, list(paths))
+            validation.check_queue(message)
+            queue.configure(message, queue.from_yaml, state.clock.now())
+            self._save(queue)
+            return queue.message
+
+    def put_from_yaml(self, message: Any) -> None:
+        """Create or replace a queue as queue.yaml declares it, paused or running included."""
+        state = self._state
+        with state.change():
+            queue = state.queues.get(message.name)
+            if queue is None:
+                queue = state.new_queue(message, True, state.clock.now())
+                state.queues[message.name] = queue
+            queue.configure(message, True, state.clock.now())
+            self._save(queue)
+
+    def yaml_digest(self) -> Any:
+        """Return the digest of the queue.yaml that was applied last, None before the first."""
+        with self._state.lock:
+            return self._state.store.meta(_YAML_DIGEST)
+
+    def set_yaml_digest(self, digest: str) -> None:
+        """Keep the digest of the queue.yaml that has been applied."""
+        with self._state.change():
+            self._state.store.set_meta(_YAML_DIGEST, digest)
+
+    def _new(self, request: Any) -> QueueState:
+        state = self._state
+        now = state.clock.now()
+        if state.store.names.blocked_until(request.name) > now:
+            raise errors.queue_too_recent()
+        validation.check_queue(request)
+        queue = state.new_queue(validation.complete_queue(request), False, now)
+        state.queues[request.name] = queue
+        self._save(queue)
+        return queue
+
+    def _save(self, queue: QueueState) -> None:
+        spec = queue.message.SerializeToString()
+        self._state.store.queues.put(StoredQueue(queue.name, spec, queue.from_yaml))
+
+    def get(self, name: str) -> Any:
+        """Return a queue's message.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        with self._state.lock:
+            return self._state.queue(name).message
+
+    def all(self) -> list[QueueState]:
+        """Return the queues at work, by name."""
+        with self._state.lock:
+            return [queue for _, queue in sorted(self._state.queues.items())]
+
+    def page(
+        self, parent: str, query: str = "", size: int = 0, token: str = ""
+    ) -> tuple[list[Any], str]:
+        """Return a page of queue messages by name, and the next page's token.
+
+        Raises:
+            Refused: the filter or the token is not understood.
+        """
+        with self._state.lock:
+            self._state.place.check_parent(parent)
+            wanted, listing = QueueFilter(query), "queues:" + query
+            after, limit = self._page_tokens.start(listing, size, token, MAX_QUEUES_PAGE)
+            found = [
+                queue.message
+                for queue in self.all()
+                if queue.name > after and wanted.matches(queue.message)
+            ]
+            page = found[:limit]
+            more = len(found) > limit
+            return page, self._page_tokens.next(listing, page[-1].name) if more else ""
+
+    def delete(self, name: str) -> None:
+        """Delete a queue and its tasks; its name stays blocked for a while.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        state = self._state
+        with state.change():
+            state.place.check_queue_name(name)
+            queue = state.queues.get(name)
+            if queue is None:
+                raise errors.entity_unknown()
+            self._delete_tasks(queue)
+            del state.queues[name]
+            state.store.queues.delete(name)
+            expires_at = state.clock.now() + state.retention.queue_tombstone_s
+            state.store.names.block(name, expires_at)
+
+    def purge(self, name: str) -> Any:
+        """Delete all tasks of a queue; attempts under way are not stopped."""
+        with self._state.change():
+            queue = self._state.queue(name)
+            self._delete_tasks(queue)
+            messages.set_seconds(queue.message.purge_time, self._state.clock.now())
+            self._save(queue)
+            return queue.message
+
+    def _delete_tasks(self, queue: QueueState) -> None:
+        queue.extras.clear()
+        for task in [*queue.tasks.values()]:
+            self._state.finish(queue, task, DELETED)
+
+    def pause(self, name: str) -> Any:
+        """Stop dispatching from a queue."""
+        return self._set_state(name, messages.PAUSED)
+
+    def resume(self, name: str) -> Any:
+        """Dispatch from a queue again."""
+        return self._set_state(name, messages.RUNNING)
+
+    def _set_state(self, name: str, state: int) -> Any:
+        with self._state.change():
+            queue = self._state.queue(name)
+            queue.message.state = state
+            self._save(queue)
+            return queue.message
+
+    def restart(self, queue: QueueState) -> None:
+        """Empty a queue and let it run, unless its rate is 0."""
+        message = queue.message
+        message.ClearField("purge_time")
+        has_rate = message.rate_limits.max_dispatches_per_second > 0
+        message.state = messages.RUNNING if has_rate else messages.PAUSED
+        fresh = self._state.new_queue(message, queue.from_yaml, self._state.clock.now())
+        self._state.queues[queue.name] = fresh
+        self._save(fresh)

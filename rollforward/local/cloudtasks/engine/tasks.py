@@ -1,0 +1,264 @@
+"""The tasks of the API: created, listed, deleted, run; and put back to work."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rollforward.local.cloudtasks.engine.engine_state import EngineState
+from rollforward.local.cloudtasks.engine.queue_state import QueueState
+from rollforward.local.cloudtasks.protocol import errors, messages, validation
+from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.cloudtasks.protocol.names import queue_of_task
+from rollforward.local.cloudtasks.protocol.paging import PageTokens
+from rollforward.local.cloudtasks.protocol.task_messages import record_of, shown
+from rollforward.local.cloudtasks.store.records import (
+    DELETED,
+    DONE,
+    DUPLICATE,
+    FAILED,
+    FORCED,
+    LIVE,
+    TaskRecord,
+)
+
+MAX_TASKS_PAGE = 1000
+
+# Odd, so that multiplying by it maps the sequences one to one onto ids that
+# look random and spread over the whole range, as the service's do.
+_ID_FACTOR = 0x9E3779B97F4A7C15
+_ID_BITS = 64
+
+
+class Tasks:
+    """The tasks of one engine; each public method is one transaction of the store."""
+
+    def __init__(self, state: EngineState, page_tokens: PageTokens, last_sequence: int) -> None:
+        self._state = state
+        self._page_tokens = page_tokens
+        self._last_sequence = last_sequence
+        self._salt = int(state.kept("id_salt", lambda: str(secrets.randbits(_ID_BITS))))
+
+    def create(self, parent: str, request: Any, view: int = messages.BASIC) -> Any:
+        """Add a task and return it as the view shows it.
+
+        Raises:
+            Refused: a rule is broken, the queue is unknown, or the name was
+                used before.
+        """
+        with self._state.change():
+            self._state.place.check_queue_name(parent)
+            if request.name:
+                self._check_named(parent, request.name)
+            return self._add(self._state.queue(parent), request, view)
+
+    def create_many(self, parent: str, requests: Iterable[Any]) -> list[Any]:
+        """Add many tasks in one commit; a refused one yields its Refused.
+
+        Raises:
+            Refused: the queue is unknown.
+        """
+        with self._state.change():
+            self._state.queue(parent)
+            return [
+                _or_refusal(self.create, parent, request.task, request.response_view)
+                for request in requests
+            ]
+
+    def _check_named(self, parent: str, name: str) -> None:
+        self._state.place.check_task_name(name)
+        if (queue_name := queue_of_task(name)) != parent:
+            raise errors.task_of_other_queue(parent, queue_name)
+
+    def _add(self, queue: QueueState, request: Any, view: int) -> Any:
+        now = self._state.clock.now()
+        schedule_at = validation.schedule_of(request, now)
+        message = messages.Task()
+        validation.complete_task(request, message, self._state.place.project)
+        if request.name and self._is_taken(queue, request.name, now):
+            raise errors.task_exists()
+        sequence = self._last_sequence + 1
+        message.name = request.name or f"{queue.name}/tasks/{self._new_id(sequence)}"
+        message.create_time.seconds = int(now)
+        validation.check_size(request, message, schedule_at)
+        self._last_sequence = sequence
+        task = record_of(
+            message,
+            queue.name,
+            sequence=sequence,
+            is_named=bool(request.name),
+            schedule_at=schedule_at,
+            now=now,
+        )
+        self._state.store.tasks.insert(task)
+        queue.add(task)
+        return shown(task, view, message)
+
+    def _is_taken(self, queue: QueueState, name: str, now: float) -> bool:
+        return name in queue.tasks or self._state.store.names.blocked_until(name) > now
+
+    def _new_id(self, sequence: int) -> int:
+        return ((sequence ^ self._salt) * _ID_FACTOR) % 2**_ID_BITS
+
+    def get(self, name: str, view: int = messages.BASIC) -> Any:
+        """Return a live task.
+
+        Raises:
+            Refused: NOT_FOUND, in other words when the task ended recently.
+        """
+        with self._state.lock:
+            self._state.place.check_task_name(name)
+            queue = self._state.queues.get(queue_of_task(name))
+            task = queue.tasks.get(name) if queue else None
+            if task is not None:
+                return shown(task, view)
+            if self._ended_recently(name):
+                raise errors.task_ended()
+            raise errors.entity_unknown()
+
+    def _ended_recently(self, name: str) -> bool:
+        state, now = self._state, self._state.clock.now()
+        if state.store.names.blocked_until(name) > now:
+            return True
+        # Names of the service's own making have no tombstone: nobody may ask
+        # for them again. Their history says when they ended.
+        task = state.store.tasks.by_name(name)
+        queue = state.queues.get(queue_of_task(name))
+        if task is None or task.ended_at is None or queue is None:
+            return False
+        return task.ended_at + state.retention.name_s(queue) > now
+
+    def page(
+        self, parent: str, view: int = messages.BASIC, size: int = 0, token: str = ""
+    ) -> tuple[list[Any], str]:
+        """Return a page of a queue's live tasks, oldest first, and the next token.
+
+        Raises:
+            Refused: the queue is unknown or the token is not understood.
+        """
+        with self._state.lock:
+            queue, listing = self._state.queue(parent), f"tasks:{parent}"
+            after, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
+            found = _first_after(queue.tasks.values(), int(after or 0), limit + 1)
+            page = [shown(task, view) for task in found[:limit]]
+            if len(found) <= limit:
+                return page, ""
+            return page, self._page_tokens.next(listing, str(found[limit - 1].sequence))
+
+    def delete(self, name: str) -> None:
+        """Delete a live task; an attempt under way is not stopped.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        with self._state.change():
+            queue, task = self._state.live_task(name)
+            self._state.finish(queue, task, DELETED)
+
+    def delete_many(self, task_names: Iterable[str]) -> list[Refused | None]:
+        """Delete many tasks in one commit; a refused one yields its Refused."""
+        with self._state.change():
+            return [_or_refusal(self.delete, name) for name in task_names]
+
+    def act_on_many(self, act: Callable[[str], Any], task_names: Iterable[str]) -> int:
+        """Run, retry or delete many tasks in one commit; return how many were not refused."""
+        with self._state.change():
+            ends = [_or_refusal(act, name) for name in task_names]
+            return sum(not isinstance(end, Refused) for end in ends)
+
+    def delete_older(self) -> None:
+        """Delete the tasks that have not succeeded within their retention."""
+        state = self._state
+        with state.change():
+            now = state.clock.now()
+            for queue in state.queues.values():
+                created_before = now - state.retention.live_s(queue)
+                for task in [*queue.tasks.values()]:
+                    if task.created_at < created_before:
+                        state.finish(queue, task, DELETED)
+
+    def run(self, name: str, view: int = messages.BASIC) -> Any:
+        """Dispatch a live task now, whatever its queue's state, rate and load.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        with self._state.change():
+            queue, task = self._state.live_task(name)
+            task.schedule_at = task.due_at = self._state.clock.now()
+            task.entry = None
+            queue.extras.append((task, FORCED))
+            self._state.store.tasks.update(task)
+            return shown(task, view)
+
+    def retry(self, name: str) -> None:
+        """Put a task back to work: a window of the emulator, not of the service.
+
+        A waiting task becomes due now; a failed one lives again; one that is
+        done is delivered once more, as a duplicate.
+
+        Raises:
+            Refused: NOT_FOUND, or FAILED_PRECONDITION for a deleted task.
+        """
+        with self._state.change():
+            queue = self._state.queue(queue_of_task(name))
+            task = queue.tasks.get(name) or self._state.store.tasks.by_name(name)
+            if task is None:
+                raise errors.entity_unknown()
+            if task.state == DELETED:
+                raise Refused("FAILED_PRECONDITION", "The task was deleted.")
+            if task.state == DONE:
+                queue.extras.append((task, DUPLICATE))
+            elif not task.running:
+                self._make_due(queue, task)
+
+    def go_back(self, since: float) -> int:
+        """Undo what came of tasks from a moment on; return how many are due again or dropped.
+
+        For a store behind the handlers that has gone back to that moment. Tasks that ended live
+        again: what they did is gone. Tasks that were created are dropped and their names free:
+        what asked for them is gone, or asks again. Tasks that somebody deleted stay deleted.
+        """
+        state = self._state
+        with state.change():
+            dropped = [
+                (queue, task)
+                for queue in state.queues.values()
+                for task in queue.tasks.values()
+                if task.created_at >= since
+            ]
+            for queue, task in dropped:
+                state.finish(queue, task, DELETED)
+            state.store.names.free(since)
+            revived = [
+                task
+                for task in state.store.tasks.ended(since, (DONE, FAILED))
+                if task.created_at < since and task.queue in state.queues
+            ]
+            for task in revived:
+                self._make_due(state.queues[task.queue], task)
+            return len(dropped) + len(revived)
+
+    def _make_due(self, queue: QueueState, task: TaskRecord) -> None:
+        """Let a task be due now; one that has ended lives again."""
+        was_live = task.state == LIVE
+        task.schedule_at = task.due_at = self._state.clock.now()
+        task.state, task.ended_at = LIVE, None
+        self._state.store.tasks.update(task)
+        if was_live:
+            queue.push(task)
+        else:
+            queue.add(task)
+
+
+def _or_refusal(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a call returns, or its Refused."""
+    try:
+        return call(*arguments)
+    except Refused as refused:
+        return refused
+
+
+def _first_after(tasks: Iterable[TaskRecord], sequence: int, limit: int) -> list[TaskRecord]:
+    """Return the first tasks with a higher sequence, in order of sequence."""
+    found = [task for task in tasks if task.sequence > sequence]
+    return sorted(found, key=lambda task: task.sequence)[:limit]

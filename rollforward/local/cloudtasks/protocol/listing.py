@@ -1,0 +1,79 @@
+"""The filter of ListQueues: comparisons of fields, joined by AND.
+
+Source: cloud.google.com/logging/docs/view/advanced_filters, of which this
+takes the comparisons, AND, NOT-free; anything else is refused, not ignored.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from rollforward.local.cloudtasks.protocol import errors
+from rollforward.local.cloudtasks.protocol.messages import Queue, seconds_of
+
+_TERM = re.compile(r'\s*([a-z_A-Z.]+)\s*(<=|>=|!=|=|<|>|:)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)\s*')
+_STATES = Queue.DESCRIPTOR.fields_by_name["state"].enum_type
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda left, right: bool(left == right),
+    "!=": lambda left, right: bool(left != right),
+    "<": lambda left, right: bool(left < right),
+    "<=": lambda left, right: bool(left <= right),
+    ">": lambda left, right: bool(left > right),
+    ">=": lambda left, right: bool(left >= right),
+}
+
+
+class QueueFilter:
+    """A parsed filter; the empty one matches every queue."""
+
+    def __init__(self, text: str) -> None:
+        self._terms: list[tuple[str, str, str]] = []
+        position = 0
+        while position < len(text.rstrip()):
+            match = _TERM.match(text, position)
+            if match is None:
+                raise errors.invalid(f"The filter is not understood at: '{text[position:]}'.")
+            self._terms.append((_snake(match[1]), match[2], match[3].strip('"')))
+            position = match.end()
+            if text.startswith("AND ", position):
+                position += len("AND ")
+        for path, _, _ in self._terms:
+            _value(Queue(), path)
+
+    def matches(self, queue: Any) -> bool:
+        """Return whether a queue meets every comparison."""
+        return all(_holds(_value(queue, path), op, word) for path, op, word in self._terms)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda match: "_" + match[1].lower(), name)
+
+
+def _value(queue: Any, path: str) -> Any:
+    """Return a field's value: text, a number, or seconds.
+
+    Raises:
+        Refused: INVALID_ARGUMENT: a queue has no such field.
+    """
+    value = queue
+    for part in path.split("."):
+        fields = getattr(getattr(value, "DESCRIPTOR", None), "fields_by_name", {})
+        if part not in fields:
+            raise errors.invalid(f"The filter names no field of a queue: '{path}'.")
+        value = getattr(value, part)
+    if path == "state":
+        return _STATES.values_by_number[value].name
+    return seconds_of(value) if hasattr(value, "nanos") else value
+
+
+def _holds(value: Any, operator: str, word: str) -> bool:
+    if isinstance(value, str):
+        if operator == ":":
+            return word.lower() in value.lower()
+        return _COMPARE[operator](value, word)
+    try:
+        number = float(word.removesuffix("s"))
+    except ValueError:
+        raise errors.invalid(f"The filter compares a number with '{word}'.") from None
+    return _COMPARE["=" if operator == ":" else operator](value, number)

@@ -1,0 +1,102 @@
+"""Resource names: projects/P/locations/L/queues/Q/tasks/T.
+
+Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
+"""
+
+import re
+from dataclasses import dataclass
+
+from rollforward.local.cloudtasks.protocol import errors
+
+_QUEUE_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
+_TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,500}")
+_PARENT = re.compile(r"projects/([A-Za-z0-9:.-]+)/locations/([A-Za-z0-9-]+)")
+
+
+def is_queue_id(text: str) -> bool:
+    """Return whether text may be the last part of a queue's name."""
+    return _QUEUE_ID.fullmatch(text) is not None
+
+
+def queue_of_task(task_name: str) -> str:
+    """Return the queue's name inside a well-formed task name."""
+    return task_name.partition("/tasks/")[0]
+
+
+def short(name: str) -> str:
+    """Return the last part of a resource name."""
+    return name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The one project and location that the emulator serves."""
+
+    project: str
+    location: str
+
+    @property
+    def parent(self) -> str:
+        """The location's name, under which the queues stand."""
+        return f"projects/{self.project}/locations/{self.location}"
+
+    def queue_name(self, queue_id: str) -> str:
+        """Return the full name of a queue here."""
+        return f"{self.parent}/queues/{queue_id}"
+
+    def check_parent(self, parent: str) -> None:
+        """Refuse a location that is not this one.
+
+        Raises:
+            Refused: PERMISSION_DENIED for another project, INVALID_ARGUMENT for
+                another location.
+        """
+        if parent == self.parent:
+            return
+        match = _PARENT.fullmatch(parent)
+        if match is None or match[1] != self.project:
+            raise errors.permission_denied(match[1] if match else parent)
+        raise errors.invalid(f"Location '{match[2]}' is not served here: use '{self.location}'.")
+
+    def check_new_queue_name(self, name: str, parent: str = "") -> None:
+        """Refuse a name under which no queue may be created.
+
+        Args:
+            parent: The request's, if it names one.
+
+        Raises:
+            Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
+        """
+        self.check_queue_name(name)
+        named = name.partition("/queues/")[0]
+        if parent and named != parent:
+            raise errors.queue_of_other_parent(name, parent)
+        self.check_parent(named)
+
+    def check_queue_name(self, name: str) -> None:
+        """Refuse what is no queue's name, or the name of another project's queue.
+
+        Raises:
+            Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
+        """
+        parent, found, queue_id = name.partition("/queues/")
+        if parent == self.parent and found and is_queue_id(queue_id):
+            return
+        match = _PARENT.fullmatch(parent)
+        if match is None or not is_queue_id(queue_id):
+            raise errors.queue_name_malformed()
+        if match[1] != self.project:
+            raise errors.permission_denied(match[1])
+
+    def check_task_name(self, name: str) -> None:
+        """Refuse what is no task's name.
+
+        Raises:
+            Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
+        """
+        queue_name, found, task_id = name.partition("/tasks/")
+        if not found:
+            raise errors.task_name_malformed()
+        if not _TASK_ID.fullmatch(task_id):
+            raise errors.task_id_malformed(task_id)
+        self.check_queue_name(queue_name)

@@ -1,0 +1,297 @@
+"""Sends what the engine lets go, and brings the responses back.
+
+One loop begins attempts when something changed or fell due; each attempt is a
+task of its own. The engine decides everything; here is only HTTP and waiting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from rollforward.local.cloudtasks.delivery.reasons import reason_of
+from rollforward.local.cloudtasks.delivery.statuses import DEADLINE_EXCEEDED
+from rollforward.local.cloudtasks.engine.engine import Engine
+from rollforward.local.cloudtasks.engine.outcomes import MAX_BODY_KEPT_BYTES
+from rollforward.local.cloudtasks.protocol.names import short
+from rollforward.local.cloudtasks.protocol.validation import percent_encoded
+from rollforward.local.cloudtasks.store.records import Attempt, Response
+
+KillWorker = Callable[[Attempt], Awaitable[None]]
+
+# gunicorn closes idle connections after two seconds; a request sent into a
+# closing connection would count as a failed attempt. And its workers share
+# connections evenly, not requests: with idle ones kept for a second, all of a
+# few long tasks often came to one worker.
+_KEEPALIVE_S = 0.1
+_SWEEP_EVERY_S = 60.0
+_MAX_REDIRECTS = 5
+_SAME_REQUEST = {307, 308}
+_REDIRECTS = _SAME_REQUEST | {301, 302, 303}
+_READ_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Runs on one event loop, from start() to stop().
+
+    Args:
+        kill_worker: Kills the process that runs the handlers (fault kill_worker).
+    """
+
+    def __init__(self, engine: Engine, kill_worker: KillWorker | None = None) -> None:
+        self._engine = engine
+        self._kill_worker = kill_worker
+        self._wake = asyncio.Event()
+        self._is_woken = False
+        self._deliveries: dict[int, asyncio.Task[None]] = {}
+        self._deadlines: dict[int, tuple[asyncio.Timeout, float]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._offset_s = engine.clock.offset_s
+        self._is_held = False
+
+    async def start(self) -> None:
+        """Begin to dispatch."""
+        self._loop = asyncio.get_running_loop()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None),
+            skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        self._engine.change_listeners.append(self._changed)
+        self._engine.reset_listeners.append(self._was_reset)
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
+
+    def hold(self) -> None:
+        """Begin no attempt from now on; those under way go on, and their responses count.
+
+        The workers are on their way out. An attempt that ends without a response is theirs to
+        lose, not the task's: it is not noted as a failure, and begins again at the next start.
+        """
+        self._is_held = True
+
+    @property
+    def under_way(self) -> int:
+        """How many attempts have begun and not ended."""
+        return len(self._deliveries)
+
+    async def stop(self) -> None:
+        """Stop at once; attempts under way are cut off and start again next time."""
+        self._engine.change_listeners.remove(self._changed)
+        self._engine.reset_listeners.remove(self._was_reset)
+        pending = [*self._tasks, *self._deliveries.values()]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # --- waking up --------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Wake the loop, from whatever thread; many changes wake it once."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _was_reset(self) -> None:
+        self._loop.call_soon_threadsafe(self._drop_forgotten)
+
+    def _drop_forgotten(self) -> None:
+        """Hang up on the attempts that a reset has forgotten."""
+        for attempt_id, task in list(self._deliveries.items()):
+            if not self._engine.attempts.is_running(attempt_id):
+                task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self._is_woken = False
+            self._wake.clear()
+            self._follow_clock()
+            for attempt in [] if self._is_held else await self._begin_ready():
+                delivery = self._loop.create_task(self._deliver(attempt))
+                self._deliveries[attempt.id] = delivery
+                delivery.add_done_callback(lambda _, key=attempt.id: self._deliveries.pop(key))
+            await self._sleep()
+
+    async def _begin_ready(self) -> list[Attempt]:
+        """Begin what may go; an error of ours must not end the dispatching of the rest."""
+        try:
+            return self._engine.begin_ready()
+        except Exception:
+            log.exception("Dispatching failed; trying again in a second")
+            await asyncio.sleep(1)
+            self._wake.set()
+            return []
+
+    async def _sleep(self) -> None:
+        """Wait for a change or for the next due time."""
+        wake_at = None if self._is_held else self._engine.wake_at()
+        if wake_at is None:
+            await self._wake.wait()
+            return
+        delay_s = wake_at - self._engine.clock.now()
+        if delay_s <= 0:
+            await asyncio.sleep(0)
+            return
+        handle = self._loop.call_later(delay_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            handle.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            self._engine.sweep()
+
+    def _follow_clock(self) -> None:
+        """Move the deadlines of running attempts when the clock was advanced."""
+        moved_s = self._engine.clock.offset_s - self._offset_s
+        if moved_s <= 0:
+            self._offset_s = self._engine.clock.offset_s
+            return
+        self._offset_s = self._engine.clock.offset_s
+        for attempt_id, (timeout, at) in list(self._deadlines.items()):
+            self._deadlines[attempt_id] = (timeout, at - moved_s)
+            if not timeout.expired():
+                timeout.reschedule(at - moved_s)
+
+    # --- one delivery -----------------------------------------------------
+
+    async def _deliver(self, attempt: Attempt) -> None:
+        try:
+            if attempt.kills_worker and self._kill_worker is not None:
+                response = await self._send_and_kill(attempt, self._kill_worker)
+            elif attempt.answers_500:
+                response = Response(500, body=b"Answered by the fault rule 'error'.")
+            else:
+                response = await self._send_by_deadline(attempt)
+        except Exception as error:
+            log.exception("Attempt %s of %s failed", attempt.number, attempt.task.name)
+            response = Response(error=f"UNAVAILABLE: {error!r}")
+        if self._is_held and response.status is None:
+            return
+        if self._engine.attempts.end(attempt.id, response) is not None:
+            _tell(attempt)
+
+    async def _send_by_deadline(self, attempt: Attempt) -> Response:
+        """Send; on the deadline drop the connection."""
+        at = self._loop.time() + attempt.deadline_s
+        try:
+            async with asyncio.timeout_at(at) as timeout:
+                self._deadlines[attempt.id] = (timeout, at)
+                return await self._send(attempt)
+        except TimeoutError:
+            return Response(error=DEADLINE_EXCEEDED)
+        finally:
+            self._deadlines.pop(attempt.id, None)
+
+    async def _send(self, attempt: Attempt) -> Response:
+        if self._session is None:
+            raise RuntimeError("the dispatcher has not been started")
+        try:
+            return await self._ask(self._session, attempt, to_address(attempt.url), attempt.headers)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Response(error=f"UNAVAILABLE: {error or type(error).__name__}")
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        attempt: Attempt,
+        url: URL,
+        headers: dict[str, str],
+        redirects_left: int = _MAX_REDIRECTS,
+    ) -> Response:
+        """Make the request and return the response, of the redirected worker if there is one."""
+        async with session.request(
+            attempt.method, url, headers=headers, data=attempt.body or None, allow_redirects=False
+        ) as response:
+            target = _redirected(attempt, response)
+            if target is None or not redirects_left:
+                body = await _first_bytes(response)
+                return Response(response.status, headers=_joined(response.headers), body=body)
+        if target.origin() != url.origin():
+            headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+        return await self._ask(session, attempt, target, headers, redirects_left - 1)
+
+    async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Response:
+        """Kill the worker while it handles the request; whatever it says is lost."""
+        sending = self._loop.create_task(self._send(attempt))
+        try:
+            await asyncio.sleep(attempt.kill_after_s)
+            await kill_worker(attempt)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        return Response(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
+
+
+def _tell(attempt: Attempt) -> None:
+    """Log how an attempt ended, for the console: the terminal has what the app itself says."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    reason = reason_of(attempt.response_body)
+    why = attempt.error or (reason.detail if reason else "")
+    level = logging.INFO if attempt.has_succeeded else logging.ERROR
+    if attempt.status in (429, 503) and not attempt.error:
+        level = logging.WARNING
+    copy = f" ({attempt.kind})" if attempt.is_copy else ""
+    log.log(
+        level,
+        "%s%s: %s in %.0f ms%s",
+        attempt.task.path,
+        copy,
+        attempt.status or "no response",
+        attempt.duration_ms,
+        f", {why.splitlines()[0]}" if why else "",
+        extra={"task": f"{short(attempt.task.queue)}/{short(attempt.task.name)}", "is_quiet": True},
+    )
+
+
+def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | None:
+    """Return where a redirect sends the same request, None if it does not.
+
+    The service documents that it may follow an HTTP target's redirect, and not which request it
+    makes then. So only what HTTP leaves no choice in is followed. After another redirect a POST
+    would go on as a GET without its body, and a 2xx for that would end the task undone: it is the
+    attempt's response, a failure, as in the service when it does not follow.
+    """
+    keeps = _SAME_REQUEST if attempt.method not in ("GET", "HEAD") else _REDIRECTS
+    location = response.headers.get("Location")
+    if not attempt.follows_redirects or response.status not in keeps or not location:
+        return None
+    return response.url.join(to_address(location))
+
+
+def to_address(url: str) -> URL:
+    """Return an address that goes out as it was given, but for what is not ASCII."""
+    host = urlsplit(url).netloc
+    if not host.isascii():
+        url = url.replace(host, URL(f"//{host}").raw_authority, 1)
+    return URL(percent_encoded(url), encoded=True)
+
+
+async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
+    """Read the whole body, keep its beginning."""
+    kept = bytearray()
+    async for chunk in response.content.iter_chunked(_READ_BYTES):
+        if len(kept) < MAX_BODY_KEPT_BYTES:
+            kept += chunk
+    return bytes(kept[:MAX_BODY_KEPT_BYTES])
+
+
+def _joined(headers: Any) -> dict[str, str]:
+    """Return headers with repeated ones joined by commas."""
+    joined: dict[str, str] = {}
+    for name, value in headers.items():
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

@@ -1,0 +1,317 @@
+"""The tables of the store: queues, names, tasks, attempts, operations.
+
+The live tasks are in the engine's memory too; ended ones are only here.
+Callers hold the engine's lock.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rollforward.local.cloudtasks.store.database import Database
+from rollforward.local.cloudtasks.store.records import LIVE, Attempt, TaskRecord
+
+MAX_ATTEMPTS_PER_TASK = 200
+
+# The columns of a task that a dispatch or its end may change.
+_PROGRESS = (
+    "schedule_at", "due_at", "state", "ended_at", "dispatch_count", "response_count",
+    "execution_count", "previous_status", "retry_reason", "first_attempt_at", "last_schedule_at",
+    "last_dispatch_at", "last_response_at", "last_code", "last_message",
+)  # fmt: skip
+_FIXED = ("sequence", "name", "queue", "path", "is_app_engine", "is_named", "created_at")
+_COLUMNS = _FIXED + _PROGRESS
+_INSERT_TASK = (
+    f"INSERT INTO tasks ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+)
+_UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{c} = ?' for c in _PROGRESS)} WHERE sequence = ?"
+_SELECT_TASK = f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, spec FROM tasks JOIN specs"
+
+# A copy that comes late says nothing of how its task ended.
+_OWN = "kind NOT IN ('duplicate', 'overlap')"
+
+# What an index of its own holds: attempts that were struck, repeated, or failed.
+INCIDENT = "(faults != '[]' OR error IS NOT NULL OR status < 200 OR status > 299)"
+
+_LOST = "The emulator ended while this attempt was running."
+
+
+@dataclass(frozen=True)
+class StoredQueue:
+    """A queue as it lies on disk."""
+
+    name: str
+    spec: bytes
+    from_yaml: bool
+
+
+class QueueTable:
+    """Queue messages by name."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def all(self) -> list[StoredQueue]:
+        """Return all queues."""
+        rows = self._db.rows("SELECT * FROM queues ORDER BY name")
+        return [StoredQueue(row["name"], row["spec"], bool(row["from_yaml"])) for row in rows]
+
+    def put(self, queue: StoredQueue) -> None:
+        """Write a queue, new or changed."""
+        self._db.write(
+            "INSERT OR REPLACE INTO queues VALUES (?, ?, ?)",
+            (queue.name, queue.spec, int(queue.from_yaml)),
+        )
+
+    def delete(self, name: str) -> None:
+        """Forget a queue, not its tasks."""
+        self._db.write("DELETE FROM queues WHERE name = ?", (name,))
+
+
+class NameTable:
+    """Names that are blocked for a while, of tasks and queues."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def blocked_until(self, name: str) -> float:
+        """Return until when a task's or queue's name is blocked; 0 if it is free."""
+        return float(
+            self._db.value("SELECT expires_at FROM tombstones WHERE name = ?", (name,)) or 0.0
+        )
+
+    def block(self, name: str, expires_at: float) -> None:
+        """Block a name."""
+        self._db.write("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (name, expires_at))
+
+    def free(self, since: float) -> None:
+        """Unblock the names of tasks that were created at a time or later."""
+        self._db.write(
+            "DELETE FROM tombstones WHERE name IN (SELECT name FROM tasks WHERE created_at >= ?)",
+            (since,),
+        )
+
+
+class TaskTable:
+    """Tasks, live and ended."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def insert(self, task: TaskRecord) -> None:
+        """Write a new task."""
+        self._db.write(_INSERT_TASK, [getattr(task, column) for column in _COLUMNS])
+        self._db.write("INSERT INTO specs VALUES (?, ?)", (task.sequence, task.spec))
+
+    def update(self, task: TaskRecord) -> None:
+        """Write how far a task has come."""
+        values = [getattr(task, column) for column in _PROGRESS]
+        self._db.write(_UPDATE_TASK, [*values, task.sequence])
+
+    def live(self) -> Iterator[TaskRecord]:
+        """Return the tasks that have not ended, oldest first."""
+        rows = self._db.rows(
+            f"{_SELECT_TASK} USING (sequence) WHERE state = ? ORDER BY tasks.sequence", (LIVE,)
+        )
+        return (_task(row) for row in rows)
+
+    def by_name(self, name: str) -> TaskRecord | None:
+        """Return the youngest task of a name, ended or not."""
+        row = self._db.row(
+            f"{_SELECT_TASK} USING (sequence) WHERE name = ? ORDER BY tasks.sequence DESC LIMIT 1",
+            (name,),
+        )
+        return _task(row) if row else None
+
+    def newest(
+        self,
+        below: int,
+        limit: int,
+        queue: str = "",
+        state: str = "",
+        *,
+        above: int = 0,
+        holding: bytes = b"",
+    ) -> list[TaskRecord]:
+        """Return tasks with a sequence below this one, newest first.
+
+        Args:
+            above: Only those with a sequence above this one.
+            holding: Only those whose request holds these bytes.
+        """
+        clauses = ["tasks.sequence < ?", "tasks.sequence > ?"]
+        values: list[int | str | bytes] = [below, above]
+        for clause, value in (
+            ("queue = ?", queue),
+            ("state = ?", state),
+            ("instr(spec, ?) > 0", holding),
+        ):
+            if value:
+                clauses.append(clause)
+                values.append(value)
+        rows = self._db.rows(
+            f"{_SELECT_TASK} USING (sequence) WHERE {' AND '.join(clauses)} "
+            "ORDER BY tasks.sequence DESC LIMIT ?",
+            [*values, limit],
+        )
+        return [_task(row) for row in rows]
+
+    def ended(self, since: float, states: Sequence[str]) -> list[TaskRecord]:
+        """Return the tasks that ended so at a time or later, in the order of their ends."""
+        rows = self._db.rows(
+            f"{_SELECT_TASK} USING (sequence) WHERE ended_at >= ? "
+            f"AND state IN ({', '.join('?' * len(states))}) ORDER BY ended_at",
+            [since, *states],
+        )
+        return [_task(row) for row in rows]
+
+    def ended_counts(self) -> dict[tuple[str, str], int]:
+        """Return how many ended tasks are kept, by queue and state."""
+        rows = self._db.rows(
+            "SELECT queue, state, COUNT(*) FROM tasks WHERE ended_at IS NOT NULL "
+            "GROUP BY queue, state"
+        )
+        return {(row[0], row[1]): row[2] for row in rows}
+
+
+class AttemptTable:
+    """Attempts of tasks, with requests and responses."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def insert(self, attempt: Attempt) -> None:
+        """Write an attempt that begins."""
+        self._db.write(
+            "INSERT INTO attempts (id, sequence, number, kind, faults, started_at, method, url, "
+            "headers, has_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                attempt.id,
+                attempt.task.sequence,
+                attempt.number,
+                attempt.kind,
+                json.dumps(attempt.faults),
+                attempt.started_at,
+                attempt.method,
+                attempt.url,
+                json.dumps(attempt.headers),
+                int(bool(attempt.body)),
+            ),
+        )
+        if attempt.number and attempt.number % MAX_ATTEMPTS_PER_TASK == 0:
+            self._prune(attempt.task.sequence)
+
+    def _prune(self, sequence: int) -> None:
+        """Keep only the latest attempts of a task that fails for ever."""
+        self._db.write(
+            "DELETE FROM attempts WHERE sequence = ? AND id NOT IN "
+            "(SELECT id FROM attempts WHERE sequence = ? ORDER BY id DESC LIMIT ?)",
+            (sequence, sequence, MAX_ATTEMPTS_PER_TASK),
+        )
+
+    def end(self, attempt: Attempt) -> None:
+        """Write what came of an attempt."""
+        self._db.write(
+            "UPDATE attempts SET faults = ?, duration_ms = ?, status = ?, error = ?, "
+            "response_headers = ?, response_body = ?, next_retry_at = ? WHERE id = ?",
+            (
+                json.dumps(attempt.faults),
+                attempt.duration_ms,
+                attempt.status,
+                attempt.error,
+                json.dumps(attempt.response_headers),
+                attempt.response_body,
+                attempt.next_retry_at,
+                attempt.id,
+            ),
+        )
+
+    def of_task(self, sequence: int) -> list[sqlite3.Row]:
+        """Return the attempts of a task, oldest first."""
+        rows = self._db.rows("SELECT * FROM attempts WHERE sequence = ? ORDER BY id", (sequence,))
+        return rows.fetchall()
+
+    def last_response(self, sequence: int) -> bytes | None:
+        """Return the body of the newest response to a task; copies do not speak for it."""
+        body: bytes | None = self._db.value(
+            f"SELECT response_body FROM attempts WHERE sequence = ? AND status IS NOT NULL "
+            f"AND {_OWN} ORDER BY id DESC LIMIT 1",
+            (sequence,),
+        )
+        return body
+
+    def last_duration_ms(self, sequence: int) -> float | None:
+        """Return how long a task's newest attempt took that has ended; copies do not count."""
+        duration_ms: float | None = self._db.value(
+            f"SELECT duration_ms FROM attempts WHERE sequence = ? AND duration_ms IS NOT NULL "
+            f"AND {_OWN} ORDER BY id DESC LIMIT 1",
+            (sequence,),
+        )
+        return duration_ms
+
+    def of_tasks(self, sequences: Sequence[int]) -> list[sqlite3.Row]:
+        """Return the attempts of some tasks without their responses, oldest first."""
+        marks = ", ".join("?" * len(sequences))
+        rows = self._db.rows(
+            "SELECT id, sequence, kind, faults, started_at, duration_ms, status, error "
+            f"FROM attempts WHERE sequence IN ({marks}) ORDER BY id",
+            [*sequences],
+        )
+        return rows.fetchall()
+
+    def incidents(
+        self, since: float, until: float, path: str, text: str, limit: int
+    ) -> list[sqlite3.Row]:
+        """Return attempts that were struck, repeated or failed, oldest first, with their tasks."""
+        rows = self._db.rows(
+            "SELECT attempts.*, tasks.name, tasks.queue, tasks.path, tasks.state, "
+            "tasks.ended_at AS task_ended_at, spec "
+            "FROM attempts JOIN tasks USING (sequence) JOIN specs USING (sequence) "
+            f"WHERE {INCIDENT} AND started_at >= ? AND started_at <= ? "
+            "AND instr(path, ?) AND instr(spec, CAST(? AS BLOB)) ORDER BY started_at LIMIT ?",
+            (since, until, path, text, limit),
+        )
+        return rows.fetchall()
+
+    def close_lost(self) -> None:
+        """End the attempts that a crash cut off."""
+        self._db.write(
+            "UPDATE attempts SET duration_ms = 0, error = ? WHERE duration_ms IS NULL", (_LOST,)
+        )
+
+
+class OperationTable:
+    """Serialized long-running operations."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, name: str) -> bytes | None:
+        """Return a serialized long-running operation."""
+        message: bytes | None = self._db.value(
+            "SELECT message FROM operations WHERE name = ?", (name,)
+        )
+        return message
+
+    def all(self) -> list[bytes]:
+        """Return all kept operations, oldest first."""
+        rows = self._db.rows("SELECT message FROM operations ORDER BY created_at, name")
+        return [row[0] for row in rows]
+
+    def put(self, name: str, created_at: float, message: bytes) -> None:
+        """Keep an operation."""
+        self._db.write(
+            "INSERT OR REPLACE INTO operations VALUES (?, ?, ?)", (name, created_at, message)
+        )
+
+    def delete(self, name: str) -> None:
+        """Forget an operation."""
+        self._db.write("DELETE FROM operations WHERE name = ?", (name,))
+
+
+def _task(row: sqlite3.Row) -> TaskRecord:
+    values = {column: row[column] for column in _COLUMNS}
+    for flag in ("is_app_engine", "is_named"):
+        values[flag] = bool(values[flag])
+    return TaskRecord(spec=row["spec"], **values)

@@ -1,0 +1,141 @@
+"""What every page has: the frame around it, its notices, and its way back."""
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from aiohttp import web
+from google.api_core.exceptions import GoogleAPIError
+
+from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.console.words import counted
+from rollforward.local.errors import DevserverError
+
+if TYPE_CHECKING:
+    from rollforward.local.console.server import Console
+
+PATIENCE_S = 2.0
+
+# What a page says after an action: the address holds the key, never the text.
+NOTICES = {
+    "paused": "Paused. Nothing is dispatched until it is resumed.",
+    "resumed": "Resumed.",
+    "purged": "Purged: all waiting tasks are gone.",
+    "ran": "Dispatched now, whatever the queue's rate and load.",
+    "retried": "Due again at once.",
+    "deleted": "Deleted.",
+    "replayed": "Replay enqueued: the app runs the task again.",
+    "swept": "Swept: what had waited for 15 seconds is being created.",
+    "not-swept": "The sweep failed: see its last result on the page Cron.",
+    "cleared": "All mail is gone.",
+    "fault-on": "The fault is on.",
+    "fault-off": "The fault is off.",
+    "mail-faults": "The mail server behaves as set.",
+    "killed": "One worker was killed. gunicorn starts another.",
+    "no-worker": "The app has no worker now: nothing was killed.",
+    "cron-ok": "The job ran well.",
+    "cron-failed": "The job ran and failed: see its last result.",
+    "cancel": "Cancelled: what was done stays, and it can be resumed.",
+    "resume": "Resumed.",
+    "retry": "Its failed items are worked on again, in this run.",
+}
+# The same of an action on many tasks; the address holds the number, too.
+NOTICES_OF_MANY = {
+    "all-run": "{} dispatched now, whatever the rate and load of their queues.",
+    "all-retry": "{} due again at once.",
+    "all-delete": "{} deleted.",
+    "all-replay": "{} on the way: the app runs what it had given up again.",
+}
+
+# No control characters: a browser leaves out a tab, and the next slash is another site's.
+_OWN_PATH = re.compile(r"/(?![/\\])[!-~]*")
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, Handler]
+
+
+class Section(ABC):
+    """One part of the console: a page, the pages below it, and their forms."""
+
+    def __init__(self, console: "Console") -> None:
+        """Serve this console."""
+        self.console = console
+        self.platform = console.platform
+        self.engine = console.platform.tasks.engine
+
+    @abstractmethod
+    def table(self) -> list[Route]:
+        """Return method, path and handler of each route."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.route(method, path, self._with_errors(handler))
+            for method, path, handler in self.table()
+        ]
+
+    def page(self, request: web.Request, template: str, **context: object) -> web.Response:
+        """Return a page, with the notice that its address asks for."""
+        said = request.query.get("said", "")
+        notice = NOTICES.get(said, "")
+        if said in NOTICES_OF_MANY:
+            many = counted(whole(request.query.get("count", "")), "task")
+            notice = NOTICES_OF_MANY[said].format(many)
+        return self.console.render(request, template, notice=notice, **context)
+
+    def _with_errors(self, handler: Handler) -> Handler:
+        """Wrap a handler: what it refuses becomes a page that says so."""
+
+        async def with_errors(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except Refused as refused:
+                status = 404 if refused.code == "NOT_FOUND" else 409
+                return self.error(request, status, refused.message)
+            except DevserverError as error:
+                return self.error(request, 404, str(error))
+            except (web.HTTPNotFound, web.HTTPBadRequest) as error:
+                return self.error(request, error.status, error.text or "")
+
+        return with_errors
+
+    def error(self, request: web.Request, status: int, message: str) -> web.Response:
+        """Return a page that says why not."""
+        return self.console.error_page(request, status, message)
+
+    def queue_name(self, request: web.Request) -> str:
+        """Return the full name of the queue in the address."""
+        return self.engine.place.queue_name(request.match_info["queue"])
+
+
+async def in_time(reading: Awaitable[T]) -> T | None:
+    """Return what is read from Datastore, None if it does not answer in time."""
+    try:
+        return await asyncio.wait_for(reading, PATIENCE_S)
+    except (GoogleAPIError, TimeoutError):
+        return None
+
+
+async def back(
+    request: web.Request, usual: str, notice: str, *, count: int | None = None
+) -> web.HTTPSeeOther:
+    """Return the way back to the page whose form was sent, which then says the notice."""
+    place = str((await request.post()).get("back", "")) or usual
+    if not _OWN_PATH.fullmatch(place):
+        place = usual
+    path, _, query = place.partition("?")
+    said = ("said=", "count=")
+    kept = [part for part in query.split("&") if part and not part.startswith(said)]
+    kept.append("said=" + quote(notice))
+    if count is not None:
+        kept.append(f"count={count}")
+    return web.HTTPSeeOther(f"{path}?{'&'.join(kept)}")
+
+
+def whole(text: str) -> int:
+    """Return a whole number of an address, 0 if it is none."""
+    return int(text) if text.isdecimal() and len(text) < 19 else 0

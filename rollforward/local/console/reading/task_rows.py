@@ -1,0 +1,167 @@
+"""How a task is told apart from its neighbours: short name, arguments, run, how late it is."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from rollforward.local.cloudtasks.delivery.outgoing import OutgoingRequest
+from rollforward.local.cloudtasks.engine.engine import Engine
+from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.server import views
+from rollforward.local.cloudtasks.store.records import TaskRecord
+
+MAX_ARGUMENTS_CHARS = 140
+_MAX_VALUE_CHARS = 40
+_MAX_RUN_ID_CHARS = 500
+_PREFIX = "/tasks/"
+# A task that is due and has not begun within this long is late; before, it is only on its way.
+_PUNCTUAL_S = 1.0
+_WAITING = ("scheduled", "queued", "retrying")
+
+
+@dataclass(frozen=True)
+class RunLink:
+    """The run that a task works for, by its pattern and id."""
+
+    pattern: str
+    id: str
+
+    @property
+    def url(self) -> str:
+        """Where the console shows it."""
+        return f"/runs/{quote(self.pattern, safe='')}/{quote(self.id, safe='')}"
+
+    @property
+    def short(self) -> str:
+        """Enough of the id to tell it from others.
+
+        >>> RunLink("continuations", "spring").short, RunLink("p", "0123456789abcdef").short
+        ('spring', '01234567…')
+        """
+        return self.id if len(self.id) <= 12 else f"{self.id[:8]}…"
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """A task in few words.
+
+    Attributes:
+        group: What its path begins with, "" for nothing.
+        name: The last part of its path.
+        arguments: Its body in one line.
+        run: The run that it works for, if its arguments name one.
+    """
+
+    group: str
+    name: str
+    arguments: str
+    run: RunLink | None
+
+
+def words_of(path: str, body: bytes) -> TaskWords:
+    """Return a task in few words.
+
+    >>> words_of("/tasks/continuations/mail", b'{"run_id": "r7", "chain": 2, "after": ""}')
+    ... # doctest: +NORMALIZE_WHITESPACE
+    TaskWords(group='continuations/', name='mail', arguments='chain 2',
+              run=RunLink(pattern='continuations', id='r7'))
+    >>> words_of("/", b"\\xff")
+    TaskWords(group='', name='/', arguments='1 B of binary data', run=None)
+    """
+    plain = path.partition("?")[0].removeprefix(_PREFIX)
+    group, slash, name = plain.rstrip("/").rpartition("/")
+    fields = _fields(body)
+    run = _run(group.partition("/")[0], fields)
+    return TaskWords(
+        group=group + slash if name else "",
+        name=name or path,
+        arguments=_arguments(body, fields, without="run_id" if run else ""),
+        run=run,
+    )
+
+
+def row_of(engine: Engine, task: TaskRecord) -> dict[str, Any]:
+    """Return a task as the list shows it; adds `words`, `duration_ms` and `overdue_s`."""
+    spec = messages.Task.FromString(task.spec)
+    request = spec.app_engine_http_request if task.is_app_engine else spec.http_request
+    shown = views.task_json(engine, task)
+    return shown | {
+        "words": words_of(task.path, request.body),
+        "duration_ms": engine.history.last_duration_ms(task),
+        "overdue_s": overdue_s(shown, engine.clock.now()),
+    }
+
+
+def overdue_s(task: dict[str, Any], now: float) -> float:
+    """Return for how long a task should have begun, 0 if it need not have."""
+    late_s = now - task["schedule_at"] if task["state"] in _WAITING else 0.0
+    return late_s if late_s > _PUNCTUAL_S else 0.0
+
+
+def as_curl(request: OutgoingRequest) -> str:
+    """Return a command that sends a request to its handler, past the queue.
+
+    >>> print(as_curl(OutgoingRequest("POST", "http://x/t", {"A": "b"}, b'{"n": 1}')))
+    curl -X POST http://x/t \\
+      -H 'A: b' \\
+      --data-binary '{"n": 1}'
+    """
+    parts = [f"curl -X {request.method} {shlex.quote(request.url)}"]
+    parts += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in request.headers.items()]
+    if request.body:
+        try:
+            parts.append(f"--data-binary {shlex.quote(_plain(request.body))}")
+        except ValueError:
+            octal = "".join(f"\\{byte:03o}" for byte in request.body)
+            parts.append("--data-binary @-")
+            return f"printf '{octal}' | " + " \\\n  ".join(parts)
+    return " \\\n  ".join(parts)
+
+
+def _plain(body: bytes) -> str:
+    """Return a body as text that a shell can hold and curl sends as it is.
+
+    Raises:
+        ValueError: there is none.
+    """
+    text = body.decode()
+    if "\x00" in text or text.startswith("@"):
+        raise ValueError("not for an argument of curl")
+    return text
+
+
+def _fields(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _run(pattern: str, fields: dict[str, Any] | None) -> RunLink | None:
+    run_id = (fields or {}).get("run_id")
+    if not pattern or not isinstance(run_id, str) or not 0 < len(run_id) <= _MAX_RUN_ID_CHARS:
+        return None
+    return RunLink(pattern, run_id)
+
+
+def _arguments(body: bytes, fields: dict[str, Any] | None, *, without: str) -> str:
+    if fields is not None:
+        shown = [f"{name} {_value(value)}" for name, value in fields.items() if name != without]
+        return _cut(" · ".join(each for each in shown if not each.endswith(" ")))
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"{len(body)} B of binary data"
+    return _cut(" ".join(text.split()))
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_ARGUMENTS_CHARS else text[: MAX_ARGUMENTS_CHARS - 1] + "…"

@@ -1,0 +1,173 @@
+"""What the pages show of queues and tasks, and what wants a person's attention."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from rollforward.local.cloudtasks.engine.engine import Engine
+from rollforward.local.cloudtasks.server import views
+from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.local.console.words import age, counted
+
+PAGE_TASKS = 50
+MAX_SEARCHED = 5000
+_SCAN_PAGE = 250
+_KEPT_SAMPLES = 120
+_STUCK_S = 60.0
+_MANY_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One thing that a person should look at."""
+
+    icon: str
+    colour: str
+    text: str
+    link: str
+
+
+def queue_rows(engine: Engine) -> list[dict[str, Any]]:
+    """Return every queue with its load; adds `waiting` and `oldest_at`."""
+    with engine.lock:
+        rows = views.queues_json(engine)
+        tasks_by_queue = {queue.name: queue.tasks for queue in engine.queues.all()}
+        for row in rows:
+            tasks = tasks_by_queue[row["name"]].values()
+            row["waiting"] = row["counts"]["scheduled"] + row["counts"]["queued"]
+            row["oldest_at"] = min((task.created_at for task in tasks), default=None)
+            row["overdue_s"] = _overdue_s(engine, tasks)
+        return rows
+
+
+def totals(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the task counts of all queues together."""
+    return {state: sum(row["counts"][state] for row in rows) for state in views.STATES}
+
+
+@dataclass(frozen=True)
+class TaskFilter:
+    """Which tasks to show, or to act on; an empty field lets all pass.
+
+    Attributes:
+        queue: The short id of a queue.
+        state: One of views.STATES, or LIVE for all that have not ended.
+        text: In name, path, last error or body.
+        before: Only tasks created before the one with this sequence.
+    """
+
+    queue: str = ""
+    state: str = ""
+    text: str = ""
+    before: int = 0
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of an address that ask for the same, without `before`."""
+        given = {"queue": self.queue, "state": self.state, "q": self.text}
+        return {name: value for name, value in given.items() if value}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tasks, newest first.
+
+    Attributes:
+        searched_to: The sequence below which nothing was looked at; 0: all was.
+    """
+
+    tasks: list[TaskRecord]
+    searched_to: int = 0
+
+
+def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> Found:
+    """Return at most `limit` tasks; a text is looked for in MAX_SEARCHED of them."""
+    queue_name = engine.place.queue_name(chosen.queue) if chosen.queue else ""
+    if chosen.text:
+        return _search(engine, queue_name, chosen, limit)
+    tasks = engine.history.newest(queue_name, chosen.state, chosen.before, limit + 1)
+    return _first(tasks, limit)
+
+
+def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
+    """Return what is wrong with the queues and their tasks."""
+    found: list[Attention] = []
+    for row in rows:
+        name, link = row["id"], f"/tasks?queue={row['id']}"
+        if row["state"] == "paused" and row["waiting"]:
+            found.append(
+                Attention("⏸", "retrying", f"{name} is paused, {row['waiting']} wait", link)
+            )
+        elif row["overdue_s"] > _STUCK_S:
+            late = age(row["overdue_s"])
+            found.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
+        if row["counts"]["failed"]:
+            count = row["counts"]["failed"]
+            text = f"{name}: {counted(count, 'task')} out of retries"
+            found.append(Attention("✕", "failed", text, f"{link}&state=failed"))
+        if row["speed_factor"] < 1:
+            text = f"{name} is slowed down by 429 or 503 answers"
+            found.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
+    retrying = engine.history.newest("", "retrying", 0, 1000)
+    stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
+    if stubborn:
+        text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
+        found.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
+    return found
+
+
+class Samples:
+    """Two minutes of depth and flow, one sample a second."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Begin without samples."""
+        self.engine = engine
+        self.depth: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self.created: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self.ended: deque[float] = deque(maxlen=_KEPT_SAMPLES)
+        self._last: tuple[float, int, int] | None = None
+
+    def take(self, now: float | None = None) -> None:
+        """Take a sample; rates are since the one before."""
+        now = time.monotonic() if now is None else now
+        depth = sum(sum(queue.phases.values()) for queue in self.engine.queues.all())
+        newest = self.engine.history.newest(limit=1)
+        sequence = newest[0].sequence if newest else 0
+        if self._last is not None and now > self._last[0]:
+            span_s = now - self._last[0]
+            created = max(0, sequence - self._last[1])
+            ended = max(0, created - (depth - self._last[2]))
+            self.created.append(created / span_s)
+            self.ended.append(ended / span_s)
+        self.depth.append(depth)
+        self._last = (now, sequence, depth)
+
+
+def _overdue_s(engine: Engine, tasks: Any) -> float:
+    """Return how long the task that waits longest has been due."""
+    now = engine.clock.now()
+    return max((now - task.due_at for task in tasks if not task.running), default=0.0)
+
+
+def _search(engine: Engine, queue_name: str, chosen: TaskFilter, limit: int) -> Found:
+    """Return the tasks that hold the text."""
+    wanted, before = chosen.text.lower(), chosen.before
+    found: list[TaskRecord] = []
+    for _ in range(MAX_SEARCHED // _SCAN_PAGE):
+        tasks = engine.history.newest(queue_name, chosen.state, before, _SCAN_PAGE)
+        found += [task for task in tasks if _holds(engine, task, wanted)]
+        if len(found) > limit or len(tasks) < _SCAN_PAGE:
+            return _first(found, limit)
+        before = tasks[-1].sequence
+    return Found(found, before)
+
+
+def _first(tasks: list[TaskRecord], limit: int) -> Found:
+    is_cut = len(tasks) > limit
+    return Found(tasks[:limit], tasks[limit - 1].sequence if is_cut else 0)
+
+
+def _holds(engine: Engine, task: TaskRecord, wanted: str) -> bool:
+    readable = f"{task.name} {task.path} {engine.history.last_error(task)}".lower()
+    return wanted in readable or wanted in task.spec.decode("utf-8", "ignore").lower()

@@ -1,0 +1,128 @@
+"""The terminal's one stream: lines of all services, prefixed, the quiet ones left out.
+
+A line is shown if it is a warning or worse; lines that follow without a level of their
+own (a traceback) go with it. All of them are in .dev/logs/, and the newest on the console's page
+Logs.
+"""
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+from rollforward.local.logs.tail import LogTail, level_of
+
+_LOUD = ("WARNING", "ERROR")
+# What the emulators say, with a stack of Java, of callers who have hung up, and of errors that the
+# caller gets: that a transaction has waited too long for a lock, above all.
+_TOLD_ELSEWHERE = (
+    "WARNING: Failed to complete operation",
+    "WARNING: An exceptionCaught() event was fired",
+    "WARNING: Operation failed: ",
+)
+_COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
+_WIDTH = 10
+_OURS = "rollforward.local."
+_SERVICES = {"cloudtasks": "tasks", "mail": "mail", "cron": "cron"}
+_PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a column.
+
+
+class LevelFilter:
+    """Decides line by line what of one service is worth showing."""
+
+    def __init__(self) -> None:
+        self._loud = False
+
+    def shows(self, line: str) -> bool:
+        """Return whether this line is a warning or belongs to one."""
+        level = level_of(line)
+        if level is not None:
+            self._loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
+        elif line.startswith("Traceback (most recent call last)"):
+            self._loud = True
+        return self._loud
+
+
+class Terminal:
+    """Writes whole lines from any thread."""
+
+    def __init__(self, stream: TextIO | None = None, *, verbose: bool = False) -> None:
+        """Write to the stream, standard error if none is given."""
+        self.stream = stream or sys.stderr
+        self.verbose = verbose
+        self.tail = LogTail()
+        self.colour = self.stream.isatty()
+        self._lock = threading.Lock()
+
+    def say(self, service: str, text: str) -> None:
+        """Show a line of ours about a service."""
+        self.tail.note(service, "INFO", text)
+        self.show(service, text)
+
+    def show(self, service: str, text: str) -> None:
+        """Show the lines of a text, and keep none."""
+        for line in text.splitlines() or [""]:
+            self._show_line(service, line)
+
+    def _show_line(self, service: str, line: str) -> None:
+        prefix = f"{service:<{_WIDTH}}"
+        if self.colour:
+            prefix = f"\x1b[{_COLOURS.get(service, 37)}m{prefix}\x1b[0m"
+        self.write(f"{prefix} {line}\n")
+
+    def write(self, text: str) -> None:
+        """Show text as it is. A terminal that is gone must not keep us from saving."""
+        with self._lock, contextlib.suppress(OSError):
+            self.stream.write(text)
+            self.stream.flush()
+
+    def about(self, service: str) -> Callable[[str], None]:
+        """Return what to call with each line of ours about a service."""
+        return lambda text: self.say(service, text)
+
+    def sink(self, service: str) -> Callable[[str], None]:
+        """Return what to call with each line of a service."""
+        levels = LevelFilter()
+
+        def on_line(line: str) -> None:
+            self.tail.add(service, line)
+            if self.verbose or levels.shows(line):
+                self.show(service, line)
+
+        return on_line
+
+
+class TerminalHandler(logging.Handler):
+    """Keeps and shows our own log records, by the service that they are about.
+
+    A record may carry `task`, as queue/name, and `is_quiet`: it is for the page Logs alone.
+    """
+
+    def __init__(self, terminal: Terminal) -> None:
+        """Show warnings and worse; everything if the terminal is verbose."""
+        super().__init__(logging.INFO)
+        self.terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record, and show it, with its traceback if it has one."""
+        is_loud = record.levelno >= logging.WARNING
+        if not (is_loud or self.terminal.verbose or record.name.startswith(_OURS)):
+            return  # Libraries tell of every connection.
+        service = _service_of(record.name)
+        level = level_of(f"{record.levelname}:") or "INFO"
+        text = _PLAIN.format(record)
+        self.terminal.tail.note(service, level, text, task=getattr(record, "task", ""))
+        if self.terminal.verbose or (is_loud and not getattr(record, "is_quiet", False)):
+            self.terminal.show(service, self.format(record))
+
+
+def _service_of(logger: str) -> str:
+    """Return which service a logger of ours is about.
+
+    >>> [_service_of(_OURS + name) for name in ("cloudtasks.emulator", "services.mail", "watch")]
+    ['tasks', 'mail', 'devserver']
+    """
+    parts = logger.removeprefix(_OURS).split(".")
+    return next((_SERVICES[part] for part in parts if part in _SERVICES), "devserver")

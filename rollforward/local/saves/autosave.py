@@ -1,0 +1,81 @@
+"""Saves of Datastore while it runs, and the last one at its end."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from rollforward.local.errors import DevserverError
+from rollforward.local.services.datastore import DatastoreEmulator
+
+# Under writes without pause; else a save is made as soon as there is none for a moment.
+SAVE_EVERY_S = 30.0
+# A save takes seconds when there is much to save: not more than a twentieth of the time.
+_SAVE_SHARE = 20.0
+_LOOK_EVERY_S = 2.0
+
+
+@dataclass
+class Autosave:
+    """Saves one Datastore.
+
+    Attributes:
+        standing_still: Suspends the app for as long as an export takes.
+        tasks_time: The time on Cloud Tasks' clock, which goes into each save.
+        say: Called with a line for the person at the terminal.
+    """
+
+    datastore: DatastoreEmulator
+    standing_still: Callable[[], AbstractContextManager[None]]
+    tasks_time: Callable[[], float]
+    say: Callable[[str], None]
+
+    async def run(self) -> None:
+        """Save Datastore when it has changed and is calm, or has changed for long enough.
+
+        The app stands still meanwhile, for as long as the export takes.
+        """
+        seen: int | None = None
+        pause_s, saved_at, is_failing = SAVE_EVERY_S, time.monotonic(), False
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            began = time.monotonic()
+            try:
+                before, seen = seen, await asyncio.to_thread(self.datastore.changed_to)
+                is_calm = seen == before and not is_failing
+                if seen is None or not (is_calm or began - saved_at >= pause_s):
+                    continue
+                await asyncio.to_thread(self._save)
+                is_failing = False
+            except DevserverError as error:
+                if not is_failing:
+                    self.say(f"could not be saved, and is tried again: {error}")
+                is_failing = True
+            saved_at = time.monotonic()
+            pause_s = max(SAVE_EVERY_S, _SAVE_SHARE * (saved_at - began))
+
+    def _save(self) -> None:
+        with self.standing_still():
+            self.datastore.save(self.tasks_time())
+
+    async def save_last(self, *, is_abandoned: bool) -> None:
+        """Save what Datastore holds; say so if it cannot be saved, or is not to be."""
+        if is_abandoned:
+            self.say(self._what_is_lost())
+            return
+        try:
+            await asyncio.to_thread(self.datastore.save, self.tasks_time(), is_last=True)
+        except DevserverError as error:
+            self.say(f"{error} {self._what_is_lost()}")
+
+    def _what_is_lost(self) -> str:
+        saved = self.datastore.saved
+        if saved is None:
+            return "Not saved: all that it took in this run is lost."
+        return f"Not saved: what it took since {clock_time(saved.real_time)} is lost."
+
+
+def clock_time(moment: float) -> str:
+    """Return the local time of day of seconds since 1970."""
+    return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -1,0 +1,60 @@
+"""The backing services as context managers, for tests.
+
+Each call starts a service of its own on free ports, keeps everything in memory,
+and leaves no process behind, even if the tests are killed. What the environment names
+(DATASTORE_EMULATOR_HOST and the like) is ignored here on purpose: tests must
+not write into somebody's running stack.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rollforward.local.errors import ServiceMissingError
+from rollforward.local.services.datastore import DatastoreEmulator
+from rollforward.local.services.mail import MailServer
+from rollforward.local.services.memcached import Memcached
+
+
+@contextmanager
+def datastore_emulator(kind: str = "datastore") -> Iterator[str]:
+    """Run an emulator and give its host:port, for DATASTORE_EMULATOR_HOST.
+
+    Args:
+        kind: "datastore" (optimistic) or "firestore" (locking).
+
+    Raises:
+        ServiceMissingError: it is not installed here; says how to get it.
+        ServiceFailedError: it did not start.
+    """
+    emulator = DatastoreEmulator(kind)
+    emulator.start()
+    try:
+        yield emulator.address
+    finally:
+        emulator.stop()
+
+
+@contextmanager
+def memcached() -> Iterator[str | None]:
+    """Run a memcached and give its host:port, or None where there is none to be had."""
+    server = Memcached()
+    try:
+        server.start()
+    except ServiceMissingError:
+        yield None
+        return
+    try:
+        yield server.address
+    finally:
+        server.stop()
+
+
+@contextmanager
+def mail_server(*, seed: int | None = None) -> Iterator[MailServer]:
+    """Run a mail server and give it: .address .messages() .clear() .set_faults()."""
+    server = MailServer(seed=seed)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,204 @@
+"""The console's data browser: kinds, entities, one entity; it only reads."""
+
+import datetime
+import json
+import re
+from urllib.parse import quote
+
+import pytest
+from google.cloud import datastore
+
+from rollforward.local.console.reading.datastore_reader import DatastoreReader
+from rollforward.local.console.reading.entities import BadKeyError, Entities, path_of
+from rollforward.local.services import standalone
+from tests.rollforward.local.conftest import datastore_client
+from tests.rollforward.local.console.conftest import EVIL
+
+AT = datetime.datetime(2026, 11, 22, 10, tzinfo=datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def store():
+    """An emulator with books on a shelf, and one in another namespace."""
+    with standalone.datastore_emulator() as address:
+        client = datastore_client(address)
+        shelf = client.key("Shelf", "upper/left")
+        books = []
+        for number in range(1, 61):
+            book = datastore.Entity(client.key("Book", number, parent=shelf), ("note",))
+            book.update(cents=number * 100, title=f"Volume {number}", note=EVIL)
+            books.append(book)
+        books[6].update(
+            at=AT,
+            shelf=shelf,
+            packed=json.dumps({"名": "山田"}).encode(),
+            raw=b"\xff\x00",
+            tags=["a", "b"],
+            sold=None,
+        )
+        client.put_multi(books)
+        other = datastore.Entity(client.key("Book", "far", namespace="far-away"))
+        client.put(other)
+        client.close()
+        yield address
+
+
+@pytest.fixture
+def stored(platform, store):
+    """A platform with that store."""
+    platform.datastore_address = store
+
+
+pytestmark = pytest.mark.services
+
+
+def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeypatch):
+    """The emulator sorts the whole kind for each reply of 300 keys: a large kind took seconds."""
+    client, reader = datastore_client(store), DatastoreReader("demo-local")
+    pages = [datastore.Entity(client.key("Leaf", n, namespace="large")) for n in range(1, 320)]
+    client.put_multi(pages)
+    api = reader.client(store)._datastore_api
+    asked = []
+    run_query = api.run_query
+
+    def counted(*args, **how):
+        asked.append(how["request"]["query"].kind[0].name)
+        return run_query(*args, **how)
+
+    monkeypatch.setattr(api, "run_query", counted)
+
+    (uncounted,) = Entities(reader).kinds(store, "large")
+
+    assert (uncounted.name, uncounted.count, uncounted.is_cut) == ("Leaf", None, False)
+    assert asked == ["__kind__"]
+
+    asked.clear()
+    (leaves,) = Entities(reader).kinds(store, "large", counts=True)
+
+    assert (leaves.count, leaves.is_cut) == (300, True)
+    assert asked == ["__kind__", "Leaf"]
+
+
+def test_kinds_are_listed_by_namespace(browser, stored):
+    """With how many entities each has, when that is asked for."""
+    page, far = (browser.get(f"/data?counts=yes{ns}").text for ns in ("", "&ns=far-away"))
+    listed = browser.get("/data?ns=far-away").text
+
+    assert 'href="/data/kind/Book?ns=far-away">Book</a></th></tr>' in listed
+    assert 'href="/data?counts=yes&amp;ns=far-away"' in listed
+
+    assert re.search(r'href="/data/kind/Book">Book</a>.*?>60<', page, re.DOTALL)
+    assert '<option value="far-away">' in page
+    assert re.search(r'href="/data/kind/Book\?ns=far-away">Book</a>.*?>1<', far, re.DOTALL)
+
+
+def test_pages_of_a_kind_show_each_entity_once(browser, stored):
+    """Following Next; escaped."""
+    seen, path = [], "/data/kind/Book"
+    while path:
+        page = browser.get(path).text
+        assert EVIL not in page
+        seen += re.findall(r">Shelf upper/left / (\d+)<", page)
+        following = re.search(r'<a href="([^"]+)" rel="next"', page)
+        path = following[1].replace("&amp;", "&") if following else ""
+
+    assert [int(each) for each in seen] == [*range(1, 61)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("cents&value=700", ["7"]), ("title&value=Volume+8", ["8"]), ("cents&value=%22700%22", [])],
+)
+def test_a_kind_is_filtered_by_an_indexed_property(browser, stored, asked, found):
+    """A number is a number; in quotes it is a text."""
+    page = browser.get(f"/data/kind/Book?property={asked}").text
+
+    assert re.findall(r">Shelf upper/left / (\d+)<", page) == found
+
+
+def test_an_entity_shows_each_property_with_its_type(browser, stored):
+    """Times, keys, bytes that hold JSON, bytes that do not, and what is not indexed."""
+    path = quote(json.dumps(["Shelf", "upper/left", "Book", 7]))
+
+    page = browser.get(f"/data/entity?path={path}").text
+
+    for part in ("2026-11-22", "山田", "00000000  ff 00", "Volume 7", "base64", "null"):
+        assert part in page, part
+    assert 'href="/data/entity?path=' in page
+    assert "&lt;script&gt;" in page
+    assert re.search(r">note</th>.*?<td data-label=\"Indexed\"[^>]*>no<", page, re.DOTALL)
+
+
+def test_the_console_has_no_way_to_change_an_entity(browser, stored):
+    """No form but the one that looks."""
+    path = quote(json.dumps(["Shelf", "upper/left", "Book", 7]))
+
+    for page in ("/data", "/data/kind/Book", f"/data/entity?path={path}"):
+        assert 'method="post"' not in browser.get(page).text
+
+
+def test_an_entity_is_found_by_its_id(browser, stored):
+    """What was typed leads to the entity, or to a page that says there is none."""
+    answer = browser.get("/data/kind/Book?key=99")
+
+    assert answer.status == 303
+    assert browser.get(answer.headers["location"]).status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/entity",
+        "/data/entity?path=x",
+        "/data/entity?path=[]",
+        "/data/kind/Book?cursor=x",
+        "/data/kind/Book?cursor=%C3%A9%F0",
+        "/data/kind/__nothing__",
+        "/data?ns=bad%00name",
+    ],
+)
+def test_a_bad_address_is_no_server_error(browser, stored, path):
+    """It gets a page that says so, or one without rows."""
+    assert browser.get(path).status in (200, 400, 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/data/kind/Book?property=__key__&value=x", "by its id or name"),
+        ("/data/kind/Book?property=cents&value=" + "9" * 20, "at most 64 bits"),
+        ("/data/kind/Book?property=cents&value=-9223372036854775809", "at most 64 bits"),
+        ("/data/kind/Book?property=title&value=" + quote(r'"\ud800"'), "valid Unicode"),
+        ("/data/entity?path=" + quote(r'["Book","\ud800"]'), "valid Unicode"),
+        ("/data/entity?path=" + quote(r'["\ud800",1]'), "valid Unicode"),
+    ],
+)
+def test_what_datastore_cannot_hold_is_refused_with_the_reason(browser, stored, path, reason):
+    """Typed by a person, so a 400 that says what is wrong."""
+    answer = browser.get(path)
+
+    assert answer.status == 400
+    assert reason in answer.text
+
+
+@pytest.mark.parametrize("value", ["9223372036854775807", "-9223372036854775808"])
+def test_every_integer_of_64_bits_can_be_looked_for(browser, stored, value):
+    """The first and the last of them."""
+    assert browser.get(f"/data/kind/Book?property=cents&value={value}").status == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", '["Book"]', '["Book", true]', '["", 1]', '["Book", 0]', "[" * 3000]
+)
+def test_what_is_no_key_is_refused(text):
+    """Before Datastore is asked."""
+    with pytest.raises(BadKeyError):
+        path_of(text)
+
+
+def test_without_datastore_the_pages_say_so(browser):
+    """They are no errors of ours."""
+    for path, status in (("/data", 200), ("/data/kind/Book", 200)):
+        page = browser.get(path)
+        assert (page.status, "Datastore does not answer" in page.text) == (status, True)
+    assert browser.get("/data/entity?path=[%22Book%22,1]").status == 502

@@ -1,0 +1,64 @@
+"""What of the services' output is worth showing."""
+
+import io
+
+import pytest
+
+from rollforward.local.logs.terminal import LevelFilter, Terminal
+
+TRACEBACK = [
+    "[2026-11-20 12:00:00 +0000] [7] [ERROR] Exception in worker process",
+    "Traceback (most recent call last):",
+    '  File "main.py", line 1, in <module>',
+    "ValueError: no",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["[2026-11-20 12:00:00 +0000] [7] [INFO] Listening at: http://x"], 0),
+        (TRACEBACK, 4),
+        ([*TRACEBACK, "INFO main: next request", "  its second line"], 4),
+        (['{"severity": "INFO", "message": "ERROR is only a word here"}'], 0),
+        (['{"severity": "WARNING", "message": "x"}'], 1),
+        (["WARNING handlers: slow", "INFO handlers: fast"], 1),
+        (["SEVERE: cannot bind"], 1),
+        (["WARNING: Failed to complete operation", "io.netty.ClosedChannelException"], 0),
+        (
+            [
+                "WARNING: Operation failed: Transaction lock timeout.",
+                "\tat com.google.X.a(X.java:7)",
+            ],
+            0,
+        ),
+        (["WARNING: The clock stands still", "\tat google.X(X.java:7)"], 2),
+        (["API endpoint: http://127.0.0.1:8081"], 0),
+        (["{not json", "WARNINGS_TOTAL 5"], 0),
+    ],
+)
+def test_warnings_and_what_belongs_to_them_are_shown(lines, shown):
+    """A traceback goes with its error; chatter stays in the log file."""
+    loud = LevelFilter()
+
+    assert sum(loud.shows(line) for line in lines) == shown
+
+
+def test_lines_carry_the_name_of_their_service():
+    """One stream, many services: each line says whose it is."""
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+
+    terminal.sink("app")("WARNING x")
+    terminal.sink("mail")("INFO quiet")
+
+    assert stream.getvalue() == "app        WARNING x\n"
+
+
+def test_verbose_shows_everything():
+    """On request nothing is left out."""
+    stream = io.StringIO()
+
+    Terminal(stream, verbose=True).sink("mail")("INFO quiet")
+
+    assert "quiet" in stream.getvalue()
